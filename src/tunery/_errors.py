@@ -1,0 +1,77 @@
+"""Every error a user can meet.
+
+    TuneryError                what happened, with which value, and what to do next
+    ├── UsageError             the request cannot be right (exit code 2)
+    │   ├── ModelError         the model file cannot be read, bound or imported
+    │   ├── TargetError        the target is unknown or incomplete
+    │   ├── BudgetError        the budget is malformed
+    │   └── StoreError         the store cannot be opened or written
+    ├── WorkError              the request was right and the work failed (exit code 1)
+    │   ├── DialectError       the compiler refused a task or a network
+    │   └── NothingFoundError  no record answers the query
+    └── EngineError            a worker did not answer
+        ├── DeadlineError      it ran past its deadline and was killed
+        ├── CrashError         its process ended
+        └── RemoteError        the method raised; carries the remote type and message
+"""
+
+
+class TuneryError(Exception):
+    """Base of all errors tunery raises on purpose; `str()` of it is one sentence for a user."""
+
+
+class UsageError(TuneryError):
+    """The request cannot be right as it stands."""
+
+
+class ModelError(UsageError):
+    """A model cannot be read, bound to shapes, or imported."""
+
+
+class TargetError(UsageError):
+    """A target is unknown or incomplete."""
+
+
+class BudgetError(UsageError):
+    """A budget is malformed."""
+
+
+class StoreError(UsageError):
+    """The store cannot be opened or written."""
+
+
+class WorkError(TuneryError):
+    """The request was right, the work failed."""
+
+
+class DialectError(WorkError):
+    """A compiler refused a task or a network."""
+
+
+class NothingFoundError(WorkError):
+    """No record answers the query; the message says why."""
+
+
+class EngineError(TuneryError):
+    """A worker did not answer a call."""
+
+
+class DeadlineError(EngineError):
+    """The worker ran past the call's deadline and was killed."""
+
+
+class CrashError(EngineError):
+    """The worker's process ended during the call; `exitcode` is negative for a signal."""
+
+    def __init__(self, message: str, exitcode: int | None = None) -> None:
+        super().__init__(message)
+        self.exitcode = exitcode
+
+
+class RemoteError(EngineError):
+    """The called method raised; `kind` is the remote exception's class name, `usage` whether it was a UsageError."""
+
+    def __init__(self, message: str, kind: str = "Exception", trace: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.trace = trace

@@ -1,0 +1,139 @@
+"""The contract a compiler plug-in fulfils; `tunery.dialects.contract` is its test-suite, `fake` its smallest example.
+
+A dialect is created once per worker process and may keep state there (parsed programs, loaded libraries). All its
+arguments and results are plain data, so any method can run in any process; only `Proposer` and `Kernel` objects stay
+where they were made.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a proposer hears of one candidate: `latency_s` is None where nothing was timed."""
+
+    candidate: Candidate
+    outcome: Outcome
+    latency_s: float | None
+
+
+class Proposer(ABC):
+    """The search for one task. Stateful, and rebuilt from history when its process is lost."""
+
+    @abstractmethod
+    def propose(self, n: int) -> list[Candidate]:
+        """Return up to `n` candidates that were neither proposed nor told before; an empty list means exhausted."""
+
+    @abstractmethod
+    def tell(self, results: Sequence[Told]) -> None:
+        """Take in outcomes, of any subset of what was proposed, in any order."""
+
+    def learn(self, cost_model: str) -> None:  # noqa: B027 - a dialect without a cost model ignores it
+        """Use this cost model (its serialised form) from now on."""
+
+
+class Kernel(ABC):
+    """A loaded candidate with its own argument buffers."""
+
+    @abstractmethod
+    def bind(self, inputs: Sequence[Array]) -> None:
+        """Copy the inputs (the workload's input specs, in order) to the device and allocate outputs if needed."""
+
+    @abstractmethod
+    def poison(self) -> None:
+        """Overwrite the outputs with a value no right answer holds: NaN for floats, the type's minimum for integers."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """Execute once and wait for the end."""
+
+    @abstractmethod
+    def time(self, calls: int) -> float:
+        """Return the seconds `calls` back-to-back executions took, by the device's best clock."""
+
+    @abstractmethod
+    def outputs(self) -> list[Array]:
+        """Return copies of the outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default)."""
+
+    path: str
+    coverage: Mapping[str, str | None]
+
+
+class Dialect(ABC):
+    """One compiler."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def compiler(self) -> str:
+        """Name and version of the compiler: part of every record's provenance."""
+
+    @abstractmethod
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        """Turn `native`, a name or a JSON object into a target.
+
+        Raises:
+            TargetError: unknown or incomplete; the message names what would be accepted.
+        """
+
+    @abstractmethod
+    def extract(self, network: Network, target: Target) -> list[Task]:
+        """Return the network's unique tasks with their weights, heaviest work first.
+
+        Raises:
+            DialectError: the network holds an operator the compiler cannot import.
+        """
+
+    @abstractmethod
+    def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
+        """Start or resume the search for a task; what is in `history` is not proposed again."""
+
+    @abstractmethod
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
+        """Compile a candidate to a file in `directory`.
+
+        Raises:
+            DialectError: the compiler refuses it.
+        """
+
+    @abstractmethod
+    def load(self, task: Task, artifact: Artifact) -> Kernel:
+        """Load a built candidate into this process."""
+
+    @abstractmethod
+    def reference(self, task: Task) -> Candidate:
+        """Return the unscheduled program, whose outputs are right by definition."""
+
+    @abstractmethod
+    def baseline(self, task: Task) -> Candidate:
+        """Return what the compiler uses when nothing was tuned; it is always measured and may win."""
+
+    @abstractmethod
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
+        """Return one row of cost-model features per candidate; a row of NaN where none can be computed."""
+
+    @abstractmethod
+    def compile(
+        self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path
+    ) -> Compiled:
+        """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.
+
+        Raises:
+            DialectError: the network does not compile; nothing is left at `output`.
+        """

@@ -1,0 +1,17 @@
+"""The nouns of the project as frozen dataclasses: no I/O, and no import from any other room."""
+
+from tunery.domain.candidate import Artifact, Candidate, Origin
+from tunery.domain.delivery import Choice, Rung
+from tunery.domain.device import Device
+from tunery.domain.job import Budget, JobState, JobStatus, Spend, TaskState
+from tunery.domain.keys import canonical_json, digest
+from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification
+from tunery.domain.network import Network
+from tunery.domain.task import Target, Task, Workload
+from tunery.domain.tensor import TensorSpec
+
+__all__ = [
+    "Artifact", "Budget", "Candidate", "Choice", "Device", "JobState", "JobStatus", "Measurement", "Mode", "Network",
+    "Origin", "Outcome", "Provenance", "Record", "Rung", "Spend", "Target", "Task", "TaskState", "TensorSpec",
+    "Verification", "Workload", "canonical_json", "digest",
+]

@@ -1,0 +1,36 @@
+"""Concrete implementations of a task."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Origin(StrEnum):
+    """Where a candidate came from."""
+
+    SEARCH = "search"
+    BASELINE = "baseline"
+    PLANTED = "planted"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation: `body` is plain data of the dialect (a MetaSchedule trace as JSON).
+
+    `key` is the hash of the program it lowers to, so two different bodies with the same program are one candidate.
+    `score` is the cost model's prediction when it was proposed (higher is faster), if there was one.
+    """
+
+    key: str
+    task_key: str
+    body: str
+    origin: Origin = Origin.SEARCH
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A built candidate: a file named by content of program, target, compiler and flags."""
+
+    candidate_key: str
+    path: str
+    size_bytes: int

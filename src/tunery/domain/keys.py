@@ -1,0 +1,21 @@
+"""Stable identities: canonical JSON and short content hashes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def canonical_json(value: Mapping[str, Any] | list[Any]) -> str:
+    """Return `value` as JSON that is equal for equal content: sorted keys, no spaces."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def digest(*parts: str | bytes) -> str:
+    """Return a 16-digit hex hash of the parts; part borders count, so ("ab", "c") differs from ("a", "bc")."""
+    state = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        state.update(len(data).to_bytes(8, "little"))
+        state.update(data)
+    return state.hexdigest()

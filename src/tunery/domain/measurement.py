@@ -1,0 +1,94 @@
+"""What was measured, how, and what may be concluded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+from typing import Any
+
+from tunery.domain.candidate import Candidate
+
+
+class Outcome(StrEnum):
+    """How the life of a candidate ended."""
+
+    OK = "ok"
+    BUILD_FAILED = "build-failed"
+    RUN_FAILED = "run-failed"
+    TIMEOUT = "timeout"
+    CRASHED = "crashed"
+    WRONG_RESULT = "wrong-result"
+    ABANDONED = "abandoned"
+    FILTERED = "filtered"
+
+
+class Mode(StrEnum):
+    """Which kind of run a measurement was: the race of the search, or the finals in isolation."""
+
+    RACE = "race"
+    FINAL = "final"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How a candidate's numerics were compared with the unscheduled program's.
+
+    `inputs` independent inputs were compared, each into poisoned outputs; `max_error` is the largest deviation
+    as a share of the tolerance (1.0 is the limit). `passed` with `inputs` >= FULL is what delivery asks for.
+    """
+
+    method: str
+    inputs: int
+    max_error: float
+    passed: bool
+    detail: str = ""
+
+    FULL = 3
+
+    @property
+    def deliverable(self) -> bool:
+        """Whether a record with this verification may be handed out."""
+        return self.passed and self.inputs >= Verification.FULL
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All samples (seconds for one execution each) of one run of a candidate, with the context it ran in.
+
+    `context` holds what the device offered: threads, affinity, load, steal, clock. `build_s` and `measure_s` are the
+    wall seconds that were paid for it.
+    """
+
+    outcome: Outcome
+    samples_s: tuple[float, ...] = ()
+    mode: Mode = Mode.RACE
+    detail: str = ""
+    context: Mapping[str, Any] = field(default_factory=dict)
+    verification: Verification | None = None
+    build_s: float = 0.0
+    measure_s: float = 0.0
+
+    @property
+    def latency_s(self) -> float | None:
+        """Median of the samples, None where nothing was timed."""
+        return median(self.samples_s) if self.samples_s else None
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Under which conditions a record holds: nothing here may be ignored when records are compared."""
+
+    dialect: str
+    compiler: str
+    device: str
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A candidate, its measurement and its provenance, as stored."""
+
+    candidate: Candidate
+    measurement: Measurement
+    provenance: Provenance
+    job_id: str = ""

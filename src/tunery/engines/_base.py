@@ -1,0 +1,83 @@
+"""What runs stages: worker processes that can be called, timed out and killed from outside."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Role(StrEnum):
+    """What a worker is for."""
+
+    IMPORTER = "importer"
+    PROPOSER = "proposer"
+    BUILDER = "builder"
+    MEASURER = "measurer"
+    TRAINER = "trainer"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """How a worker is started.
+
+    `service` is `module:Class`; the class is created once in the worker with `settings` as keyword arguments (plain
+    data), and its public methods are what `Engine.call` reaches. `cores` is the set of CPUs it is pinned to (empty: all
+    that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
+    space above what it starts with (None: no limit).
+    """
+
+    role: Role
+    service: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    cores: tuple[int, ...] = ()
+    threads: int = 1
+    nice: int = 0
+    memory_bytes: int | None = None
+
+
+class Engine(ABC):
+    """Workers by id. A worker that dies or is killed is started again at its next call, with fresh state.
+
+    A service's method takes and returns plain data, annotated; arguments and results cross the border as JSON by those
+    annotations, never as pickles. One worker runs one call at a time; further calls to it wait.
+    """
+
+    @abstractmethod
+    def start(self, spec: WorkerSpec) -> str:
+        """Start a worker and return its id; returns at once, the process comes up in the background."""
+
+    @abstractmethod
+    def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Future[Any]:
+        """Call `method` on a worker. `deadline_s` counts from when the worker takes the call up.
+
+        The future gives the method's result, or raises DeadlineError (the worker was killed), CrashError (its process
+        ended) or RemoteError (the method raised).
+        """
+
+    @abstractmethod
+    def kill(self, worker: str) -> None:
+        """End the worker's process now; the call in flight fails with CrashError, the next call starts it anew."""
+
+    @abstractmethod
+    def generation(self, worker: str) -> int:
+        """Return how often the worker's process was started; a change means its state was lost."""
+
+    @abstractmethod
+    def pid(self, worker: str) -> int | None:
+        """Return the process id of the worker, None while it has no process."""
+
+    @abstractmethod
+    def cpu_s(self, worker: str) -> float:
+        """Return the CPU seconds used by all processes this worker has had."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers; calls in flight fail with CrashError. No process is left behind."""
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,93 @@
+"""What a user asks for, what they see while it runs, and what they get."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tunery.domain import Budget, JobStatus, Network, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: a model, a target and what it may cost.
+
+    `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
+    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores of this process);
+    `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path.
+    """
+
+    model: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    target: str = "native"
+    dialect: str = "metaschedule"
+    threads: int = 0
+    budget: Budget = field(default_factory=Budget)
+    effort: str = "standard"
+    store: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One line's worth of a running job. `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of
+    their untuned latencies (None until all are measured); `remaining_s` is the predicted time to finish.
+    """
+
+    job_id: str
+    phase: str
+    elapsed_s: float
+    remaining_s: float | None
+    trials: int
+    trials_planned: int | None
+    best_s: float | None
+    baseline_s: float | None
+    current: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """What a finished or stopped job achieved; `job.tasks` holds each task's baseline, best and outcomes.
+
+    `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network.
+    """
+
+    job: JobStatus
+    network: Network
+    tasks: tuple[Task, ...]
+    before_s: float | None
+    after_s: float | None
+    resumed: bool
+    store: str
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Spread of a network's latency, in seconds."""
+
+    median: float
+    p10: float
+    p90: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """Whole-network latencies, measured interleaved with the same thread count.
+
+    `latency_s` maps `tunery` and each rival (`untuned`, `onnxruntime`, `torch`) to its spread; `max_abs_error` is the
+    largest deviation of tunery's outputs from ONNX Runtime's on the same inputs.
+    """
+
+    network: str
+    threads: int
+    latency_s: Mapping[str, Latency]
+    max_abs_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default)."""
+
+    network: str
+    path: str
+    size_bytes: int
+    coverage: Mapping[str, tuple[str, str | None]]
