@@ -1,0 +1,60 @@
+"""Where and when stages run: a pure state machine with exchangeable strategies.
+
+scheduler = Scheduler({"core": 2, "device:cpu": 1}, strategy="predictive")
+for decision in scheduler.handle(event): ...
+"""
+
+from tunery.scheduler._events import (
+    CapacityChanged,
+    Decision,
+    Event,
+    JobCancelled,
+    JobEnded,
+    JobPaused,
+    JobResumed,
+    JobSubmitted,
+    Refuse,
+    Run,
+    StageFinished,
+    StageReady,
+    StageRequest,
+    StageWithdrawn,
+    Stop,
+    Tick,
+    WorkerLost,
+    from_json,
+    to_json,
+)
+from tunery.scheduler._log import EventLog, LogEntry
+from tunery.scheduler._scheduler import Scheduler, Snapshot
+from tunery.scheduler.durations import Durations
+from tunery.scheduler.strategies import STRATEGIES, get_strategy
+
+__all__ = [
+    "STRATEGIES",
+    "CapacityChanged",
+    "Decision",
+    "Durations",
+    "Event",
+    "EventLog",
+    "JobCancelled",
+    "JobEnded",
+    "JobPaused",
+    "JobResumed",
+    "JobSubmitted",
+    "LogEntry",
+    "Refuse",
+    "Run",
+    "Scheduler",
+    "Snapshot",
+    "StageFinished",
+    "StageReady",
+    "StageRequest",
+    "StageWithdrawn",
+    "Stop",
+    "Tick",
+    "WorkerLost",
+    "from_json",
+    "get_strategy",
+    "to_json",
+]

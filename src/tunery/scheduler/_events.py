@@ -1,0 +1,223 @@
+"""What the scheduler hears and what it says: plain frozen records that survive JSON."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tunery._errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest:
+    """One stage that could run now.
+
+    `needs` are amounts of named resources; `size` is the units of work in it (for example candidates in a batch) and
+    scales its predicted duration; `affinity` names the one worker it may run on, which runs one stage at a time;
+    `hint_s` is the caller's guess of its duration, used until enough were seen; `value` orders the stages of one job
+    (expected weighted gain per predicted spend: higher first).
+    """
+
+    stage_id: str
+    job_id: str
+    kind: str
+    task_kind: str = ""
+    needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    size: int = 1
+    affinity: str | None = None
+    hint_s: float | None = None
+    value: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted:
+    """A job joins. Its share of the machine grows with `weight` and doubles with each step of `priority` (0 to 10).
+
+    `planned` is how many units of work (candidates) it will want in all, 0 if unknown.
+    """
+
+    at_s: float
+    job_id: str
+    owner: str = ""
+    weight: float = 1.0
+    priority: int = 0
+    planned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageReady:
+    """A stage may run from now on."""
+
+    at_s: float
+    request: StageRequest
+
+
+@dataclass(frozen=True, slots=True)
+class StageFinished:
+    """A running stage ended, well or not; its resources are free. `duration_s` overrides the time since its start."""
+
+    at_s: float
+    stage_id: str
+    ok: bool = True
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageWithdrawn:
+    """A stage that was ready is not wanted any more; without effect once it runs."""
+
+    at_s: float
+    stage_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """A job has no more stages to submit; those still ready are dropped, those running may finish."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled:
+    """A job is given up: its ready stages are dropped, its running stages are to be stopped."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobPaused:
+    """A job's ready stages wait; its running stages finish."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobResumed:
+    """A paused job goes on."""
+
+    at_s: float
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker died: the stages it ran (`stage_ids`, and any with affinity to it) are ready again, unfinished."""
+
+    at_s: float
+    worker: str
+    stage_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityChanged:
+    """A resource shrinks or grows: foreign load takes cores, memory gets tight, a device joins or leaves.
+
+    Running stages go on. Stages that no longer fit wait; they are refused only if they exceed all it ever had.
+    """
+
+    at_s: float
+    resource: str
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+    at_s: float
+
+
+Event = (
+    JobSubmitted
+    | StageReady
+    | StageFinished
+    | StageWithdrawn
+    | JobEnded
+    | JobCancelled
+    | JobPaused
+    | JobResumed
+    | WorkerLost
+    | CapacityChanged
+    | Tick
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Start this stage now; its resources are taken. `predicted_s` is how long it is expected to run."""
+
+    stage_id: str
+    predicted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End this running stage now, then report it finished with `ok=False`."""
+
+    stage_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """This job or stage (its id) will never be run, for this reason; nobody else is affected."""
+
+    subject: str
+    reason: str
+
+
+Decision = Run | Stop | Refuse
+
+_KINDS: dict[str, type[Any]] = {
+    cls.__name__: cls
+    for cls in (
+        JobSubmitted,
+        StageReady,
+        StageFinished,
+        StageWithdrawn,
+        JobEnded,
+        JobCancelled,
+        JobPaused,
+        JobResumed,
+        WorkerLost,
+        CapacityChanged,
+        Tick,
+        Run,
+        Stop,
+        Refuse,
+    )
+}
+
+
+def to_json(record: Event | Decision) -> dict[str, Any]:
+    """Return an event or a decision as plain data; floats survive JSON exactly."""
+    data = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
+    if isinstance(record, StageReady):
+        request = {f.name: getattr(record.request, f.name) for f in dataclasses.fields(StageRequest)}
+        data["request"] = {**request, "needs": dict(record.request.needs)}
+    elif isinstance(record, WorkerLost):
+        data["stage_ids"] = list(record.stage_ids)
+    return {"is": type(record).__name__, **data}
+
+
+def from_json(data: Mapping[str, Any]) -> Event | Decision:
+    """Read what `to_json` wrote.
+
+    Raises:
+        UsageError: the record's kind or its fields are unknown.
+    """
+    fields = {key: value for key, value in data.items() if key != "is"}
+    kind = _KINDS.get(str(data.get("is")))
+    if kind is None:
+        raise UsageError(f"scheduler log holds an unknown record {data.get('is')!r}; it is one of {', '.join(_KINDS)}")
+    try:
+        if kind is StageReady:
+            fields["request"] = StageRequest(**fields["request"])
+        elif kind is WorkerLost:
+            fields["stage_ids"] = tuple(fields["stage_ids"])
+        record: Event | Decision = kind(**fields)
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"scheduler log holds a malformed {kind.__name__}: {error}") from error
+    return record

@@ -1,0 +1,100 @@
+"""Named integer capacities and who holds them."""
+
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+
+Resources = Mapping[str, int]
+Needs = tuple[tuple[str, int], ...]
+
+
+class Pool:
+    """What is free now, what runs until when.
+
+    `capacity` is the present amount of each resource, `ceiling` the most it ever had. A free amount is negative while a
+    resource that shrank is still held by stages started before.
+    """
+
+    def __init__(self, resources: Resources) -> None:
+        self.capacity = dict(resources)
+        self.ceiling = dict(resources)
+        self.free = dict(resources)
+        # Per resource: (predicted end, order of start, amount), soonest end first, for reservations.
+        self._ends: dict[str, list[tuple[float, int, int]]] = {name: [] for name in resources}
+
+    def fits(self, needs: Needs) -> bool:
+        """Say whether all of `needs` is free."""
+        free = self.free
+        return all(free[name] >= amount for name, amount in needs)
+
+    def missing(self, needs: Needs) -> str | None:
+        """Return why `needs` can never be met, None if it can."""
+        for name, amount in needs:
+            if name not in self.ceiling:
+                known = ", ".join(sorted(self.ceiling))
+                return f"it needs {name!r}, which does not exist here; there are: {known}"
+            if amount > self.ceiling[name]:
+                return f"it needs {amount} of {name!r}, which has {self.ceiling[name]}"
+            if amount < 0:
+                return f"it needs {amount} of {name!r}; an amount cannot be negative"
+        return None
+
+    def take(self, needs: Needs, end_s: float, order: int) -> None:
+        """Hold `needs`, expected until `end_s`."""
+        for name, amount in needs:
+            self.free[name] -= amount
+            insort(self._ends[name], (end_s, order, amount))
+
+    def release(self, needs: Needs, end_s: float, order: int) -> None:
+        """Give back what `take` took with the same arguments."""
+        for name, amount in needs:
+            self.free[name] += amount
+            ends = self._ends[name]
+            index = bisect_left(ends, (end_s, order, amount))
+            if ends[index] != (end_s, order, amount):
+                raise AssertionError(f"{name!r} was released without being taken")
+            del ends[index]
+
+    def resize(self, name: str, capacity: int) -> None:
+        """Set a resource's capacity; a new name adds a resource."""
+        self.free[name] = self.free.get(name, 0) + capacity - self.capacity.get(name, 0)
+        self.capacity[name] = capacity
+        self.ceiling[name] = max(capacity, self.ceiling.get(name, 0))
+        self._ends.setdefault(name, [])
+
+    def fits_at(self, needs: Needs, now_s: float) -> float:
+        """Return when `needs` should be free if nothing else starts; infinity if only a larger capacity helps."""
+        when = now_s
+        for name, amount in needs:
+            free = self.free[name]
+            ends = iter(self._ends[name])
+            while free < amount:
+                entry = next(ends, None)
+                if entry is None:
+                    return float("inf")
+                free += entry[2]
+                when = max(when, entry[0])
+        return when
+
+    def free_at(self, name: str, at_s: float) -> int:
+        """Return how much of a resource is expected to be free at `at_s` if nothing else starts."""
+        free = self.free[name]
+        for end_s, _, amount in self._ends[name]:
+            if end_s > at_s:
+                break
+            free += amount
+        return free
+
+    def share(self, needs: Needs) -> float:
+        """Return the dominant share of `needs`, 0 to 1 (Ghodsi et al., NSDI 2011)."""
+        return max((amount / max(1, self.ceiling[name]) for name, amount in needs), default=0.0)
+
+    def validate(self) -> None:
+        """Check that free, held and capacity add up.
+
+        Raises:
+            AssertionError: they do not.
+        """
+        for name, capacity in self.capacity.items():
+            held = sum(entry[2] for entry in self._ends[name])
+            if self.free[name] + held != capacity:
+                raise AssertionError(f"{name!r}: free {self.free[name]} and held {held} are not capacity {capacity}")
