@@ -1,0 +1,147 @@
+"""Jobs: what was asked for, how it stands, and who works on it."""
+
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection, RowMapping
+
+from tunery._errors import NothingFoundError, StoreError
+from tunery.domain import JobState, JobStatus, canonical_json, digest
+from tunery.store import _schema
+from tunery.store._codec import decode, encode
+from tunery.store._database import Database
+from tunery.store._lease import Owner, lives, this_process
+
+# What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
+_NOT_IDENTITY = frozenset({"budget", "store"})
+_jobs = _schema.jobs
+
+
+class Jobs(Database):
+    """The store's jobs. An opened store is one owner: a job it has acquired cannot be acquired again, by anybody."""
+
+    def __init__(self, url: URL) -> None:
+        super().__init__(url)
+        self._owner = this_process()
+
+    def create_job(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus:
+        """Store a new job, queued and owned by nobody."""
+        now = time.time()
+        status = JobStatus(uuid.uuid4().hex[:12], JobState.QUEUED, dict(request), created_at=now, updated_at=now)
+        with self._write() as connection:
+            row = {"identity": identity(request), "request": encode(request), "created_at": now}
+            connection.execute(sa.insert(_jobs).values(job_id=status.job_id, **row, **_progress(status, now)))
+        return status
+
+    def save_job(self, status: JobStatus) -> None:
+        """Store a job's state, spend, tasks and message; the time of the update is the store's.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            StoreError: a live owner other than this opened store works on it.
+        """
+        with self._write() as connection:
+            owner = _live_owner(_row(connection, status.job_id, self.place))
+            if owner is not None and owner != self._owner:
+                raise StoreError(f"job {status.job_id} belongs to process {owner.pid}; end that one first")
+            self._update(connection, status.job_id, _progress(status, time.time()))
+
+    def job(self, job_id: str) -> JobStatus:
+        """Return a job; one that was running in a process that is gone is shown as stopped.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+        with self._read() as connection:
+            return _status(_row(connection, job_id, self.place))
+
+    def jobs(self, limit: int | None = None) -> list[JobStatus]:
+        """Return the jobs, latest first."""
+        query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id).limit(limit)
+        with self._read() as connection:
+            return [_status(row) for row in connection.execute(query).mappings()]
+
+    def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
+        """Return the latest job that asks for the same (budget aside), is not done, and that no live process owns."""
+        query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state != JobState.DONE.value)
+        with self._read() as connection:
+            rows = connection.execute(query.order_by(_jobs.c.created_at.desc())).mappings()
+            return next((_status(row) for row in rows if _live_owner(row) is None), None)
+
+    def acquire_job(self, job_id: str) -> bool:
+        """Become the owner of a job, which is running from then on; False if it is done or a live process owns it.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+        with self._write() as connection:
+            row = _row(connection, job_id, self.place)
+            if row["state"] == JobState.DONE or _live_owner(row) is not None:
+                return False
+            now = time.time()
+            lease = {"owner": encode(self._owner), "heartbeat_at": now}
+            self._update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": now, **lease})
+            return True
+
+    def heartbeat(self, job_id: str) -> bool:
+        """Say that the owner lives, every half minute or so; False if this store no longer owns the job: stop work."""
+        with self._write() as connection:
+            if _owner(_row(connection, job_id, self.place)) != self._owner:
+                return False
+            self._update(connection, job_id, {"heartbeat_at": time.time()})
+            return True
+
+    def release_job(self, job_id: str, state: JobState) -> bool:
+        """Leave a job in `state` for others; False, and nothing happens, if this store does not own it."""
+        with self._write() as connection:
+            if _owner(_row(connection, job_id, self.place)) != self._owner:
+                return False
+            lease = {"owner": sa.null(), "heartbeat_at": None}
+            self._update(connection, job_id, {"state": state.value, "updated_at": time.time(), **lease})
+            return True
+
+    def _update(self, connection: Connection, job_id: str, values: Mapping[str, Any]) -> None:
+        connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
+
+
+def identity(request: Mapping[str, Any]) -> str:
+    """Return the hash of what makes two requests the same job: everything but `budget`, `budget_…` and `store`."""
+    kept = {key: value for key, value in request.items() if key.partition("_")[0] not in _NOT_IDENTITY}
+    return digest(canonical_json(encode(kept)))
+
+
+def _row(connection: Connection, job_id: str, place: str) -> RowMapping:
+    # FOR UPDATE keeps a second PostgreSQL session out; SQLite, which has no such words, is locked as a whole.
+    query = sa.select(_jobs).where(_jobs.c.job_id == job_id)
+    if connection.get_execution_options().get("tunery_write"):
+        query = query.with_for_update()
+    row = connection.execute(query).mappings().first()
+    if row is None:
+        raise NothingFoundError(f"the store {place} has no job {job_id}; `tunery jobs list` shows those it has")
+    return row
+
+
+def _owner(row: RowMapping) -> Owner | None:
+    return None if row["owner"] is None else decode(Owner, row["owner"])
+
+
+def _live_owner(row: RowMapping) -> Owner | None:
+    owner = _owner(row)
+    return owner if owner is not None and lives(owner, row["heartbeat_at"]) else None
+
+
+def _progress(status: JobStatus, now: float) -> dict[str, Any]:
+    shown = {"spend": status.spend, "tasks": status.tasks, "message": status.message}
+    return {"state": status.state.value, "document": encode(shown), "updated_at": now}
+
+
+def _status(row: RowMapping) -> JobStatus:
+    document = {name: row[name] for name in ("job_id", "request", "state", "created_at", "updated_at")}
+    document |= row["document"]
+    if row["state"] == JobState.RUNNING and _live_owner(row) is None:
+        document["state"] = JobState.STOPPED.value
+        document["message"] = document["message"] or "its process ended unexpectedly; resuming continues where it was"
+    return decode(JobStatus, document)

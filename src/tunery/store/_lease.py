@@ -1,0 +1,63 @@
+"""Who works on a job, and whether they still live."""
+
+import os
+import platform
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import psutil
+
+# An owner on another host cannot be looked at; it counts as gone when it has been silent for this long.
+LEASE_S = 120.0
+# Process start times are derived from the boot time, which moves a little when the clock is corrected.
+_START_TOLERANCE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A process on a host; `token` tells apart several openers of the store within one process."""
+
+    host: str
+    pid: int
+    started: float
+    token: str
+
+
+def this_process() -> Owner:
+    """Return an owner with a fresh token for the calling process."""
+    return Owner(_host(), os.getpid(), psutil.Process().create_time(), uuid.uuid4().hex)
+
+
+def lives(owner: Owner, heartbeat_at: float, now: float | None = None) -> bool:
+    """Return whether the owner may still be working.
+
+    On this host the process table decides, however long the owner was silent: a suspended or busy process is never
+    robbed. Elsewhere, and where a process number seems to have been used anew, the heartbeat does.
+    """
+    fresh = (time.time() if now is None else now) - heartbeat_at < LEASE_S
+    if owner.host != _host():
+        return fresh
+    try:
+        process = psutil.Process(owner.pid)
+        if process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
+            return False
+        # After a large clock correction the same process seems to have started at another time: then it still beats.
+        return abs(process.create_time() - owner.started) < _START_TOLERANCE_S or fresh
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return fresh
+
+
+@cache
+def _host() -> str:
+    """Identify the process table: host, boot and, on Linux, the namespace that process numbers are counted in."""
+    parts = [platform.node()]
+    with suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return "/".join(parts)

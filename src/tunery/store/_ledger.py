@@ -1,0 +1,79 @@
+"""What jobs have spent, by task, stage and outcome."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tunery.store import _schema
+from tunery.store._database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What `count` runs of a stage have cost; `joules` is None where unknown, `modelled` where they were not measured.
+
+    `task_key` is "" for work that belongs to the whole network, `outcome` is one of Outcome's words or "".
+    """
+
+    job_id: str
+    task_key: str
+    stage: str
+    outcome: str
+    wall_s: float
+    core_s: float
+    device_s: float
+    joules: float | None = None
+    modelled: bool = False
+    count: int = 1
+
+
+class Ledger(Database):
+    """The store's ledger."""
+
+    def charge(  # noqa: PLR0917 - the fields of Charge, in its order
+        self,
+        job_id: str,
+        task_key: str,
+        stage: str,
+        outcome: str,
+        wall_s: float,
+        core_s: float,
+        device_s: float,
+        joules: float | None = None,
+        modelled: bool = False,
+        count: int = 1,
+    ) -> None:
+        """Charge one stage to a job; `add_record` takes charges too, so that record and cost are stored together."""
+        self.charge_all(
+            [Charge(job_id, task_key, stage, outcome, wall_s, core_s, device_s, joules, modelled, count)]
+        )  # fmt: skip
+
+    def charge_all(self, charges: Iterable[Charge]) -> None:
+        """Charge several stages at the price of one commit."""
+        with self._write() as connection:
+            insert_charges(connection, charges)
+
+    def ledger(self, job_id: str | None = None) -> list[Charge]:
+        """Return the sums by (job, task, stage, outcome), of one job or of all, in that order."""
+        table = _schema.ledger
+        group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome)
+        query = sa.select(
+            *group,
+            *(sa.func.sum(table.c[name]).label(name) for name in ("wall_s", "core_s", "device_s", "joules")),
+            sa.func.max(sa.cast(table.c.modelled, sa.Integer)).label("modelled"),
+            sa.func.sum(table.c.count).label("count"),
+        )
+        if job_id is not None:
+            query = query.where(table.c.job_id == job_id)
+        with self._read() as connection:
+            rows = connection.execute(query.group_by(*group).order_by(*group)).mappings().all()
+        return [Charge(**{**row, "modelled": bool(row["modelled"]), "count": int(row["count"])}) for row in rows]
+
+
+def insert_charges(connection: Connection, charges: Iterable[Charge]) -> None:
+    """Insert charges inside a write transaction."""
+    rows = [{**asdict(charge), "outcome": str(charge.outcome)} for charge in charges]
+    if rows:
+        connection.execute(sa.insert(_schema.ledger), rows)

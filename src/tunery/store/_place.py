@@ -1,0 +1,100 @@
+"""From what a user writes (nothing, a path, a URL) to a place where a store can live."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from tunery._errors import StoreError
+
+VARIABLE = "TUNERY_STORE"
+DEFAULT = "~/.local/share/tunery/tunery.db"
+
+# SQLite's write-ahead log needs memory shared by all its processes and locks that hold: neither is given here
+# (https://www.sqlite.org/wal.html, "all processes must be on the same host computer").
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "fuse.ceph",
+        "fuse.glusterfs",
+        "fuse.sshfs",
+        "gpfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "smb3",
+    }
+)
+
+
+def resolve(text: str) -> URL:
+    """Return the URL of the store that `text` names; see `open_store` for what is accepted.
+
+    Raises:
+        StoreError: an unknown kind of database, or its driver is not installed.
+    """
+    text = text or os.environ.get(VARIABLE, "") or DEFAULT
+    if "://" not in text:
+        return _file(text)
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise StoreError(f"store {text!r} is no URL; write a file path or postgresql://user@host/name") from None
+    if url.get_backend_name() == "sqlite":
+        if not url.database or url.database == ":memory:":
+            raise StoreError(f"store {text!r} names no file; write for example sqlite:///tunery.db")
+        return _file(url.database)
+    if url.get_backend_name() in {"postgresql", "postgres"}:
+        if find_spec("psycopg") is None:
+            raise StoreError("a PostgreSQL store needs psycopg; install it with: pip install 'psycopg[binary]'")
+        return url.set(drivername="postgresql+psycopg")
+    raise StoreError(f"store {text!r} is of an unknown kind; write a file path or postgresql://user@host/name")
+
+
+def _file(text: str) -> URL:
+    try:
+        path = Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise StoreError(f"store {text!r} names an unknown home directory; write the whole path") from None
+    return URL.create("sqlite", database=str(path))
+
+
+def prepare(path: Path) -> None:
+    """Create the folder of the store file `path` and refuse places where a store cannot live.
+
+    Raises:
+        StoreError: a directory, an unwritable place, or a network file system.
+    """
+    try:
+        if path.is_dir():
+            raise StoreError(f"{path} is a directory; name a file, for example {path / 'tunery.db'}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writable = os.access(path if path.exists() else path.parent, os.W_OK)
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be created ({error.strerror}); name another store with --store or {VARIABLE}"
+        ) from error
+    if not writable:
+        raise StoreError(f"{path} cannot be written; change its permissions or name another store with {VARIABLE}")
+    kind = file_system(path.parent)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreError(
+            f"{path} is on a network file system ({kind}), where SQLite loses data; "
+            f"name a file on a local disk with --store or {VARIABLE}, or use a postgresql:// store"
+        )
+
+
+def file_system(directory: Path) -> str:
+    """Return the type of the file system that holds `directory` (`ext4`, `nfs4`, ...), "" where it cannot be told."""
+    directory = directory.resolve()
+    mounts = {Path(part.mountpoint): part.fstype for part in psutil.disk_partitions(all=True)}
+    for folder in (directory, *directory.parents):
+        if folder in mounts:
+            return str(mounts[folder])
+    return ""

@@ -1,0 +1,75 @@
+"""Which of a task's records answer "the best known candidate", and which survive pruning: pure functions."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tunery.domain import Mode, Origin, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What ranking needs to know of one record; all entries of a call share task and provenance."""
+
+    row_id: int
+    candidate_key: str
+    origin: str
+    mode: str
+    outcome: str
+    latency_s: float | None
+    deliverable: bool
+    rejected: bool
+
+
+def rankable_latency(latency_s: float | None) -> float | None:
+    """Return the latency if it can win anything: a clock that gave zero, a negative or no number measured nothing."""
+    return latency_s if latency_s is not None and math.isfinite(latency_s) and latency_s > 0 else None
+
+
+def ranked(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
+    """Return one entry per candidate that may be used, best first; `entries` come oldest first.
+
+    Finals outrank races, then latency decides, then the candidate's key. The latest final is a candidate's
+    latency; a candidate that ever computed a wrong result, or whose latest final failed, is out. Without `verified`,
+    records that nobody checked count too.
+    """
+    verdicts = [_verdict(history, verified) for history in _by_candidate(entries).values()]
+    return sorted((entry for entry in verdicts if entry is not None), key=_order)
+
+
+def kept(entries: Sequence[Entry], keep: int) -> set[int]:
+    """Return the row ids that survive pruning: all records of the `keep` best candidates, and every baseline's.
+
+    Verified candidates come first; unverified ones fill what is left.
+    """
+    order = [entry.candidate_key for entry in (*ranked(entries), *ranked(entries, verified=False))]
+    chosen = set(list(dict.fromkeys(order))[:keep])
+    return {e.row_id for e in entries if e.candidate_key in chosen or e.origin == Origin.BASELINE}
+
+
+def _by_candidate(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    histories: dict[str, list[Entry]] = {}
+    for entry in entries:
+        histories.setdefault(entry.candidate_key, []).append(entry)
+    return histories
+
+
+def _verdict(history: Sequence[Entry], verified: bool) -> Entry | None:
+    if any(entry.rejected for entry in history):
+        return None  # one wrong result outweighs any number of right ones
+    finals = [entry for entry in history if entry.mode == Mode.FINAL]
+    if finals and finals[-1].outcome != Outcome.OK:
+        return None
+    for group in (finals, history):
+        usable = [entry for entry in group if _usable(entry, verified)]
+        if usable:
+            return usable[-1]
+    return None
+
+
+def _usable(entry: Entry, verified: bool) -> bool:
+    return entry.outcome == Outcome.OK and entry.latency_s is not None and (entry.deliverable or not verified)
+
+
+def _order(entry: Entry) -> tuple[bool, float, str]:
+    return entry.mode != Mode.FINAL, entry.latency_s or math.inf, entry.candidate_key

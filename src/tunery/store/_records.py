@@ -1,0 +1,163 @@
+"""Tasks and records: written once, never changed."""
+
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL, Connection
+
+from tunery._errors import NothingFoundError, StoreError
+from tunery.domain import Mode, Outcome, Provenance, Record, Task
+from tunery.store import _schema
+from tunery.store._database import Database, insert_new
+from tunery.store._ledger import Charge, insert_charges
+from tunery.store._ranking import Entry, ranked
+from tunery.store._rows import provenance_row, record_row, stored_task, target_row, task_row, to_record, workload_row
+from tunery.store._skipped import Skipped, classify
+
+_records = _schema.records
+_entry_columns = tuple(
+    _records.c.id.label(name) if name == "row_id" else _records.c[name] for name in Entry.__dataclass_fields__
+)
+
+
+class Records(Database):
+    """The store's records and the tasks they belong to."""
+
+    def __init__(self, url: URL) -> None:
+        super().__init__(url)
+        self._known_tasks: set[str] = set()
+
+    def add_record(self, task: Task, record: Record, charges: Iterable[Charge] = ()) -> int:
+        """Store a record and return its number; it is durable, together with `charges`, when this returns.
+
+        Raises:
+            StoreError: the record is of another task, or the store cannot be written (nothing was stored then).
+        """
+        if record.candidate.task_key != task.key:
+            raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
+        row = record_row(record, time.time())
+        with self._write() as connection:
+            if task.key not in self._known_tasks:
+                insert_tasks(connection, [task])
+            number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
+            insert_charges(connection, charges)
+        self._known_tasks.add(task.key)
+        return int(number)
+
+    def records(
+        self,
+        task_key: str | None = None,
+        *,
+        provenance: Provenance | None = None,
+        device: str | None = None,
+        compiler: str | None = None,
+        modes: Collection[Mode] | None = None,
+        outcomes: Collection[Outcome] | None = None,
+        job_id: str | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """Return the records that agree with everything given, oldest first; `limit` keeps the latest ones."""
+        query = sa.select(_records.c.body, _records.c.document).order_by(_records.c.id.desc()).limit(limit)
+        wanted = {"task_key": task_key, "device": device, "compiler": compiler, "job_id": job_id}
+        for name, value in wanted.items():
+            query = query if value is None else query.where(_records.c[name] == value)
+        if provenance is not None:
+            query = query.where(holds(provenance))
+        if modes is not None:
+            query = query.where(_records.c.mode.in_([mode.value for mode in modes]))
+        if outcomes is not None:
+            query = query.where(_records.c.outcome.in_([outcome.value for outcome in outcomes]))
+        with self._read() as connection:
+            rows = connection.execute(query).mappings().all()
+        return [to_record(row) for row in reversed(rows)]
+
+    def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
+        """Return the keys of the candidates that have any record under these conditions: no need to try them again."""
+        query = sa.select(_records.c.candidate_key).where(_records.c.task_key == task_key, holds(provenance))
+        with self._read() as connection:
+            return set(connection.execute(query.distinct()).scalars())
+
+    def best(self, task_key: str, provenance: Provenance, *, limit: int | None = 1) -> list[Record]:
+        """Return the deliverable records made under exactly these conditions, one per candidate, best first.
+
+        Finals outrank races, and the latest final is a candidate's latency; ties go to the smaller candidate key. A
+        candidate that ever gave a wrong result, or whose latest final failed, is left out.
+        """
+        with self._read() as connection:
+            chosen = [entry.row_id for entry in ranked(entries(connection, task_key, provenance))[:limit]]
+            query = sa.select(_records.c.id, _records.c.body, _records.c.document).where(_records.c.id.in_(chosen))
+            rows = {row["id"]: row for row in connection.execute(query).mappings()}
+        return [to_record(rows[number]) for number in chosen]
+
+    def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
+        """Say which records of the task's workload `best` did not use, and why."""
+        columns = (_records.c.task_key, _schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
+                   _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable)  # fmt: skip
+        base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, _schema.tasks)
+        with self._read() as connection:
+            used = {entry.candidate_key for entry in ranked(entries(connection, task.key, provenance))}
+            query = base.where(_schema.tasks.c.workload_key == task.workload.key)
+            if used:
+                mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _records.c.deliverable)
+                query = query.where(sa.not_(sa.and_(mine, _records.c.candidate_key.in_(used))))
+            rows = connection.execute(query.group_by(*columns)).mappings().all()
+        return classify(rows, task.key, provenance)
+
+    def tasks(self, *, workload_key: str | None = None, kind: str | None = None) -> list[Task]:
+        """Return the stored tasks, of one workload or one kind if given, by key; their weight is 1."""
+        query = task_query()
+        if workload_key is not None:
+            query = query.where(_schema.tasks.c.workload_key == workload_key)
+        if kind is not None:
+            query = query.where(_schema.workloads.c.kind == kind)
+        with self._read() as connection:
+            return [stored_task(row) for row in connection.execute(query).mappings()]
+
+    def task(self, task_key: str) -> Task:
+        """Return one task; its weight is 1.
+
+        Raises:
+            NothingFoundError: it was never stored.
+        """
+        with self._read() as connection:
+            row = connection.execute(task_query().where(_schema.tasks.c.key == task_key)).mappings().first()
+        if row is None:
+            raise NothingFoundError(f"the store {self.place} knows no task {task_key}; extract its network first")
+        return stored_task(row)
+
+
+def task_query() -> sa.Select[tuple[Any, ...]]:
+    """Return the query for stored tasks, by key, with the columns that `stored_task` reads."""
+    tasks, workloads, targets = _schema.tasks, _schema.workloads, _schema.targets
+    return (
+        sa.select(
+            workloads.c.document.label("workload"),
+            workloads.c.program,
+            targets.c.document.label("target"),
+            tasks.c.tunable,
+        )
+        .join_from(tasks, workloads)
+        .join(targets)
+        .order_by(tasks.c.key)
+    )
+
+
+def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
+    """Return the condition that a record was made under exactly these conditions."""
+    return sa.and_(*(_records.c[name] == value for name, value in provenance_row(provenance).items()))
+
+
+def entries(connection: Connection, task_key: str, provenance: Provenance) -> list[Entry]:
+    """Return what ranking needs of all records of a task under these conditions, oldest first."""
+    query = sa.select(*_entry_columns).where(_records.c.task_key == task_key, holds(provenance)).order_by(_records.c.id)
+    return [Entry(**row) for row in connection.execute(query).mappings()]
+
+
+def insert_tasks(connection: Connection, tasks: Iterable[Task]) -> None:
+    """Insert those tasks, with their workloads and targets, that are not there yet."""
+    by_key = {task.key: task for task in tasks}.values()
+    insert_new(connection, _schema.workloads, [workload_row(task.workload) for task in by_key])
+    insert_new(connection, _schema.targets, [target_row(task.target) for task in by_key])
+    insert_new(connection, _schema.tasks, [task_row(task) for task in by_key])

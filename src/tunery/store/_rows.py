@@ -1,0 +1,90 @@
+"""Rows of the tables from domain objects, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.engine import RowMapping
+
+from tunery.domain import Outcome, Provenance, Record, Target, Task, Workload, canonical_json, digest
+from tunery.store._codec import decode, encode, pack, unpack
+from tunery.store._ranking import rankable_latency
+
+
+def workload_row(workload: Workload) -> dict[str, Any]:
+    """Return the row of `workloads`; the program, by far its largest part, is compressed."""
+    document = encode(workload)
+    del document["program"]
+    return {
+        "key": workload.key,
+        "name": workload.name,
+        "kind": workload.kind,
+        "program": pack(workload.program),
+        "document": document,
+    }
+
+
+def target_row(target: Target) -> dict[str, Any]:
+    """Return the row of `targets`."""
+    return {"key": target.key, "document": encode(target)}
+
+
+def task_row(task: Task) -> dict[str, Any]:
+    """Return the row of `tasks`; the weight belongs to a network and is not in it."""
+    return {
+        "key": task.key,
+        "workload_key": task.workload.key,
+        "target_key": task.target.key,
+        "tunable": task.tunable,
+    }
+
+
+def to_task(document: Mapping[str, Any], program: bytes, target: Mapping[str, Any], tunable: bool, weight: int) -> Task:
+    """Return the task of the rows' parts."""
+    workload = decode(Workload, {**document, "program": unpack(program)})
+    return Task(workload, decode(Target, target), weight, tunable)
+
+
+def stored_task(row: RowMapping) -> Task:
+    """Return the task of a row of `task_query`; its weight, which the store does not know, is 1."""
+    return to_task(row["workload"], row["program"], row["target"], row["tunable"], weight=1)
+
+
+def record_row(record: Record, created_at: float) -> dict[str, Any]:
+    """Return the row of `records`: the whole record as a document, and beside it what queries ask for."""
+    document = encode(record)
+    body = record.candidate.body
+    del document["candidate"]["body"]
+    measurement, verification = record.measurement, record.measurement.verification
+    return {
+        "digest": digest(canonical_json(document), body.encode("utf-8", "surrogatepass"), repr(created_at)),
+        "task_key": record.candidate.task_key,
+        "candidate_key": record.candidate.key,
+        "origin": record.candidate.origin.value,
+        "mode": measurement.mode.value,
+        "outcome": measurement.outcome.value,
+        "latency_s": rankable_latency(measurement.latency_s),
+        "deliverable": measurement.outcome is Outcome.OK and verification is not None and verification.deliverable,
+        "rejected": measurement.outcome is Outcome.WRONG_RESULT
+        or (verification is not None and not verification.passed),
+        **provenance_row(record.provenance),
+        "job_id": record.job_id,
+        "created_at": created_at,
+        "body": pack(body),
+        "document": document,
+    }
+
+
+def provenance_row(provenance: Provenance) -> dict[str, str]:
+    """Return the columns that all must agree for records to be compared."""
+    return {
+        "dialect": provenance.dialect,
+        "compiler": provenance.compiler,
+        "device": provenance.device,
+        "settings": provenance.settings,
+    }
+
+
+def to_record(row: RowMapping) -> Record:
+    """Return the record of a row that has at least `body` and `document`."""
+    document = row["document"]
+    return decode(Record, {**document, "candidate": {**document["candidate"], "body": unpack(row["body"])}})

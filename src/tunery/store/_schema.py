@@ -1,0 +1,108 @@
+"""The tables as of the newest migration; a test holds the two together."""
+
+import sqlalchemy as sa
+
+HEAD = "0002"
+VERSION_TABLE = "tunery_schema"
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+# SQLite counts rows up by itself only in a column that is exactly INTEGER.
+RowId = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+# `json`, not `jsonb`, on PostgreSQL: it keeps numbers as they were written, so floats come back bit for bit.
+Document = sa.JSON()
+
+workloads = sa.Table(
+    "workloads", metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("program", sa.LargeBinary, nullable=False),
+    sa.Column("document", Document, nullable=False),
+)  # fmt: skip
+
+targets = sa.Table(
+    "targets", metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    sa.Column("document", Document, nullable=False),
+)  # fmt: skip
+
+tasks = sa.Table(
+    "tasks", metadata,
+    sa.Column("key", sa.String, primary_key=True),
+    sa.Column("workload_key", sa.String, sa.ForeignKey("workloads.key"), nullable=False, index=True),
+    sa.Column("target_key", sa.String, sa.ForeignKey("targets.key"), nullable=False),
+    sa.Column("tunable", sa.Boolean, nullable=False),
+)  # fmt: skip
+
+records = sa.Table(
+    "records", metadata,
+    sa.Column("id", RowId, primary_key=True),
+    sa.Column("digest", sa.String, nullable=False, index=True),
+    sa.Column("task_key", sa.String, sa.ForeignKey("tasks.key"), nullable=False),
+    sa.Column("candidate_key", sa.String, nullable=False),
+    sa.Column("origin", sa.String, nullable=False),
+    sa.Column("mode", sa.String, nullable=False),
+    sa.Column("outcome", sa.String, nullable=False),
+    sa.Column("latency_s", sa.Double, nullable=True),
+    sa.Column("deliverable", sa.Boolean, nullable=False),
+    sa.Column("rejected", sa.Boolean, nullable=False),
+    sa.Column("dialect", sa.String, nullable=False),
+    sa.Column("compiler", sa.String, nullable=False),
+    sa.Column("device", sa.String, nullable=False),
+    sa.Column("settings", sa.String, nullable=False),
+    sa.Column("job_id", sa.String, nullable=False, index=True),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("body", sa.LargeBinary, nullable=False),
+    sa.Column("document", Document, nullable=False),
+    sa.Index("ix_records_key", "task_key", "dialect", "compiler", "device", "settings"),
+    sqlite_autoincrement=True,
+)  # fmt: skip
+
+jobs = sa.Table(
+    "jobs", metadata,
+    sa.Column("job_id", sa.String, primary_key=True),
+    sa.Column("state", sa.String, nullable=False),
+    sa.Column("identity", sa.String, nullable=False, index=True),
+    sa.Column("request", Document, nullable=False),
+    sa.Column("document", Document, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("owner", Document, nullable=True),
+    sa.Column("heartbeat_at", sa.Double, nullable=True),
+)  # fmt: skip
+
+ledger = sa.Table(
+    "ledger", metadata,
+    sa.Column("id", RowId, primary_key=True),
+    sa.Column("job_id", sa.String, sa.ForeignKey("jobs.job_id"), nullable=False, index=True),
+    sa.Column("task_key", sa.String, nullable=False),
+    sa.Column("stage", sa.String, nullable=False),
+    sa.Column("outcome", sa.String, nullable=False),
+    sa.Column("wall_s", sa.Double, nullable=False),
+    sa.Column("core_s", sa.Double, nullable=False),
+    sa.Column("device_s", sa.Double, nullable=False),
+    sa.Column("joules", sa.Double, nullable=True),
+    sa.Column("modelled", sa.Boolean, nullable=False),
+    sa.Column("count", sa.Integer, nullable=False),
+)  # fmt: skip
+
+networks = sa.Table(
+    "networks", metadata,
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("document", Document, nullable=False),
+)  # fmt: skip
+
+extractions = sa.Table(
+    "extractions", metadata,
+    sa.Column("network", sa.String, sa.ForeignKey("networks.digest"), primary_key=True),
+    sa.Column("target_key", sa.String, primary_key=True),
+    sa.Column("compiler", sa.String, primary_key=True),
+    sa.Column("document", Document, nullable=False),
+)  # fmt: skip

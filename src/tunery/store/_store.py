@@ -1,0 +1,51 @@
+"""Opening a store."""
+
+from sqlalchemy.engine import URL
+
+from tunery.store._database import Database
+from tunery.store._interchange import Interchange
+from tunery.store._jobs import Jobs
+from tunery.store._ledger import Ledger
+from tunery.store._migrate import upgrade, version
+from tunery.store._networks import Networks
+from tunery.store._place import prepare, resolve
+from tunery.store._records import Records
+from tunery.store._schema import HEAD
+from tunery.store._upkeep import Upkeep
+
+
+class Store(Records, Networks, Jobs, Ledger, Interchange, Upkeep, Database):
+    """Tasks, records, networks, jobs and the ledger; a context manager, usable from several threads.
+
+    Whatever a method has written is durable when it returns. Every method raises StoreError when the database cannot be
+    read or written.
+    """
+
+    def __init__(self, url: URL) -> None:
+        super().__init__(url)
+        if self.path is not None:
+            prepare(self.path)
+        try:
+            self._migrate()
+        except BaseException:
+            self.close()
+            raise
+
+    def _migrate(self) -> None:
+        with self._read() as connection:
+            current = version(connection, self.place) == HEAD
+        if not current:
+            with self._write() as connection:
+                upgrade(connection, self.place)
+
+
+def open_store(url: str = "") -> Store:
+    """Open a store, create it where there is none, and bring an older one to this version's schema.
+
+    `url` is a file path, `sqlite:///path` or `postgresql://user@host/name`; "" means the file that `TUNERY_STORE`
+    names, or else `~/.local/share/tunery/tunery.db`.
+
+    Raises:
+        StoreError: the place cannot hold a store, or what is there is damaged, foreign or from a newer tunery.
+    """
+    return Store(resolve(url))

@@ -1,0 +1,109 @@
+"""How much the store holds, and how it is made smaller."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from tunery._errors import UsageError
+from tunery.domain import Provenance
+from tunery.store import _schema
+from tunery.store._database import Database
+from tunery.store._ranking import kept
+from tunery.store._records import entries
+
+_records = _schema.records
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What a store holds: numbers of rows, records by outcome, device and compiler, and its size in bytes."""
+
+    place: str
+    records: int
+    outcomes: Mapping[str, int]
+    devices: Mapping[str, int]
+    compilers: Mapping[str, int]
+    tasks: int
+    workloads: int
+    networks: int
+    jobs: int
+    size_bytes: int
+
+
+class Upkeep(Database):
+    """The store's housekeeping."""
+
+    def stats(self) -> StoreStats:
+        """Count what is stored."""
+        with self._read() as connection:
+            return StoreStats(
+                place=self.place,
+                records=_count(connection, _records),
+                outcomes=_counts(connection, "outcome"),
+                devices=_counts(connection, "device"),
+                compilers=_counts(connection, "compiler"),
+                tasks=_count(connection, _schema.tasks),
+                workloads=_count(connection, _schema.workloads),
+                networks=_count(connection, _schema.networks),
+                jobs=_count(connection, _schema.jobs),
+                size_bytes=self._size(connection),
+            )
+
+    def prune(self, task_key: str | None = None, *, keep: int) -> int:
+        """Delete all but the `keep` fastest candidates' records and the baselines, and return how many went.
+
+        Candidates are ranked per task and provenance as `best` does, unverified ones behind verified ones. What is
+        forgotten may be proposed and paid for again.
+
+        Raises:
+            UsageError: `keep` is negative.
+        """
+        if keep < 0:
+            raise UsageError(f"cannot keep {keep} candidates; write 0 or more")
+        group = tuple(_records.c[name] for name in ("task_key", "dialect", "compiler", "device", "settings"))
+        query = sa.select(*group).distinct()
+        if task_key is not None:
+            query = query.where(_records.c.task_key == task_key)
+        removed = 0
+        with self._write() as connection:
+            for key, *provenance in connection.execute(query).all():
+                found = entries(connection, key, Provenance(*provenance))
+                survivors = kept(found, keep)
+                doomed = [{"row": entry.row_id} for entry in found if entry.row_id not in survivors]
+                if doomed:
+                    connection.execute(sa.delete(_records).where(_records.c.id == sa.bindparam("row")), doomed)
+                removed += len(doomed)
+        if removed:
+            self._give_back_space()
+        return removed
+
+    def _give_back_space(self) -> None:
+        if self.path is None:
+            return  # PostgreSQL does so by itself
+        # Without room for a second copy of the file this fails; the freed pages are used for the next records then.
+        with suppress(DBAPIError), self._write_lock, self._engine.connect() as connection:
+            raw = connection.connection.cursor()
+            raw.execute("VACUUM")
+            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _size(self, connection: Connection) -> int:
+        if self.path is None:
+            query = sa.select(sa.func.pg_database_size(sa.func.current_database()))
+            return int(connection.execute(query).scalar_one())
+        files = (Path(f"{self.path}{suffix}") for suffix in ("", "-wal"))
+        return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _count(connection: Connection, table: sa.Table) -> int:
+    return int(connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def _counts(connection: Connection, column: str) -> dict[str, int]:
+    chosen = _records.c[column]
+    query = sa.select(chosen, sa.func.count()).group_by(chosen).order_by(chosen)
+    return dict(connection.execute(query).tuples().all())
