@@ -3,9 +3,9 @@
 from importlib.metadata import entry_points
 
 from tunery._errors import UsageError
-from tunery.dialects._base import Array, Compiled, Dialect, Kernel, Proposer, Told
+from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
 
-__all__ = ["Array", "Compiled", "Dialect", "Kernel", "Proposer", "Told", "get_dialect"]
+__all__ = ["Array", "Compiled", "CompiledNetwork", "Dialect", "Kernel", "Proposer", "Told", "get_dialect"]
 
 
 def get_dialect(name: str) -> Dialect:

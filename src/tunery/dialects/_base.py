@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task
+from tunery._errors import UsageError
+from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task, TensorSpec
 
 Array = npt.NDArray[np.generic]
 
@@ -72,6 +73,41 @@ class Compiled:
 
     path: str
     coverage: Mapping[str, str | None]
+
+
+class CompiledNetwork(ABC):
+    """A compiled network loaded into this process."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    threads: int
+
+    @abstractmethod
+    def __call__(self, *arrays: Array) -> list[Array]:
+        """Run once on NumPy arrays, one per input in order; return the outputs.
+
+        Raises:
+            UsageError: wrong number, shape or dtype of inputs.
+        """
+
+    @abstractmethod
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        """Return the seconds `calls` back-to-back executions took."""
+
+    def checked(self, arrays: Sequence[Array]) -> Sequence[Array]:
+        """Return `arrays` if they fit the inputs.
+
+        Raises:
+            UsageError: they do not; the message names the first that does not.
+        """
+        if len(arrays) != len(self.inputs):
+            raise UsageError(f"the network takes {len(self.inputs)} inputs, not {len(arrays)}")
+        for spec, array in zip(self.inputs, arrays, strict=True):
+            if tuple(array.shape) != spec.shape or str(array.dtype) != spec.dtype:
+                raise UsageError(
+                    f"input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, not {array.dtype}{list(array.shape)}"
+                )
+        return arrays
 
 
 class Dialect(ABC):
@@ -137,3 +173,7 @@ class Dialect(ABC):
         Raises:
             DialectError: the network does not compile; nothing is left at `output`.
         """
+
+    @abstractmethod
+    def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
+        """Load what `compile` wrote; `threads` overrides the thread count it was tuned for."""

@@ -1,0 +1,6 @@
+"""Predicting candidates' relative speed."""
+
+from tunery.costmodels._base import CostModel, load_cost_model
+from tunery.costmodels.boosted import BoostedModel, Dataset
+
+__all__ = ["BoostedModel", "CostModel", "Dataset", "load_cost_model"]

@@ -1,0 +1,38 @@
+"""The contract of a cost model, and reading one back."""
+
+import json
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery._errors import UsageError
+
+
+class CostModel(ABC):
+    """Predicts how fast candidates are, relative to others of their task."""
+
+    @abstractmethod
+    def predict(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Return one score per row; higher is faster, comparable within one task only."""
+
+    @abstractmethod
+    def dumps(self) -> str:
+        """Return the model as JSON text."""
+
+
+def load_cost_model(text: str) -> CostModel:
+    """Read a model written by `dumps`. Data only: nothing in it is executed.
+
+    Raises:
+        UsageError: the text is not a cost model.
+    """
+    from tunery.costmodels.boosted import BoostedModel
+
+    try:
+        data = json.loads(text)
+        if data["family"] == "boosted":
+            return BoostedModel.from_data(data)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"this is not a cost model ({error}); train one anew") from error
+    raise UsageError(f"unknown cost model family {data['family']!r}; it was written by a newer tunery")

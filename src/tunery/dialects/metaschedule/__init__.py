@@ -1,0 +1,121 @@
+"""Apache TVM's MetaSchedule as a dialect.
+
+    lowering     prepared ONNX file -> fused tensor programs in NHWC
+    extraction   -> tasks
+    program      programs and candidates as data
+    proposer     the evolutionary search, driven by hand
+    features     per-store features; cost_model: how the search sees our model
+    kernel       build, load and run one candidate
+    compilation  the whole network
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery._errors import TargetError
+from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
+from tunery.domain import Artifact, Candidate, Network, Target, Task
+
+if TYPE_CHECKING:
+    from tunery.dialects.metaschedule.proposer import EvolutionaryProposer
+
+
+class MetaScheduleDialect(Dialect):
+    """TVM MetaSchedule for CPUs. Everything of TVM's is imported on first use."""
+
+    name = "metaschedule"
+
+    def __init__(self) -> None:
+        self._proposers: dict[str, EvolutionaryProposer] = {}
+
+    @cached_property
+    def compiler(self) -> str:
+        return f"apache-tvm {version('apache-tvm')} ffi {version('apache-tvm-ffi')}"
+
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        from tunery.dialects.metaschedule._tvm import tvm
+
+        threads = threads or len(os.sched_getaffinity(0))
+        config: dict[str, object]
+        if spec == "native":
+            config = {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
+        elif spec.lstrip().startswith("{"):
+            try:
+                config = dict(json.loads(spec))
+            except ValueError as error:
+                raise TargetError(f"target {spec!r} is not JSON ({error}); write for example {_EXAMPLE}") from error
+        else:
+            config = {"kind": "llvm", "mcpu": spec}
+        if config.get("kind") != "llvm":
+            raise TargetError(f"target {spec!r} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}")
+        known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))}
+        if config.get("mcpu") not in known:
+            raise TargetError(f"unknown target {spec!r}; use native, a processor name such as znver4, or {_EXAMPLE}")
+        config["num-cores"] = threads
+        try:
+            tvm.target.Target(config)
+        except Exception as error:
+            raise TargetError(f"TVM refuses target {spec!r}; write for example {_EXAMPLE}") from error
+        return Target(self.name, config, threads)
+
+    def extract(self, network: Network, target: Target) -> list[Task]:
+        from tunery.dialects.metaschedule.extraction import tasks_of
+        from tunery.dialects.metaschedule.lowering import lower
+
+        return tasks_of(lower(network, target), target)
+
+    def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
+        from tunery.dialects.metaschedule.program import space_of
+        from tunery.dialects.metaschedule.proposer import EvolutionaryProposer, SingleProposer
+
+        space = space_of(task)
+        if not space.tunable:
+            return SingleProposer(task, space, history)
+        proposer = EvolutionaryProposer(task, space, history, cost_model, seed)
+        self._proposers[task.key] = proposer
+        return proposer
+
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
+        from tunery.dialects.metaschedule.kernel import build
+
+        return build(task, candidate, directory)
+
+    def load(self, task: Task, artifact: Artifact) -> Kernel:
+        from tunery.dialects.metaschedule.kernel import TvmKernel
+
+        return TvmKernel(task, artifact)
+
+    def reference(self, task: Task) -> Candidate:
+        from tunery.dialects.metaschedule.program import unscheduled
+
+        return unscheduled(task)
+
+    def baseline(self, task: Task) -> Candidate:
+        return self.reference(task)
+
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
+        from tunery.dialects.metaschedule.features import candidate_rows
+
+        proposer = self._proposers.get(task.key)
+        return candidate_rows(task, candidates, proposer.features if proposer else None)
+
+    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+        from tunery.dialects.metaschedule.compilation import compile_network
+
+        return compile_network(network, target, chosen, output)
+
+    def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
+        from tunery.dialects.metaschedule.compilation import TvmNetwork
+
+        return TvmNetwork(path, threads)
+
+
+_EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''

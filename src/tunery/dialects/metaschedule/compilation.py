@@ -1,0 +1,156 @@
+"""Compiling a whole network with chosen candidates, and running the result."""
+
+import json
+import os
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import DialectError, UsageError
+from tunery.dialects._base import Array, Compiled, CompiledNetwork
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.kernel import link
+from tunery.dialects.metaschedule.lowering import Lowered, lower
+from tunery.dialects.metaschedule.program import UNSCHEDULED, open_space, replay, tvm_target
+from tunery.domain import Candidate, Network, Target, TensorSpec
+
+_LIBRARY, _MANIFEST = "network.so", "manifest.json"
+
+
+def compile_network(network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+    """Build the network and write one file: a zip of the shared object and a JSON manifest.
+
+    Raises:
+        DialectError: import, replay or code generation failed; nothing is left at `output`.
+    """
+    lowered = lower(network, target)
+    coverage = _schedule(lowered, target, chosen)
+    try:
+        executable = tvm.compile(_prepacked(lowered.module, target), tvm_target(target), relax_pipeline=_finish())
+    except Exception as error:  # noqa: BLE001 - code generation raises many types
+        raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
+    manifest = {
+        "format": 1,
+        "dialect": target.dialect,
+        "network": network.name,
+        "digest": network.digest,
+        "threads": target.threads,
+        "target": dict(target.config),
+        "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
+        "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
+        "coverage": coverage,
+    }
+    _write(executable, manifest, output)
+    return Compiled(str(output), coverage)
+
+
+def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate]) -> dict[str, str | None]:
+    """Put each chosen candidate's program in place of the unscheduled one; return candidate by workload key."""
+    coverage: dict[str, str | None] = {}
+    for name in lowered.module.get_global_vars():
+        if name.name_hint not in lowered.functions or not lowered.calls.get(name.name_hint):
+            continue
+        module, key = lowered.functions[name.name_hint]
+        candidate = chosen.get(key)
+        coverage[key] = candidate.key if candidate else None
+        if candidate is None or candidate.body == UNSCHEDULED:
+            continue
+        function = replay(open_space(module, tvm_target(target)), candidate.body).mod["main"]
+        original = lowered.module[name]
+        function = function.with_attr("tirx.is_scheduled", True)
+        if original.attrs and "global_symbol" in original.attrs:
+            function = function.with_attr("global_symbol", original.attrs["global_symbol"])
+        else:
+            function = function.without_attr("global_symbol")
+        lowered.module.update_func(name, function)
+    return coverage
+
+
+def _prepacked(module: Any, target: Target) -> Any:
+    """Split weight packing from the kernels and evaluate it now, on the constants."""
+    with tvm_target(target):
+        return tvm.transform.Sequential(
+            [
+                relax.transform.SplitLayoutRewritePreproc(),
+                relax.transform.FoldConstant(),
+                relax.transform.DeadCodeElimination(),
+            ]
+        )(module)
+
+
+def _finish() -> Any:
+    """Return Relax's lowering to the virtual machine for a module that is legalised and scheduled already."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def _write(executable: Any, manifest: Mapping[str, Any], output: Path) -> None:
+    partial = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+            library = Path(scratch, _LIBRARY)
+            executable.export_library(str(library), fcompile=_link_all)
+            with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+                archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+                archive.write(library, _LIBRARY)
+        partial.replace(output)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}; choose another place with -o") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
+    link([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(output))
+
+
+_link_all.output_format = "so"  # type: ignore[attr-defined]  # read by export_library
+
+
+class TvmNetwork(CompiledNetwork):
+    """A compiled network in this process, on Relax's virtual machine."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+                archive.extract(_LIBRARY, scratch)
+                library = tvm.runtime.load_module(str(Path(scratch, _LIBRARY)))
+        self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
+        self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
+        self.threads = threads or int(manifest["threads"])
+        # -1: all cores, by index; without this TVM takes half the logical processors whatever the target says.
+        tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
+        self._machine = relax.VirtualMachine(library, tvm.cpu())
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        results = self._machine["main"](*self._tensors(arrays))
+        return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
+
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        tensors, main = self._tensors(arrays), self._machine["main"]
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            main(*tensors)
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
+        return [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in self.checked(arrays)]

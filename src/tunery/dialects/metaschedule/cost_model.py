@@ -1,0 +1,69 @@
+"""The cost model as MetaSchedule's evolution sees it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from tvm.ir.utils import derived_object
+
+from tunery.costmodels import CostModel, load_cost_model
+from tunery.dialects.metaschedule._tvm import meta_schedule
+from tunery.dialects.metaschedule.features import FeatureCache
+from tunery.dialects.metaschedule.program import program_key
+
+# MetaSchedule uses scores as sampling weights: zero, negative or NaN ones silently pick index 0 for ever.
+_FLOOR = 1e-3
+
+
+class SteeringModel:
+    """Scores candidates with a loaded cost model, at random while there is none."""
+
+    def __init__(self, features: FeatureCache, seed: int) -> None:
+        self._features = features
+        self._random = np.random.default_rng(seed)
+        self._model: CostModel | None = None
+        self._scores: dict[str, float] = {}
+        self.handle = _facade(self)
+
+    def load(self, text: str) -> None:
+        """Replace the model."""
+        self._model = load_cost_model(text)
+        self._scores.clear()
+
+    def scores(self, keys: Sequence[str]) -> list[float | None]:
+        """Return the last scores given to these programs, None without a model."""
+        return [self._scores.get(key) for key in keys]
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> npt.NDArray[np.float64]:
+        """Return one positive, finite score per candidate; higher is faster."""
+        if self._model is None:
+            return self._random.uniform(0.1, 1.0, len(candidates))
+        keys = [program_key(candidate.sch.mod) for candidate in candidates]
+        rows = self._features.rows(context, candidates, keys)
+        scores = np.nan_to_num(self._model.predict(rows), nan=_FLOOR, posinf=_FLOOR, neginf=_FLOOR)
+        scores = np.clip(scores.astype(np.float64), _FLOOR, None)
+        if len(self._scores) > 50_000:
+            self._scores.clear()
+        self._scores.update(zip(keys, scores.tolist(), strict=True))
+        return scores
+
+
+def _facade(model: SteeringModel) -> Any:
+    @derived_object
+    class Facade(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
+        """The plug point of MetaSchedule; loading and updating happen outside it."""
+
+        def load(self, path: str) -> None:
+            raise NotImplementedError
+
+        def save(self, path: str) -> None:
+            raise NotImplementedError
+
+        def update(self, context: Any, candidates: Any, results: Any) -> None:
+            """Results reach the model through the trainer."""
+
+        def predict(self, context: Any, candidates: Any) -> npt.NDArray[np.float64]:
+            return model.predict(context, list(candidates))
+
+    return Facade()

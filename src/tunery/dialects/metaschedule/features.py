@@ -1,0 +1,83 @@
+"""MetaSchedule's per-store features, folded to one fixed row per candidate and cached by program hash."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import meta_schedule
+from tunery.dialects.metaschedule.program import replay, space_of
+from tunery.domain import Candidate, Task
+
+STORE_WIDTH = 164
+WIDTH = 2 * STORE_WIDTH + 1
+_LIMIT = 20_000
+
+Row = npt.NDArray[np.float32]
+
+
+class FeatureCache:
+    """Feature rows by program key; survivors of an evolution round are not featurised again."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[str, Row] = OrderedDict()
+        self._extractor = meta_schedule.feature_extractor.PerStoreFeature()
+
+    def rows(self, context: Any, candidates: Sequence[Any], keys: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return `(len(candidates), WIDTH)` rows; a row is NaN where MetaSchedule's extraction failed."""
+        missing: dict[str, Any] = {k: c for k, c in zip(keys, candidates, strict=True) if k not in self._rows}
+        if missing:
+            for key, row in zip(missing, self._extract(context, list(missing.values())), strict=True):
+                self._rows[key] = row
+        result = np.stack([self._rows[key] for key in keys])
+        while len(self._rows) > _LIMIT:
+            self._rows.popitem(last=False)
+        return result
+
+    def get(self, key: str) -> Row | None:
+        """Return a cached row."""
+        return self._rows.get(key)
+
+    def _extract(self, context: Any, candidates: list[Any]) -> list[Row]:
+        try:
+            return [fold(array.numpy()) for array in self._extractor.extract_from(context, candidates)]
+        except Exception:  # noqa: BLE001 - one bad candidate must not cost the batch
+            if len(candidates) == 1:
+                return [np.full(WIDTH, np.nan, dtype=np.float32)]
+            return [row for candidate in candidates for row in self._extract(context, [candidate])]
+
+
+def fold(stores: npt.NDArray[np.float64]) -> Row:
+    """Fold `(n_stores, 164)` to one row: the store with the most arithmetic, the maximum over stores, their number."""
+    if stores.size == 0:
+        return np.full(WIDTH, np.nan, dtype=np.float32)
+    main = stores[stores[:, :16].sum(axis=1).argmax()]
+    return np.concatenate([main, stores.max(axis=0), [len(stores)]]).astype(np.float32)
+
+
+def candidate_rows(
+    task: Task, candidates: Sequence[Candidate], cache: FeatureCache | None
+) -> npt.NDArray[np.float32]:
+    """Return one row per candidate, from the proposer's cache where it has it, else by replaying."""
+    cache = cache or FeatureCache()
+    rows = []
+    for candidate in candidates:
+        row = cache.get(candidate.key)
+        if row is None:
+            row = _replayed_row(task, candidate, cache)
+        rows.append(row)
+    return np.stack(rows) if rows else np.empty((0, WIDTH), np.float32)
+
+
+def _replayed_row(task: Task, candidate: Candidate, cache: FeatureCache) -> Row:
+    space = space_of(task)
+    try:
+        schedule = replay(space, candidate.body)
+    except DialectError:
+        return np.full(WIDTH, np.nan, dtype=np.float32)
+    measured = meta_schedule.MeasureCandidate(schedule, [])
+    row: Row = cache.rows(space.context, [measured], [candidate.key])[0]
+    return row

@@ -1,0 +1,186 @@
+"""Building candidates to shared objects, and running them.
+
+A candidate that rewrites a weight's layout is split in two functions: `prepack` turns weights into their packed form
+once, `main` is what runs at each call. The artifact's JSON manifest says how their arguments connect.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import DialectError
+from tunery.dialects._base import Array, Kernel
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.lowering import argument_specs
+from tunery.dialects.metaschedule.program import scheduled_module, tvm_target
+from tunery.domain import Artifact, Candidate, Task
+
+_ENTRY, _PREPACK = "tunery_main", "tunery_prepack"
+
+
+@dataclass(frozen=True)
+class Split:
+    """A scheduled program ready to build. `prepack_inputs` are indices of the task's arguments; `packed` the shapes and
+    dtypes prepacking produces; `call` names each argument of the entry: an argument index, or -1-i for packed array i.
+    """
+
+    module: Any
+    prepack_inputs: tuple[int, ...]
+    packed: tuple[tuple[tuple[int, ...], str], ...]
+    call: tuple[int, ...]
+
+
+def split_prepack(module: Any, task: Task) -> Split:
+    """Separate the weight packing from the computation, with Relax's own pass."""
+    count = len(task.workload.arguments)
+    function = module["main"]
+    if not function.attrs or "layout_free_buffers" not in function.attrs:
+        entry = function.with_attr("global_symbol", _ENTRY)
+        return Split(tvm.IRModule({_ENTRY: entry}), (), (), tuple(range(count)))
+    wrapped, inputs = _wrap(function, task)
+    wrapped = relax.transform.SplitLayoutRewritePreproc()(wrapped)
+    variables = {variable: index for index, variable in enumerate(inputs)}
+    calls = [b for block in wrapped["main"].body.blocks for b in block.bindings if _is_call_tir(b)]
+    if len(calls) == 1:
+        entry = wrapped[calls[0].value.args[0]].with_attr("global_symbol", _ENTRY)
+        return Split(tvm.IRModule({_ENTRY: entry}), (), (), tuple(range(count)))
+    prepack, main = calls
+    prepack_function = wrapped[prepack.value.args[0]]
+    prepack_inputs = tuple(variables[v] for v in prepack.value.args[1].fields)
+    specs = argument_specs(prepack_function) or []
+    packed = tuple((tuple(shape), dtype) for shape, dtype in specs[len(prepack_inputs) :])
+    source = {prepack.var: 0}
+    for block in wrapped["main"].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.TupleGetItem):
+                source[binding.var] = int(binding.value.index)
+    call = [variables[v] if v in variables else -1 - source[v] for v in main.value.args[1].fields]
+    call += range(count - task.workload.outputs, count)
+    return Split(
+        tvm.IRModule(
+            {
+                _ENTRY: wrapped[main.value.args[0]].with_attr("global_symbol", _ENTRY),
+                _PREPACK: prepack_function.with_attr("global_symbol", _PREPACK),
+            }
+        ),
+        prepack_inputs,
+        packed,
+        tuple(call),
+    )
+
+
+def _wrap(function: Any, task: Task) -> tuple[Any, list[Any]]:
+    inputs = [relax.Var(f"a{i}", relax.TensorType(s.shape, s.dtype)) for i, s in enumerate(task.workload.input_specs)]
+    results = [relax.TensorType(s.shape, s.dtype) for s in task.workload.output_specs]
+    builder = relax.BlockBuilder()
+    name = builder.add_func(function.without_attr("global_symbol"), "kernel")
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            out = builder.emit_output(relax.call_tir(name, inputs, results[0] if len(results) == 1 else results))
+        builder.emit_func_output(out)
+    return builder.get(), inputs
+
+
+def _is_call_tir(binding: Any) -> bool:
+    value = binding.value
+    return isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.call_tir")
+
+
+def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
+    """Compile a candidate to `directory/<candidate key>-<target key>.so` with its manifest beside it.
+
+    Raises:
+        DialectError: it does not replay, or code generation or linking fails.
+    """
+    path = directory / f"{candidate.key}-{task.target.key}.so"
+    if not path.exists() or not path.with_suffix(".json").exists():
+        split = split_prepack(scheduled_module(task, candidate), task)
+        manifest = {"prepack_inputs": split.prepack_inputs, "packed": split.packed, "call": split.call}
+        partial = path.with_name(f"{path.stem}.{os.getpid()}")
+        try:
+            library = tvm.tirx.build(split.module, target=tvm_target(task.target))
+            library.write_to_file(f"{partial}.o", "o")
+            link([Path(f"{partial}.o")], Path(f"{partial}.so"))
+            Path(f"{partial}.json").write_text(json.dumps(manifest))
+            Path(f"{partial}.json").replace(path.with_suffix(".json"))
+            Path(f"{partial}.so").replace(path)
+        except DialectError:
+            raise
+        except Exception as error:  # noqa: BLE001 - code generation raises many types
+            raise DialectError(f"code generation failed: {str(error).strip().splitlines()[-1][:200]}") from error
+        finally:
+            for suffix in (".o", ".so", ".json"):
+                Path(f"{partial}{suffix}").unlink(missing_ok=True)
+    return Artifact(candidate.key, str(path), path.stat().st_size)
+
+
+def link(sources: list[Path], destination: Path) -> None:
+    """Link object files to a shared object; calling the linker directly costs a fifth of the compiler driver.
+
+    Raises:
+        DialectError: no linker is installed, or it failed.
+    """
+    linker = shutil.which("ld") or shutil.which("ld.lld")
+    command = [linker] if linker else [shutil.which("cc") or ""]
+    if not command[0]:
+        raise DialectError("no linker found; install binutils (for example: apt-get install binutils)")
+    done = subprocess.run([*command, "-shared", "-o", destination, *sources], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DialectError(f"linking failed: {done.stderr.strip()[-200:]}")
+
+
+class TvmKernel(Kernel):
+    """A built candidate in this process, with TVM arrays on the CPU."""
+
+    def __init__(self, task: Task, artifact: Artifact) -> None:
+        manifest = json.loads(Path(artifact.path).with_suffix(".json").read_text())
+        self._library = tvm.runtime.load_module(artifact.path)
+        self._entry = self._library[_ENTRY]
+        self._prepack = self._library[_PREPACK] if manifest["packed"] else None
+        self._manifest = manifest
+        self._outputs = [_empty(spec.shape, spec.dtype) for spec in task.workload.output_specs]
+        self._call: list[Any] = []
+
+    def bind(self, inputs: Sequence[Array]) -> None:
+        arrays = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs] + self._outputs
+        packed = [_empty(tuple(shape), dtype) for shape, dtype in self._manifest["packed"]]
+        if self._prepack is not None:
+            self._prepack(*(arrays[i] for i in self._manifest["prepack_inputs"]), *packed)
+        self._call = [arrays[i] if i >= 0 else packed[-1 - i] for i in self._manifest["call"]]
+
+    def poison(self) -> None:
+        for output in self._outputs:
+            output.copyfrom(_poison(output.numpy()))
+
+    def run(self) -> None:
+        self._entry(*self._call)
+
+    def time(self, calls: int) -> float:
+        entry, arguments = self._entry, self._call
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            entry(*arguments)
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def outputs(self) -> list[Array]:
+        return [output.numpy().copy() for output in self._outputs]
+
+
+def _empty(shape: Sequence[int], dtype: str) -> Any:
+    return tvm.runtime.empty(tuple(shape), dtype)
+
+
+def _poison(array: Array) -> Array:
+    if array.dtype.kind in "iu":
+        return np.full_like(array, np.iinfo(array.dtype).min)
+    if array.dtype.kind == "b":
+        return ~array
+    return np.full_like(array, np.nan)

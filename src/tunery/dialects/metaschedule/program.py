@@ -1,0 +1,143 @@
+"""Programs as data: workloads to IRModules, candidates to scheduled modules, and their identities."""
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import meta_schedule, tvm, tvm_ffi
+from tunery.domain import Candidate, Origin, Target, Task
+
+UNSCHEDULED = ""
+"""Body of the candidate that is the program as it came: the reference, and the untuned baseline."""
+
+
+def program_key(module: Any) -> str:
+    """Return the structural hash of an IRModule as 16 hex digits; equal across processes."""
+    return f"{tvm_ffi.structural_hash(module) & 0xFFFFFFFFFFFFFFFF:016x}"
+
+
+def normalised(function: Any) -> Any:
+    """Return a one-function IRModule named `main`, without the attributes that are noise for code generation."""
+    function = function.with_attr("global_symbol", "main")
+    for noise in ("op_pattern",):
+        function = function.without_attr(noise)
+    return tvm.IRModule({"main": function})
+
+
+def tvm_target(target: Target) -> Any:
+    """Return TVM's own target object."""
+    return tvm.target.Target(dict(target.config))
+
+
+@dataclass(frozen=True)
+class Space:
+    """A parsed task, ready to generate from and to replay on."""
+
+    module: Any
+    target: Any
+    context: Any
+    designs: tuple[Any, ...]
+
+    @property
+    def tunable(self) -> bool:
+        """Whether any design leaves a sampled decision open."""
+        return any(str(inst.kind.name).startswith("Sample") for d in self.designs for inst in d.trace.insts)
+
+
+def open_space(module: Any, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> Space:
+    """Generate the design space of a program (post-order application of MetaSchedule's rules).
+
+    Raises:
+        DialectError: MetaSchedule cannot handle the program.
+    """
+    try:
+        context = meta_schedule.TuneContext(
+            mod=module,
+            target=target,
+            space_generator="post-order-apply",
+            search_strategy=strategy,
+            num_threads=1,
+            rand_state=seed,
+            task_name="main",
+            logger=_quiet(),
+        )
+        designs = tuple(context.generate_design_space())
+    except Exception as error:  # noqa: BLE001 - TVM raises its own error type for each check
+        raise DialectError(f"MetaSchedule has no design space for this program: {_first_line(error)}") from error
+    return Space(module, target, context, designs)
+
+
+@lru_cache(maxsize=256)
+def _space(workload_key: str, program: str, target_json: str) -> Space:  # noqa: ARG001 - the key makes the hash cheap
+    return open_space(tvm.ir.load_json(program), tvm.target.Target(json.loads(target_json)))
+
+
+def space_of(task: Task) -> Space:
+    """Return the parsed task; parsed once per process."""
+    return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
+
+
+def trace_body(trace: Any, space: Space) -> str:
+    """Serialise a trace without its post-processing, which is applied again on replay.
+
+    (A layout rewrite's index map cannot be written as JSON, so post-processing must not be part of the body.)
+    """
+    database = meta_schedule.database.MemoryDatabase()
+    workload = database.commit_workload(space.module)
+    simple = trace.simplified(remove_postproc=True)
+    record = meta_schedule.database.TuningRecord(simple, workload, [1.0], space.target, [])
+    return json.dumps(record.as_json()[0], separators=(",", ":"))
+
+
+def replay(space: Space, body: str) -> Any:
+    """Return the schedule a candidate's body describes, post-processing included.
+
+    Raises:
+        DialectError: the body is not a trace of this program, or breaks one of the target's limits.
+    """
+    schedule = tvm.s_tir.Schedule(space.module)
+    if body == UNSCHEDULED:
+        return schedule
+    try:
+        tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(body), schedule)
+        accepted = all(post.apply(schedule) for post in space.context.space_generator.postprocs)
+    except Exception as error:  # noqa: BLE001 - as above
+        raise DialectError(f"the trace does not replay on this program: {_first_line(error)}") from error
+    if not accepted:
+        raise DialectError("the trace replays to a program that breaks a limit of the target")
+    return schedule
+
+
+def scheduled_module(task: Task, candidate: Candidate) -> Any:
+    """Return the scheduled IRModule of a candidate.
+
+    Raises:
+        DialectError: it does not replay, or replays to another program than its key says.
+    """
+    module = replay(space_of(task), candidate.body).mod
+    if candidate.body != UNSCHEDULED and candidate.origin is not Origin.PLANTED and program_key(module) != candidate.key:
+        raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
+    return module
+
+
+def unscheduled(task: Task) -> Candidate:
+    """Return the program as it came, as a candidate."""
+    return Candidate(program_key(space_of(task).module), task.key, UNSCHEDULED, Origin.BASELINE)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:200]
+
+
+def _quiet() -> Any:
+    import logging
+
+    logger = logging.getLogger("tunery.metaschedule")
+    logger.propagate = False
+    logger.setLevel(logging.CRITICAL)
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    return logger
