@@ -1,0 +1,14 @@
+"""Measuring: short, precise, verified, and never fooled (docs/measurement.md states the rules)."""
+
+from tunery.measure.device import this_device
+from tunery.measure.inputs import make_inputs
+from tunery.measure.placement import pin, quota_cores, slots, usable_cores
+from tunery.measure.racing import Rule, Verdict, decide, median_interval
+from tunery.measure.selection import finalists, winner
+from tunery.measure.service import Measurer
+from tunery.measure.settings import Settings
+
+__all__ = [
+    "Measurer", "Rule", "Settings", "Verdict", "decide", "finalists", "make_inputs", "median_interval", "pin",
+    "quota_cores", "slots", "this_device", "usable_cores", "winner",
+]  # fmt: skip

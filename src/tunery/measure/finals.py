@@ -1,0 +1,119 @@
+"""The last word on a task: its finalists, timed alone and in turn, so that drift and bursts hit all of them alike."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from tunery.domain import Measurement, Mode, Outcome, Verification
+from tunery.measure.load import Watch
+from tunery.measure.sampling import Sample, Sampler
+from tunery.measure.settings import Settings
+
+_STEADY = 0.02
+_STEADY_RUN = 3
+
+
+@dataclass(slots=True)
+class Finalist:
+    """One finalist's state: `sampler` is None once it is out of the running."""
+
+    sampler: Sampler | None = None
+    verification: Verification | None = None
+    samples: list[float] = field(default_factory=list)
+    contaminated: list[float] = field(default_factory=list)
+    spent_s: float = 0.0
+    measure_s: float = 0.0
+    forced: bool = False
+    error: str = ""
+
+    def fail(self, error: Exception) -> None:
+        """Take it out of the running."""
+        self.error = f"{type(error).__name__}: {error}"[:500]
+        self.sampler = None
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it computed something else than the reference."""
+        return self.verification is not None and not self.verification.passed
+
+    def wants_more(self, rounds: int, settings: Settings) -> bool:
+        """Whether it takes part in the next round: slow ones stop when their seconds are used up."""
+        if self.sampler is None or self.wrong or len(self.samples) >= rounds:
+            return False
+        return self.spent_s < settings.final_s or len(self.samples) < settings.final_least
+
+    def measurement(self, context: Mapping[str, Any]) -> Measurement:
+        """Return the result."""
+        outcome, detail = Outcome.OK, ""
+        if self.error:
+            outcome, detail = Outcome.RUN_FAILED, self.error
+        elif self.wrong and self.verification is not None:
+            outcome, detail = Outcome.WRONG_RESULT, self.verification.detail
+        own = {
+            "calls": self.sampler.calls if self.sampler else 0,
+            "contaminated": self.forced,
+            "contaminated_s": list(self.contaminated),
+        }
+        samples = () if outcome is not Outcome.OK else tuple(self.samples)
+        return Measurement(
+            outcome, samples, Mode.FINAL, detail, {**context, **own}, self.verification, measure_s=self.measure_s
+        )
+
+
+def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch) -> int:
+    """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated.
+
+    A round in which any sample was contaminated is put aside as a whole and repeated, at most `settings.retries` times;
+    after that contaminated rounds count, and the measurements say so.
+    """
+    order = random.Random(settings.seed)  # noqa: S311 - shuffles, keeps no secret
+    for finalist in finalists:
+        if finalist.wants_more(rounds, settings):
+            _guarded(finalist, settle, settings)
+    repeats = 0
+    while running := [finalist for finalist in finalists if finalist.wants_more(rounds, settings)]:
+        order.shuffle(running)
+        mark = watch.mark(full=True)
+        taken = [(finalist, sample) for finalist in running if (sample := _guarded(finalist, _sample, settings))]
+        dirty = bool(watch.since(mark).contaminated) or any(sample.load.contaminated for _, sample in taken)
+        repeat = dirty and repeats < settings.retries
+        repeats += repeat
+        for finalist, sample in taken:
+            (finalist.contaminated if repeat else finalist.samples).append(sample.seconds)
+            finalist.forced |= dirty and not repeat
+    return repeats
+
+
+def settle(sampler: Sampler, settings: Settings) -> Sample:
+    """Choose the loop count and run until the last three samples agree within 2 %, or for `settle_s` seconds."""
+    sample = sampler.calibrate()
+    recent, spent_s = [sample.seconds], sample.spent_s
+    while spent_s < settings.settle_s:
+        sample = sampler.sample()
+        spent_s += sample.spent_s
+        recent = [*recent[-_STEADY_RUN + 1 :], sample.seconds]
+        if len(recent) == _STEADY_RUN and max(recent) - min(recent) <= _STEADY * median(recent):
+            break
+    return sample
+
+
+def _sample(sampler: Sampler, settings: Settings) -> Sample:
+    """Take a sample; a short kernel runs once before, for the others have used the caches since its last turn."""
+    if sampler.last_s < settings.untimed_below_s:
+        sampler.warm_up()
+    return sampler.sample()
+
+
+def _guarded(finalist: Finalist, act: Callable[[Sampler, Settings], Sample], settings: Settings) -> Sample | None:
+    if finalist.sampler is None:
+        return None
+    try:
+        sample = act(finalist.sampler, settings)
+    except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
+        finalist.fail(error)
+        return None
+    finalist.spent_s += sample.spent_s
+    finalist.measure_s += sample.spent_s
+    return sample

@@ -1,0 +1,212 @@
+"""What else the machine does while we measure, and whether a sample can be trusted."""
+
+import os
+import resource
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+_IDLE_FIELDS = (3, 4)  # idle, iowait
+_STEAL_FIELD = 7
+_GUEST_FIELD = 8  # guest time is counted in user time already
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One look at the counters; None where the machine does not offer one. `cores_*` count the watched cores only."""
+
+    wall_s: float
+    own_cpu_s: float = 0.0
+    switches: int = 0
+    waited_s: float | None = None
+    cores_busy_s: float | None = None
+    cores_steal_s: float | None = None
+    machine_busy_s: float | None = None
+    pressure_s: float | None = None
+    tree_cpu_s: float | None = None
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What happened between two marks, as shares of the wall time (of one core); None where it is not known.
+
+    `waited` is how long our threads were ready but not running, `foreign` the use of the watched cores by others,
+    `steal` what the hypervisor took from them, `machine_foreign` the cores used on the whole machine by processes
+    outside our tree, `pressure` the kernel's own figure for anybody's tasks waiting for a CPU. `contaminated` names the
+    limits that were passed: a sample taken meanwhile is not to be used.
+    """
+
+    wall_s: float
+    switches: int = 0
+    waited: float | None = None
+    foreign: float | None = None
+    steal: float | None = None
+    machine_foreign: float | None = None
+    pressure: float | None = None
+    contaminated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From where on a sample counts as contaminated.
+
+    The kernel counts busy and stolen time in ticks of 10 ms, so those shares say nothing under `least_wall_s`. An
+    involuntary switch counts where the time waited is not known, if there are more than `switches_per_s` and one.
+    """
+
+    waited: float = 0.02
+    foreign: float = 0.15
+    steal: float = 0.05
+    switches_per_s: float = 100.0
+    least_wall_s: float = 0.1
+
+
+class Watch(ABC):
+    """Looks at the machine before and after a piece of work."""
+
+    @abstractmethod
+    def mark(self, full: bool = False) -> Mark:
+        """Look now: at our own counters (some 20 µs), or with `full` at the whole machine's too (a few ms)."""
+
+    @abstractmethod
+    def since(self, mark: Mark) -> Load:
+        """Return what happened since `mark`, as fully as the mark was taken."""
+
+
+class LoadWatch(Watch):
+    """Reads /proc; whatever file is missing leaves its figure out.
+
+    `cores` are the watched ones. `root_pid` is the process whose descendants are ours (default: our parent); their use
+    of the machine is not foreign, but on the watched cores anything that is not this very process is.
+    """
+
+    def __init__(
+        self,
+        cores: Sequence[int],
+        limits: Limits | None = None,
+        root_pid: int | None = None,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._cores = frozenset(f"cpu{core}" for core in cores)
+        self._limits = limits or Limits()
+        self._root_pid = os.getppid() if root_pid is None else root_pid
+        self._proc = proc
+
+    def mark(self, full: bool = False) -> Mark:
+        """Read the counters."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        own_cpu_s = usage.ru_utime + usage.ru_stime
+        if not full:
+            return Mark(time.perf_counter(), own_cpu_s, usage.ru_nivcsw, self._waited_s())
+        busy, steal, machine = self._stat()
+        return Mark(
+            time.perf_counter(), own_cpu_s, usage.ru_nivcsw, self._waited_s(),
+            busy, steal, machine, self._pressure_s(), self._tree_cpu_s(), full=True,
+        )  # fmt: skip
+
+    def since(self, mark: Mark) -> Load:
+        """Read the counters again and compare."""
+        return judge(mark, self.mark(full=mark.full), self._limits)
+
+    def _waited_s(self) -> float | None:
+        """Return how long all our threads have waited on a run queue so far."""
+        try:
+            threads = os.listdir(self._proc / "self" / "task")  # noqa: PTH208 - a third of the time iterdir takes
+        except OSError:
+            return None
+        total, seen = 0, False
+        for thread in threads:
+            fields = _read(self._proc / "self" / "task" / thread / "schedstat").split()
+            if len(fields) == 3:
+                total, seen = total + int(fields[1]), True
+        return total / 1e9 if seen else None
+
+    def _stat(self) -> tuple[float | None, float | None, float | None]:
+        """Return busy and stolen seconds of the watched cores, and busy seconds of the machine."""
+        busy = steal = machine = None
+        for line in _read(self._proc / "stat").splitlines():
+            name, *rest = line.split()
+            if not name.startswith("cpu"):
+                break
+            ticks = [int(field) for field in rest]
+            used = sum(ticks[:_STEAL_FIELD]) - sum(ticks[i] for i in _IDLE_FIELDS)
+            if name == "cpu":
+                machine = used * _TICK_S
+            elif name in self._cores:
+                busy = (busy or 0.0) + used * _TICK_S
+                steal = (steal or 0.0) + sum(ticks[_STEAL_FIELD:_GUEST_FIELD]) * _TICK_S
+        return busy, steal, machine
+
+    def _pressure_s(self) -> float | None:
+        for line in _read(self._proc / "pressure" / "cpu").splitlines():
+            if line.startswith("some") and "total=" in line:
+                return int(line.rpartition("total=")[2]) / 1e6
+        return None
+
+    def _tree_cpu_s(self) -> float | None:
+        """Return the CPU seconds of our tree's living processes and of their children that were waited for."""
+        parents: dict[int, int] = {}
+        used: dict[int, float] = {}
+        for entry in self._proc.glob("[0-9]*/stat"):
+            fields = _read(entry).rpartition(")")[2].split()  # the name before it may hold spaces
+            if len(fields) > 14:
+                pid = int(entry.parent.name)
+                parents[pid] = int(fields[1])
+                used[pid] = sum(int(field) for field in fields[11:15]) * _TICK_S
+        if self._root_pid not in used:
+            return None
+        return sum(cpu_s for pid, cpu_s in used.items() if self._is_ours(pid, parents))
+
+    def _is_ours(self, pid: int, parents: dict[int, int]) -> bool:
+        seen: set[int] = set()
+        while pid != self._root_pid and pid in parents and pid not in seen:
+            seen.add(pid)
+            pid = parents[pid]
+        return pid == self._root_pid
+
+
+def judge(before: Mark, after: Mark, limits: Limits) -> Load:
+    """Return the load between two marks and which limits it passed."""
+    wall_s = max(after.wall_s - before.wall_s, 1e-9)
+    own = after.own_cpu_s - before.own_cpu_s
+    load = Load(
+        wall_s=wall_s,
+        switches=after.switches - before.switches,
+        waited=_share(before.waited_s, after.waited_s, wall_s),
+        foreign=_share(before.cores_busy_s, after.cores_busy_s, wall_s, own),
+        steal=_share(before.cores_steal_s, after.cores_steal_s, wall_s),
+        machine_foreign=_foreign(before, after, wall_s),
+        pressure=_share(before.pressure_s, after.pressure_s, wall_s),
+    )
+    flags = []
+    if load.waited is not None and load.waited > limits.waited:
+        flags.append("waited")
+    if load.waited is None and load.switches > 1 + wall_s * limits.switches_per_s:
+        flags.append("switched")
+    if wall_s >= limits.least_wall_s:
+        flags += ["foreign"] if (load.foreign or 0.0) > limits.foreign else []
+        flags += ["steal"] if (load.steal or 0.0) > limits.steal else []
+    return replace(load, contaminated=tuple(flags))
+
+
+def _foreign(before: Mark, after: Mark, wall_s: float) -> float | None:
+    if before.tree_cpu_s is None or after.tree_cpu_s is None:
+        return None
+    return _share(before.machine_busy_s, after.machine_busy_s, wall_s, after.tree_cpu_s - before.tree_cpu_s)
+
+
+def _share(before: float | None, after: float | None, wall_s: float, ours: float = 0.0) -> float | None:
+    if before is None or after is None:
+        return None
+    return max(0.0, (after - before - ours) / wall_s)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,82 @@
+"""On which cores this process runs, and whether that still holds after a compiler's runtime has started its threads.
+
+TVM's runtime overrides the affinity it is started with and puts every process on the first cores of the machine, unless
+TVM_BIND_THREADS=0 is set before it is loaded.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_TASKS = Path("/proc/self/task")
+_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where this process may run now: `held` is False if any of its threads left the cores it was pinned to."""
+
+    cores: tuple[int, ...]
+    held: bool
+    threads: int
+    nice: int
+
+
+def usable_cores() -> tuple[int, ...]:
+    """Return the cores this process may use, lowest first, as its affinity and the cgroup's cpuset allow."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def quota_cores() -> float | None:
+    """Return how many cores' worth of time the cgroup grants (`cpu.max` or `cfs_quota_us`), None for no limit."""
+    try:
+        if _CGROUP_V2.exists():
+            quota, period = _CGROUP_V2.read_text().split()
+        else:
+            quota = (_CGROUP_V1 / "cpu.cfs_quota_us").read_text()
+            period = (_CGROUP_V1 / "cpu.cfs_period_us").read_text()
+        return float(quota) / float(period) if float(quota) > 0 else None
+    except (OSError, ValueError, ZeroDivisionError):
+        return None  # "max", or no cgroup to be seen
+
+
+def pin(cores: Sequence[int]) -> tuple[int, ...]:
+    """Pin all threads of this process to those of `cores` that it may use (all usable ones if none), and return them.
+
+    Call it before a compiler's runtime is loaded; later threads inherit the mask.
+    """
+    os.environ["TVM_BIND_THREADS"] = "0"
+    chosen = set(cores) & set(usable_cores()) or set(usable_cores())
+    for thread in _threads():
+        try:
+            os.sched_setaffinity(thread, chosen)
+        except OSError:
+            continue  # the thread has ended
+    return tuple(sorted(chosen))
+
+
+def inspect_placement(cores: Sequence[int]) -> Placement:
+    """Look from inside whether every thread of this process still keeps to `cores`."""
+    allowed, held, count = set(cores), True, 0
+    for thread in _threads():
+        try:
+            held = held and os.sched_getaffinity(thread) <= allowed
+        except OSError:
+            continue
+        count += 1
+    return Placement(usable_cores(), held, count, os.getpriority(os.PRIO_PROCESS, 0))
+
+
+def slots(cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
+    """Return the disjoint core sets on which kernels of `threads` threads may be measured at the same time."""
+    width = max(1, threads)
+    return [tuple(cores[i : i + width]) for i in range(0, len(cores) - width + 1, width)]
+
+
+def _threads() -> list[int]:
+    try:
+        return [int(entry.name) for entry in _TASKS.iterdir()]
+    except OSError:
+        return [0]

@@ -1,0 +1,140 @@
+"""Timing one loaded kernel: warm-up, loop count, samples, and the race that decides how many."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tunery.dialects import Kernel
+from tunery.measure.load import Load, Watch
+from tunery.measure.racing import Rule, Verdict, decide
+from tunery.measure.settings import Settings
+
+Clock = Callable[[], float]
+
+_CALIBRATIONS = 6
+
+
+class BadTimeError(Exception):
+    """A clock gave a time that cannot be: zero, negative, NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds for one execution, the seconds that the whole loop took, and the load meanwhile."""
+
+    seconds: float
+    spent_s: float
+    load: Load
+
+
+@dataclass(slots=True)
+class Race:
+    """A candidate's samples so far: `samples` count, `contaminated` were repeated.
+
+    `forced` says that the repeats ran out and contaminated samples were counted after all.
+    """
+
+    samples: list[float] = field(default_factory=list)
+    contaminated: list[float] = field(default_factory=list)
+    spent_s: float = 0.0
+    forced: bool = False
+    verdict: Verdict = Verdict.CONTINUE
+    flags: set[str] = field(default_factory=set)
+
+
+def clock_overhead(clock: Clock = time.perf_counter, looks: int = 200) -> float:
+    """Return the least time two successive looks at the clock lie apart, or its resolution where that is more."""
+    apart = [-(clock() - clock()) for _ in range(looks)]
+    steps = [step for step in apart if step > 0]
+    return min(steps) if steps else 0.0
+
+
+class Sampler:
+    """Times one kernel, in loops long enough for the clock."""
+
+    def __init__(
+        self, kernel: Kernel, watch: Watch, settings: Settings, overhead_s: float, clock: Clock = time.perf_counter
+    ) -> None:
+        self._kernel = kernel
+        self._watch = watch
+        self._settings = settings
+        self._least_s = max(settings.least_sample_s, settings.overhead_factor * overhead_s)
+        self._clock = clock
+        self.calls = 1
+        self.last_s = 0.0
+
+    def warm_up(self) -> float:
+        """Run once and return the seconds it took, cold caches and first-touch faults included."""
+        start = self._clock()
+        self._kernel.run()
+        return self._clock() - start
+
+    def calibrate(self) -> Sample:
+        """Raise the loop count until a sample lasts long enough, and return that sample.
+
+        Raises:
+            BadTimeError: the clock shows no time even for the largest loop, or an impossible one.
+        """
+        for _ in range(_CALIBRATIONS):
+            sample = self._take()
+            if sample.spent_s >= self._least_s or self.calls >= self._settings.max_calls:
+                break
+            wanted = self.calls * self._least_s / sample.spent_s * 1.2 if sample.spent_s > 0 else math.inf
+            self.calls = int(min(self._settings.max_calls, max(2 * self.calls, min(wanted, 100 * self.calls))))
+        if sample.seconds <= 0:
+            raise BadTimeError(f"{self.calls} calls took {sample.spent_s} s by the device's clock")
+        return sample
+
+    def sample(self) -> Sample:
+        """Take one sample.
+
+        Raises:
+            BadTimeError: the time is zero, negative or not finite.
+        """
+        sample = self._take()
+        if sample.seconds <= 0:
+            raise BadTimeError(f"{self.calls} calls took {sample.spent_s} s by the device's clock")
+        return sample
+
+    def _take(self) -> Sample:
+        mark = self._watch.mark()
+        spent_s = self._kernel.time(self.calls)
+        load = self._watch.since(mark)
+        if not math.isfinite(spent_s) or spent_s < 0:
+            raise BadTimeError(f"{self.calls} calls took {spent_s} s by the device's clock")
+        self.last_s = spent_s
+        return Sample(spent_s / self.calls, spent_s, load)
+
+
+def run_race(sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: int) -> Race:
+    """Sample until the rule decides.
+
+    A contaminated sample is put aside and repeated, at most `retries` times. When they are used up the race ends with
+    the clean samples if there are enough of them; else all samples count and the race says so (`forced`).
+    """
+    race = Race()
+    sample = sampler.calibrate()
+    while True:
+        race.spent_s += sample.spent_s
+        race.flags.update(sample.load.contaminated)
+        if not sample.load.contaminated or race.forced:
+            race.samples.append(sample.seconds)
+        else:
+            race.contaminated.append(sample.seconds)
+            if len(race.contaminated) > retries:
+                _use_up(race, rule)
+        if race.verdict is Verdict.CONTINUE:
+            race.verdict = decide(race.samples, incumbent_s, rule, race.spent_s)
+        if race.verdict is not Verdict.CONTINUE:
+            return race
+        sample = sampler.sample()
+
+
+def _use_up(race: Race, rule: Rule) -> None:
+    if len(race.samples) >= rule.min_samples:
+        race.verdict = Verdict.ENOUGH
+        return
+    race.forced = True
+    race.samples += race.contaminated
+    race.contaminated.clear()

@@ -1,0 +1,204 @@
+"""The measurer's worker: loads a built candidate, verifies and times it. Hangs and crashes are ended from outside."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from tunery.dialects import Dialect, Kernel, get_dialect
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task, Verification
+from tunery.measure.clocks import read_clocks
+from tunery.measure.finals import Finalist, run_finals
+from tunery.measure.load import Load, LoadWatch, Mark, Watch
+from tunery.measure.noise import Noise
+from tunery.measure.placement import Placement, inspect_placement, pin
+from tunery.measure.racing import Rule, Verdict
+from tunery.measure.references import References
+from tunery.measure.sampling import Clock, Race, Sampler, clock_overhead, run_race
+from tunery.measure.settings import Settings
+from tunery.measure.verification import compare, merge
+
+_WINDOW_S = 0.25
+"""Busy time is counted in ticks of 10 ms, so the load is looked at over at least this long, races before included."""
+
+
+class Measurer:
+    """The service of a measurer worker; every method takes and returns plain data.
+
+    `dialect` names the compiler, `cores` the CPUs to run on (empty: all usable ones), `cache_dir` where reference
+    outputs are kept between processes (empty: nowhere). A dialect object, a watch and a clock may be given instead of
+    the real ones, to test without a compiler and without waiting.
+    """
+
+    def __init__(
+        self,
+        dialect: str | Dialect,
+        cores: Sequence[int] = (),
+        cache_dir: str = "",
+        settings: Settings | None = None,
+        *,
+        watch: Watch | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._cores = pin(cores)  # before the compiler's runtime is loaded
+        self._dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
+        self._settings = settings or Settings()
+        self._references = References(self._dialect, Path(cache_dir) if cache_dir else None, self._settings.seed)
+        self._watch = watch or LoadWatch(self._cores)
+        self._clock = clock
+        self._overhead_s = clock_overhead()
+        self._noise = Noise()
+        self._window: Mark = self._watch.mark(full=True)
+
+    def settings_key(self) -> str:
+        """Return the settings' identity, for a record's provenance."""
+        return self._settings.key
+
+    def race(
+        self, task: Task, artifact: Artifact, candidate: Candidate, incumbent_s: float | None, reference: Artifact
+    ) -> Measurement:
+        """Verify a candidate on one input, then sample it until it is beaten or known well enough.
+
+        `incumbent_s` is the median latency of the best candidate so far, None if there is none; `reference` is the
+        built unscheduled program. Whatever the kernel raises is an outcome: this method returns a measurement.
+        """
+        start = self._clock()
+        measurement = self._race(task, artifact, incumbent_s, reference)
+        context = {**measurement.context, "candidate": candidate.key}
+        return replace(measurement, context=context, measure_s=self._clock() - start)
+
+    def finals(
+        self,
+        task: Task,
+        artifacts: Sequence[Artifact],
+        candidates: Sequence[Candidate],
+        reference: Artifact,
+        rounds: int,
+    ) -> list[Measurement]:
+        """Verify the finalists fully and time them alone and interleaved; the caller puts the baseline among them.
+
+        Returns one measurement per candidate, in their order, in mode FINAL.
+        """
+        finalists = [self._prepare(task, artifact, reference) for artifact in artifacts]
+        mark = self._watch.mark(full=True)
+        repeats = run_finals(finalists, rounds, self._settings, self._watch)
+        load = self._watch.since(mark)
+        shared = {**self._context(task), "load": _plain(load), "repeated_rounds": repeats, "rounds": rounds}
+        return [
+            finalist.measurement({**shared, "candidate": candidate.key})
+            for finalist, candidate in zip(finalists, candidates, strict=True)
+        ]
+
+    def _race(self, task: Task, artifact: Artifact, incumbent_s: float | None, reference: Artifact) -> Measurement:
+        verification = None
+        if incumbent_s is not None and not 0 < incumbent_s < math.inf:
+            incumbent_s = None
+        try:
+            inputs, expected = self._references.get(task, reference, 0)
+        except Exception as error:  # noqa: BLE001 - the task has no reference: its candidates cannot be trusted
+            return _failed(error, "the reference failed: ")
+        try:
+            kernel = self._dialect.load(task, artifact)
+            kernel.bind(inputs)
+            kernel.poison()
+            sampler = self._sampler(kernel)
+            warm_up_s = sampler.warm_up()
+            self._keep_placement()  # a runtime starts its threads, and may move them, at its first call
+            verification = compare(expected, kernel.outputs())
+            if not verification.passed:
+                return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
+            rule = self._noise.rule(self._settings.rule)
+            race = self._far_slower(warm_up_s, incumbent_s) or run_race(
+                sampler, incumbent_s, rule, self._settings.retries
+            )
+        except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
+            return replace(_failed(error), verification=verification)
+        if not race.forced and race.verdict is Verdict.ENOUGH:
+            self._noise.learn(race.samples)
+        context = self._context(task)
+        if not context["affinity_held"]:
+            race.flags.add("affinity")
+        context |= {**_race_context(race, rule, sampler.calls, warm_up_s), "load": self._load()}
+        outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
+        return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
+
+    def _far_slower(self, warm_up_s: float, incumbent_s: float | None) -> Race | None:
+        """Return a lost race if even the noise of a first run cannot explain how slow the warm-up was."""
+        if incumbent_s is None or warm_up_s < self._settings.far * incumbent_s:
+            return None
+        if warm_up_s - incumbent_s < self._settings.far_s:
+            return None
+        return Race(samples=[warm_up_s], spent_s=warm_up_s, verdict=Verdict.ABANDON, flags={"warm-up-only"})
+
+    def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
+        """Load one finalist and compare it on all independent inputs."""
+        start = self._clock()
+        finalist = Finalist()
+        try:
+            kernel = self._dialect.load(task, artifact)
+            verdicts = []
+            for number in range(Verification.FULL):
+                inputs, expected = self._references.get(task, reference, number)
+                kernel.bind(inputs)
+                kernel.poison()
+                kernel.run()
+                verdicts.append(compare(expected, kernel.outputs()))
+            finalist.verification = merge(verdicts)
+            finalist.sampler = self._sampler(kernel)
+        except Exception as error:  # noqa: BLE001 - as in a race
+            finalist.fail(error)
+        finalist.measure_s = self._clock() - start
+        return finalist
+
+    def _sampler(self, kernel: Kernel) -> Sampler:
+        return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock)
+
+    def _context(self, task: Task) -> dict[str, Any]:
+        placement = self._keep_placement()
+        return {
+            "cores": list(self._cores),
+            "affinity_held": placement.held,
+            "process_threads": placement.threads,
+            "nice": placement.nice,
+            "threads": task.target.threads,
+            "isolated": True,
+            "cache": self._settings.cache,
+            "settings": self._settings.key,
+            "clock_overhead_s": self._overhead_s,
+            **read_clocks(self._cores),
+        }
+
+    def _keep_placement(self) -> Placement:
+        """Return where our threads were allowed to run, and pin them again if they had left our cores."""
+        placement = inspect_placement(self._cores)
+        if not placement.held:
+            pin(self._cores)
+        return placement
+
+    def _load(self) -> dict[str, Any]:
+        load = self._watch.since(self._window)
+        if load.wall_s >= _WINDOW_S:
+            self._window = self._watch.mark(full=True)
+        return _plain(load)
+
+
+def _race_context(race: Race, rule: Rule, calls: int, warm_up_s: float) -> Mapping[str, Any]:
+    return {
+        "calls": calls,
+        "warm_up_s": warm_up_s,
+        "contaminated": race.forced or "affinity" in race.flags,
+        "contaminated_s": list(race.contaminated),
+        "flags": sorted(race.flags),
+        "noise": rule.noise,
+        "persistence": rule.persistence,
+    }
+
+
+def _plain(load: Load) -> dict[str, Any]:
+    return {**asdict(load), "contaminated": list(load.contaminated)}
+
+
+def _failed(error: Exception, prefix: str = "") -> Measurement:
+    return Measurement(Outcome.RUN_FAILED, detail=f"{prefix}{type(error).__name__}: {error}"[:500])

@@ -1,0 +1,39 @@
+"""Every number that decides how a measurement is taken, in one place."""
+
+from dataclasses import asdict, dataclass, field
+
+from tunery.domain import canonical_json, digest
+from tunery.measure.racing import Rule
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How candidates are measured; `key` names it in a record's provenance, so timings are compared like with like.
+
+    A timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
+    called in a loop. Kernels run with a warm cache, as an operator does whose input its predecessor has just written.
+    A warm-up run is evidence enough to abandon when it is both `far` times and `far_s` seconds slower than the
+    incumbent. `retries` bounds the repeats of contaminated samples in a race, and of contaminated rounds in the finals.
+    In the finals a candidate stops after `final_s` seconds of samples (but not before `final_least` of them).
+    """
+
+    rule: Rule = field(default_factory=Rule)
+    cache: str = "warm"
+    least_sample_s: float = 100e-6
+    overhead_factor: float = 20.0
+    max_calls: int = 10_000
+    far: float = 5.0
+    far_s: float = 2e-3
+    retries: int = 5
+    final_s: float = 1.0
+    final_least: int = 3
+    settle_s: float = 0.2
+    untimed_below_s: float = 10e-3
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        """Identity of these settings and of the code that reads them."""
+        return f"v{VERSION}-{self.cache}-{digest(canonical_json(asdict(self)))}"

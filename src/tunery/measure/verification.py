@@ -1,0 +1,161 @@
+"""Whether a candidate computes what the unscheduled program computes.
+
+The rule, per output: shape and dtype must be equal. Integers and booleans must be equal. A float x passes against the
+reference r where
+
+    |x - r| <= t · (scale + |r|),    t = 4 · eps(dtype) · sqrt(K) + floor(dtype)
+
+K is the length of the reduction behind one output element (estimated from the workload): reordering a sum of K rounded
+terms moves it by about eps·sqrt(K) of its size, and 4 leaves room for the largest of millions of elements. `floor`
+covers what no reduction explains (another exp, a fused multiply-add): 1e-5 for float32, 1e-2 for float16. `scale` is
+the output's typical magnitude, its RMS or 8 times the median of its non-zero elements, whichever is less, so one huge
+element (an attention mask) does not hide all others. A missing term of K shifts an element by about scale/sqrt(K), far
+over the limit. Where r is NaN, x must not be finite; where r is infinite, x must equal it; where r is finite, x must be
+finite. An output that is constant where the reference's is not is wrong, whatever the tolerance says.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from tunery.dialects import Array
+from tunery.domain import Verification, Workload
+
+METHOD = "reference"
+MAX_ERROR = 1e9
+"""What `max_error` says where there is no number: another shape, NaN, an unequal integer (JSON has no infinity)."""
+
+_FLOOR = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2, "bfloat16": 4e-2}
+_COARSE_FLOOR = 0.25
+_PROBE = 65_536
+_CONSTANT_FROM = 8
+_OUTLIER = 8.0
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).smallest_normal), float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One output of the reference with its tolerance, prepared once and compared with many candidates."""
+
+    name: str
+    values: Array
+    limit: npt.NDArray[np.float32] | None
+    constant: bool
+
+
+def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
+    """Prepare the reference's outputs (of the workload's output specs, in order) for comparison."""
+    length = reduction_length(workload)
+    prepared = []
+    for spec, values in zip(workload.output_specs, outputs, strict=True):
+        floating = is_float(values.dtype)
+        limit = _limit(values, tolerance(values.dtype, length)) if floating else None
+        prepared.append(Expected(spec.name, values, limit, _constant(values)))
+    return prepared
+
+
+def compare(expected: Sequence[Expected], outputs: Sequence[Array], inputs: int = 1) -> Verification:
+    """Judge a candidate's outputs; `inputs` says how many independent inputs this verdict stands for."""
+    if len(expected) != len(outputs):
+        return _wrong(inputs, f"{len(outputs)} outputs instead of {len(expected)}")
+    worst = 0.0
+    for reference, values in zip(expected, outputs, strict=True):
+        error, detail = _deviation(reference, values)
+        if detail:
+            return _wrong(inputs, f"{reference.name}: {detail}", error)
+        worst = max(worst, error)
+    return Verification(METHOD, inputs, worst, passed=True)
+
+
+def merge(verdicts: Sequence[Verification]) -> Verification:
+    """Join the verdicts on independent inputs into one: it passes if all did."""
+    inputs = sum(verdict.inputs for verdict in verdicts)
+    worst = max((verdict.max_error for verdict in verdicts), default=0.0)
+    failed = next((verdict for verdict in verdicts if not verdict.passed), None)
+    return Verification(METHOD, inputs, worst, failed is None and inputs > 0, failed.detail if failed else "")
+
+
+def is_float(dtype: np.dtype[np.generic]) -> bool:
+    """Whether the dtype is a float, NumPy's or one of ml_dtypes."""
+    return bool(np.issubdtype(dtype, np.floating)) or hasattr(ml_dtypes, dtype.name)
+
+
+def tolerance(dtype: np.dtype[np.generic], length: float) -> float:
+    """Return t of the module's rule for a reduction of `length` terms."""
+    eps = _finfo(dtype, "eps")
+    return float(4 * eps * np.sqrt(max(1.0, length)) + _FLOOR.get(dtype.name, _COARSE_FLOOR))
+
+
+def reduction_length(workload: Workload) -> float:
+    """Estimate how many terms one output element sums: from its operations, or from how much input it stands for."""
+    written = max(1, sum(spec.size for spec in workload.output_specs))
+    largest = max((spec.size for spec in workload.input_specs), default=1)
+    return max(1.0, workload.flop / (2 * written), largest / written)
+
+
+def _limit(reference: Array, share: float) -> npt.NDArray[np.float32]:
+    """Return the largest allowed deviation of each element."""
+    magnitude = np.abs(reference.astype(np.float64))
+    magnitude[~np.isfinite(magnitude)] = 0.0
+    probe = magnitude.ravel()[:: max(1, magnitude.size // _PROBE)]
+    probe = probe[probe > 0]
+    scale = 0.0
+    if probe.size:
+        rms = float(np.sqrt(np.mean((magnitude / magnitude.max()) ** 2)) * magnitude.max())
+        scale = min(rms, _OUTLIER * float(np.median(probe)))
+    smallest = max(_SMALLEST, _finfo(reference.dtype, "smallest_normal"))
+    with np.errstate(over="ignore", under="ignore"):
+        return np.minimum(share * (scale + magnitude) + smallest, _LARGEST).astype(np.float32)
+
+
+def _deviation(reference: Expected, values: Array) -> tuple[float, str]:
+    """Return the largest deviation as a share of its tolerance and, if the output is wrong, why."""
+    if values.shape != reference.values.shape:
+        return MAX_ERROR, f"shape {values.shape} instead of {reference.values.shape}"
+    if values.dtype != reference.values.dtype:
+        return MAX_ERROR, f"dtype {values.dtype} instead of {reference.values.dtype}"
+    if not values.size:
+        return 0.0, ""
+    if not reference.constant and values.size >= _CONSTANT_FROM and _constant(values):
+        return MAX_ERROR, "constant, and the reference is not"
+    if reference.limit is None:
+        unequal = int(np.count_nonzero(values != reference.values))
+        return (MAX_ERROR, f"{unequal} of {values.size} elements are unequal") if unequal else (0.0, "")
+    return _float_deviation(reference.values, values, reference.limit)
+
+
+def _float_deviation(reference: Array, values: Array, limit: npt.NDArray[np.float32]) -> tuple[float, str]:
+    wide = np.float64 if reference.dtype == np.float64 else np.float32
+    left: npt.NDArray[np.floating] = values.astype(wide, copy=False)
+    right: npt.NDArray[np.floating] = reference.astype(wide, copy=False)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        share = np.abs(left - right)
+        share /= limit
+    worst = float(share.max())
+    if not np.isfinite(worst):
+        finite = np.isfinite(right)
+        bad = np.isfinite(left) != finite
+        bad |= np.isinf(right) & (left != right)
+        if bad.any():
+            return MAX_ERROR, f"{np.count_nonzero(bad)} of {values.size} elements are NaN or infinite, or should be"
+        worst = float(share[finite].max(initial=0.0))
+    worst = min(worst, MAX_ERROR)
+    if worst > 1:
+        return worst, f"{np.count_nonzero(share > 1)} of {values.size} elements deviate, up to {worst:.3g} x tolerance"
+    return worst, ""
+
+
+def _finfo(dtype: np.dtype[np.generic], field: str) -> float:
+    return float(getattr(ml_dtypes.finfo(dtype), field))  # type: ignore[no-untyped-call]
+
+
+def _constant(values: Array) -> bool:
+    flat = values.ravel()
+    return flat.size == 0 or not bool(np.any(flat != flat[0]))
+
+
+def _wrong(inputs: int, detail: str, error: float = MAX_ERROR) -> Verification:
+    return Verification(METHOD, inputs, error, passed=False, detail=detail)
