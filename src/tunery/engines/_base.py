@@ -1,11 +1,19 @@
 """What runs stages: worker processes that can be called, timed out and killed from outside."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+OnUsage = Callable[[str, str, float, float], None]
+"""What an engine may be given to report to: worker, method, wall seconds and CPU seconds of one call, as it ends.
+
+The wall seconds count from when the worker took the call up; a call that ended by a deadline, a kill or a crash is
+reported too. The creation of the service is reported as the method `__init__`. It is called before the call's future
+is resolved, on a thread of the engine: it must be quick.
+"""
 
 
 class Role(StrEnum):
@@ -25,7 +33,8 @@ class WorkerSpec:
     `service` is `module:Class`; the class is created once in the worker with `settings` as keyword arguments (plain
     data), and its public methods are what `Engine.call` reaches. `cores` is the set of CPUs it is pinned to (empty: all
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
-    space above what it starts with (None: no limit).
+    space above what it starts with (None: no limit). `torch` says that the service imports torch: such a worker cannot
+    import TVM, and every other worker cannot import torch.
     """
 
     role: Role
@@ -35,6 +44,7 @@ class WorkerSpec:
     threads: int = 1
     nice: int = 0
     memory_bytes: int | None = None
+    torch: bool = False
 
 
 class Engine(ABC):
@@ -46,14 +56,25 @@ class Engine(ABC):
 
     @abstractmethod
     def start(self, spec: WorkerSpec) -> str:
-        """Start a worker and return its id; returns at once, the process comes up in the background."""
+        """Start a worker and return its id; returns at once, the process comes up in the background.
+
+        Raises:
+            EngineError: the service cannot be imported, or the engine is closed.
+            TypeError: a setting is unknown to the service's constructor or does not fit its annotation.
+        """
 
     @abstractmethod
     def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Future[Any]:
         """Call `method` on a worker. `deadline_s` counts from when the worker takes the call up.
 
         The future gives the method's result, or raises DeadlineError (the worker was killed), CrashError (its process
-        ended) or RemoteError (the method raised).
+        ended) or RemoteError (the method raised, or the service's constructor did). An error of `tunery._errors` that
+        the method raises comes out as itself. Cancelling the future withdraws a call that still waits.
+
+        Raises:
+            EngineError: no such worker, or the engine is closed.
+            TypeError: no such method, or the arguments do not fit it.
+            ValueError: the deadline is not a positive number of seconds (inf: none).
         """
 
     @abstractmethod

@@ -1,0 +1,7 @@
+"""Engines run stages: `LocalEngine` in this machine's processes, `InlineEngine` in this one, for tests."""
+
+from tunery.engines._base import Engine, OnUsage, Role, WorkerSpec
+from tunery.engines.inline import InlineEngine
+from tunery.engines.local import PRELOAD_TVM, LocalEngine
+
+__all__ = ["PRELOAD_TVM", "Engine", "InlineEngine", "LocalEngine", "OnUsage", "Role", "WorkerSpec"]

@@ -1,0 +1,150 @@
+"""Arguments and results as JSON by a service's own annotations: what crosses the border between processes."""
+
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter
+from pydantic_core import PydanticSerializationError
+
+from tunery import _errors
+from tunery._errors import EngineError, RemoteError, TuneryError
+
+_CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+class Signatures:
+    """The public methods of one service class and how their arguments and results become JSON and back.
+
+    Both sides import the class, so a service's module imports its heavy libraries inside its methods. A parameter or
+    result without an annotation is plain JSON data; inf, nan, bytes (base64), paths, dataclasses, enums and tuples
+    survive where they are annotated.
+    """
+
+    def __init__(self, service: str) -> None:
+        module, _, name = service.partition(":")
+        try:
+            self.cls: type[Any] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise EngineError(f"service {service!r} is not an importable module:Class: {error}") from error
+        self._adapters: dict[tuple[str, int], TypeAdapter[Any]] = {}
+        self._results: dict[str, TypeAdapter[Any]] = {}
+
+    def encode_settings(self, settings: Mapping[str, Any]) -> bytes:
+        """Return the constructor's keyword arguments as JSON.
+
+        Raises:
+            TypeError: the constructor has no such parameter, or a value does not fit its annotation.
+        """
+        return _dump(self._settings_adapter(list(settings)), tuple(settings.values()), "settings")
+
+    def create(self, names: Sequence[str], body: bytes) -> Any:
+        """Return a new instance of the service, from what `encode_settings` made of the settings called `names`."""
+        values = self._settings_adapter(names).validate_json(body)
+        return self.cls(**dict(zip(names, values, strict=True)))
+
+    def encode_arguments(self, method: str, args: tuple[object, ...]) -> bytes:
+        """Return a call's arguments as a JSON array.
+
+        Raises:
+            TypeError: no such public method, the wrong number of arguments, or one does not fit its annotation.
+        """
+        return _dump(self._arguments_adapter(method, len(args)), args, method)
+
+    def decode_arguments(self, method: str, count: int, body: bytes) -> tuple[Any, ...]:
+        """Return the `count` arguments that `encode_arguments` wrote."""
+        return tuple(self._arguments_adapter(method, count).validate_json(body))
+
+    def encode_result(self, method: str, result: object) -> bytes:
+        """Return a method's result as JSON; TypeError where it does not fit the return annotation."""
+        return _dump(self._result_adapter(method), (result,), f"the result of {method}")
+
+    def decode_result(self, method: str, body: bytes) -> Any:
+        """Return the result that `encode_result` wrote."""
+        return self._result_adapter(method).validate_json(body)[0]
+
+    def _settings_adapter(self, names: Sequence[str]) -> TypeAdapter[Any]:
+        if self.cls.__init__ is object.__init__:
+            parameters: dict[str, inspect.Parameter] = {}
+        else:
+            parameters = dict(inspect.signature(self.cls.__init__).parameters)
+        rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
+        unknown = [name for name in names if name not in parameters and rest is None]
+        if unknown:
+            raise TypeError(f"{self.cls.__name__} has no setting {unknown[0]!r}")
+        hints = typing.get_type_hints(self.cls.__init__, include_extras=True) if parameters else {}
+        return _adapter([hints.get(name if name in parameters else str(rest), Any) for name in names])
+
+    def _arguments_adapter(self, method: str, count: int) -> TypeAdapter[Any]:
+        known = self._adapters.get((method, count))
+        if known is not None:
+            return known
+        function = self._function(method)
+        signature = inspect.signature(function)
+        try:
+            bound = signature.bind(*range(count + 1))  # one more for self
+        except TypeError as error:
+            raise TypeError(f"{self.cls.__name__}.{method} called with {count} arguments: {error}") from None
+        hints = typing.get_type_hints(function, include_extras=True)
+        types: list[Any] = []
+        for name, value in bound.arguments.items():
+            repeated = len(value) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else 1
+            types += [hints.get(name, Any)] * repeated
+        return self._adapters.setdefault((method, count), _adapter(types[1:]))
+
+    def _result_adapter(self, method: str) -> TypeAdapter[Any]:
+        known = self._results.get(method)
+        if known is not None:
+            return known
+        hints = typing.get_type_hints(self._function(method), include_extras=True)
+        return self._results.setdefault(method, _adapter([hints.get("return", Any)]))
+
+    def _function(self, method: str) -> Callable[..., Any]:
+        function = None if method.startswith("_") else getattr(self.cls, method, None)
+        if not inspect.isfunction(function):
+            raise TypeError(f"{self.cls.__name__} has no public method {method!r}")
+        return function
+
+
+@lru_cache(maxsize=256)
+def signatures(service: str) -> Signatures:
+    """Return the (shared) signatures of `module:Class`; EngineError where it cannot be imported."""
+    return Signatures(service)
+
+
+def error_to_data(error: BaseException) -> dict[str, str]:
+    """Return what of an exception crosses the border: its class, our nearest class above it, message and trace."""
+    import traceback
+
+    ours = next((c.__name__ for c in type(error).__mro__ if c.__module__ == _errors.__name__), "")
+    trace = "".join(traceback.format_exception(error))
+    message = str(error).encode(errors="replace").decode()  # a compiler's output may hold what no text column takes
+    return {"kind": type(error).__name__, "ours": ours, "message": message, "trace": trace}
+
+
+def error_from_data(data: Mapping[str, str], where: str) -> TuneryError:
+    """Return the exception to raise on this side: the same class for our own errors, else a RemoteError.
+
+    `where` (worker and method) opens the message of a RemoteError only: a user's error keeps its exact sentence.
+    """
+    cls = getattr(_errors, data["ours"], RemoteError) if data["ours"] else RemoteError
+    if cls is RemoteError:
+        message = f"{where} raised {data['kind']}: {data['message']}"
+        return RemoteError(message, kind=data["kind"], trace=data["trace"])
+    error: TuneryError = cls(data["message"])
+    error.add_note(f"raised in {where}:\n{data['trace']}")
+    return error
+
+
+def _adapter(types: Sequence[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(tuple[tuple(types)], config=_CONFIG)  # type: ignore[arg-type, misc]  # made at run time
+
+
+def _dump(adapter: TypeAdapter[Any], values: tuple[object, ...], what: str) -> bytes:
+    try:
+        return adapter.dump_json(values, warnings="error")
+    except PydanticSerializationError as error:
+        raise TypeError(f"{what}: not the plain data that the annotation says: {error}") from None

@@ -1,0 +1,111 @@
+"""The service that the contract suite calls: everything here works in every engine."""
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import DialectError, ModelError, TargetError
+
+
+class Colour(StrEnum):
+    """An enum that crosses the border."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One of each kind of plain data."""
+
+    colour: Colour
+    blob: bytes
+    path: Path
+    numbers: tuple[float, ...]
+    nested: Mapping[str, tuple[int, ...]]
+    maybe: float | None = None
+    loose: Mapping[str, Any] | None = None
+
+
+class Probe:
+    """Echoes, counts, waits and fails on request."""
+
+    def __init__(self, first: int = 0, home: Path | None = None) -> None:
+        self._count = first
+        self._home = home
+
+    def echo(self, parcel: Parcel) -> Parcel:
+        """Return the parcel, having seen that it arrived as one."""
+        assert type(parcel) is Parcel
+        return parcel
+
+    def echo_bytes(self, data: bytes) -> bytes:
+        """Return the bytes."""
+        return data
+
+    def echo_float(self, value: float) -> float:
+        """Return the number."""
+        return value
+
+    def echo_many(self, parcels: list[Parcel], colour: Colour | None = None) -> tuple[list[Parcel], Colour | None]:
+        """Return both arguments."""
+        return parcels, colour
+
+    def home(self) -> Path | None:
+        """Return the setting `home`."""
+        return self._home
+
+    def count(self) -> int:
+        """Return how often it was called, from `first` on."""
+        self._count += 1
+        return self._count
+
+    def sleep(self, seconds: float) -> float:
+        """Wait, then return how long."""
+        time.sleep(seconds)
+        return seconds
+
+    def meet(self, mine: Path, other: Path) -> bool:
+        """Leave a file for another worker and wait for its: true only where two calls run at the same time."""
+        mine.touch()
+        for _ in range(2000):
+            if other.exists():
+                return True
+            time.sleep(0.01)
+        return False
+
+    def burn(self, seconds: float) -> int:
+        """Use CPU time and return the process id."""
+        end = time.thread_time() + seconds
+        while time.thread_time() < end:
+            pass
+        return os.getpid()
+
+    def where(self) -> tuple[int, int]:
+        """Return process and thread."""
+        return os.getpid(), threading.get_ident()
+
+    def fail(self, kind: str, message: str) -> None:
+        """Raise ModelError, TargetError, DialectError or (any other word) ValueError."""
+        kinds: dict[str, type[Exception]] = {"model": ModelError, "target": TargetError, "dialect": DialectError}
+        raise kinds.get(kind, ValueError)(message)
+
+    def lie(self) -> int:
+        """Return what the annotation does not say."""
+        return "not a number"  # type: ignore[return-value]
+
+
+class Stillborn:
+    """A service that cannot be created."""
+
+    def __init__(self) -> None:
+        raise KeyError("nothing to start from")
+
+    def count(self) -> int:
+        """Never reached."""
+        return 0
