@@ -2,23 +2,21 @@
 
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, TargetError
 from tunery.dialects._base import Array, Compiled, Dialect, Told
+from tunery.dialects.fake._compiled import FakeCompiledNetwork, workload_of, write_network
+from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
 from tunery.dialects.fake._script import BUILD_FAULTS, Program, parse_source, programs
 from tunery.dialects.fake._search import FakeProposer
 from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, Space
-from tunery.dialects.fake._workloads import KINDS, arguments, flop
-from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, Workload, canonical_json, digest
+from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, canonical_json, digest
 
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
 
@@ -58,7 +56,7 @@ class FakeDialect(Dialect):
             raise DialectError(f"network {name!r} holds an operator that the fake compiler cannot import: Scripted")
         weights = [int(weight) for weight in script.weights.split(",")]
         tasks = [
-            Task(_workload(program), target, weights[program.index % len(weights)], program.index < script.tasks)
+            Task(workload_of(program), target, weights[program.index % len(weights)], program.index < script.tasks)
             for program in programs(script, task_script)
         ]
         return sorted(tasks, key=lambda task: -task.weight * task.workload.flop)
@@ -75,11 +73,11 @@ class FakeDialect(Dialect):
         misbehave(fault if fault in BUILD_FAULTS else None)
         content = canonical_json({"task": task.key, "candidate": candidate.key, "body": candidate.body})
         path = directory / f"{digest(self.compiler, task.key, candidate.body)}.json"
-        _write(path, content)
+        write(path, content)
         return Artifact(candidate.key, str(path), len(content.encode()))
 
     def load(self, task: Task, artifact: Artifact) -> FakeKernel:
-        data = _read(Path(artifact.path))
+        data = read(Path(artifact.path))
         if data.get("task") != task.key or data.get("candidate") != artifact.candidate_key:
             raise DialectError(f"artifact {artifact.path} was not built for candidate {artifact.candidate_key}")
         space = Space(task)
@@ -108,19 +106,20 @@ class FakeDialect(Dialect):
         output.unlink(missing_ok=True)
         if script.compile_fails:
             raise DialectError(f"network {name!r} is scripted not to compile")
-        parts: list[dict[str, Any]] = []
+        used: list[tuple[Task, Candidate]] = []
         coverage: dict[str, str | None] = {}
         # In the order of the network's inputs, not of the tasks' weights.
-        for task in sorted(self.extract(network, target), key=lambda task: Program.parse(task.workload).index):
+        for task in sorted(self.extract(network, target), key=lambda task: Program.parse(task.workload.program).index):
             candidate = chosen.get(task.workload.key)
             coverage[task.workload.key] = candidate.key if candidate else None
-            used = candidate or self.baseline(task)
-            if Space(task).fault(used.body) in BUILD_FAULTS:
-                raise DialectError(f"candidate {used.key} of {task.workload.name} does not build")
-            parts.append({"program": task.workload.program, "tunable": task.tunable, "body": used.body})
-        config = {"config": dict(target.config), "threads": target.threads}
-        _write(output, canonical_json({"format": "fake-network", "target": config, "tasks": parts}))
+            used.append((task, candidate or self.baseline(task)))
+            if Space(task).fault(used[-1][1].body) in BUILD_FAULTS:
+                raise DialectError(f"candidate {used[-1][1].key} of {task.workload.name} does not build")
+        write_network(output, target, used)
         return Compiled(str(output), coverage)
+
+    def load_network(self, path: Path, threads: int | None = None) -> FakeCompiledNetwork:
+        return FakeCompiledNetwork(path, threads)
 
     @classmethod
     def run_compiled(cls, path: str | Path, inputs: Sequence[Array]) -> list[Array]:
@@ -129,22 +128,7 @@ class FakeDialect(Dialect):
         Raises:
             DialectError: the file is no compiled network of this dialect.
         """
-        data = _read(Path(path))
-        if data.get("format") != "fake-network":
-            raise DialectError(f"{path} is no compiled fake network")
-        target = Target(cls.name, data["target"]["config"], data["target"]["threads"])
-        waiting = list(inputs)
-        outputs: list[Array] = []
-        for part in data["tasks"]:
-            program = Program.parse(Workload("", "", "", part["program"], (), 0, 0.0))
-            task = Task(_workload(program), target, tunable=part["tunable"])
-            kernel = FakeKernel(Space(task), "", part["body"], NoiseClock())
-            count = len(task.workload.input_specs)
-            kernel.bind(waiting[:count])
-            del waiting[:count]
-            kernel.run()
-            outputs += kernel.outputs()
-        return outputs
+        return FakeCompiledNetwork(Path(path), None)(*inputs)
 
     def candidate(self, task: Task, index: int) -> Candidate:
         """Return the config with this index, for tests that plant a candidate."""
@@ -162,32 +146,3 @@ class FakeDialect(Dialect):
         """Return the fastest healthy config, None where the task has none."""
         space = Space(task)
         return next((space.candidate(index) for index in space.healthy()), None) if space.size else None
-
-
-def _workload(program: Program) -> Workload:
-    specs, outputs = arguments(program.op, program.script.size)
-    text = program.dump()
-    work = flop(program.op, program.script.size)
-    return Workload(digest(text), f"{program.op}_{program.index}", KINDS[program.op], text, specs, outputs, work)
-
-
-def _write(path: Path, content: str) -> None:
-    """Write a file that is either whole or absent, also where this process is killed."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(content)
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise DialectError(f"{path} cannot be loaded: {error}") from error
-    if not isinstance(data, dict):
-        raise DialectError(f"{path} holds no artifact")
-    return data

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from tunery._errors import DialectError, ModelError
-from tunery.dialects.fake._workloads import OPERATORS, arguments
-from tunery.domain import Network, TensorSpec, Workload, canonical_json, digest
+from tunery.dialects.fake._workloads import KINDS, OPERATORS, arguments, flop
+from tunery.domain import Network, TensorSpec, canonical_json, digest
 
 BUILD_FAULTS = frozenset({"refuse", "build_crash", "build_hang"})
 RUN_FAULTS = frozenset({"fail", "segfault", "hang", "hang_gil", "eat"})
@@ -87,19 +87,34 @@ class Program:
         return canonical_json({"op": self.op, "index": self.index, "script": options})
 
     @classmethod
-    def parse(cls, workload: Workload) -> "Program":
+    def parse(cls, text: str) -> "Program":
         """Read a workload's program.
 
         Raises:
             DialectError: it is not a program of this dialect.
         """
         try:
-            data = json.loads(workload.program)
+            data = json.loads(text)
             options = data["script"]
             faults = tuple((str(name), str(value)) for name, value in options.pop("faults", ()))
             return cls(data["op"], int(data["index"]), TaskScript(**options, faults=faults))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DialectError(f"workload {workload.key} holds no program of the fake dialect: {error}") from error
+            raise DialectError(f"{text[:200]!r} is no program of the fake dialect: {error}") from error
+
+    @property
+    def kind(self) -> str:
+        """The operator's family."""
+        return KINDS[self.op]
+
+    @property
+    def flop(self) -> float:
+        """Operations of one execution."""
+        return flop(self.op, self.script.size)
+
+    @property
+    def arguments(self) -> tuple[tuple[TensorSpec, ...], int]:
+        """Inputs, then outputs, and how many outputs there are."""
+        return arguments(self.op, self.script.size)
 
 
 def parse_source(source: str) -> tuple[str, NetworkScript, TaskScript]:
@@ -137,7 +152,7 @@ def fake_network(source: str) -> Network:
     inputs: list[TensorSpec] = []
     outputs: list[TensorSpec] = []
     for program in programs(network, script):
-        specs, count = arguments(program.op, program.script.size)
+        specs, count = program.arguments
         named = [TensorSpec(f"t{program.index}.{spec.name}", spec.shape, spec.dtype) for spec in specs]
         inputs += named[: len(named) - count]
         outputs += named[len(named) - count :]

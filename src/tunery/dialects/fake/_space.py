@@ -22,7 +22,7 @@ class Space:
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.program = Program.parse(task.workload)
+        self.program = Program.parse(task.workload.program)
         self.script = self.program.script
         self.size = int(np.prod(self.script.axes)) if task.tunable else 0
 

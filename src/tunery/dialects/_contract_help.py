@@ -1,0 +1,175 @@
+"""What the contract suite does to dialects, kernels and arrays, apart from what it asserts about them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery.dialects._base import Array, Compiled, Dialect, Kernel, Told
+from tunery.domain import Candidate, Network, Outcome, Target, Task, TensorSpec
+
+try:
+    import pytest
+except ImportError as error:  # pragma: no cover - only without pytest
+    raise ImportError("the contract suite needs pytest: pip install 'tunery[dev]'") from error
+
+_TIMED = (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A task's baseline, loaded, with inputs and the reference's outputs for them."""
+
+    task: Task
+    kernel: Kernel
+    inputs: list[Array]
+    expected: list[Array]
+
+
+class ContractFixtures:
+    """What the tests of the contract share; `dialect`, `network` and `target` come from the author's class."""
+
+    proposals = 4
+    """Candidates asked for at a time."""
+    kernels = 3
+    """Tasks whose baseline and reference are built and run."""
+    rtol, atol = 1e-3, 1e-4
+    """How far a baseline's floats may lie from the reference's."""
+    garbage = "{no candidate}"
+    """A candidate body that the compiler cannot read."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls, dialect: Dialect, network: Network, target: Target) -> list[Task]:
+        """All tasks of the network."""
+        return dialect.extract(network, target)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def task(cls, tasks: list[Task]) -> Task:
+        """The task that is searched: the tunable one with the least work."""
+        tunable = [task for task in tasks if task.tunable]
+        assert tunable, "the contract needs a network with at least one tunable task"
+        return min(tunable, key=lambda task: task.workload.flop)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_target(cls, target: Target) -> Target:
+        """A target that differs from `target` in anything that affects code."""
+        return replace(target, threads=target.threads + 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def proposed(cls, dialect: Dialect, task: Task) -> list[Candidate]:
+        """What a new search proposes first, with seed 0."""
+        return dialect.open(task, [], None, 0).propose(cls.proposals)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def loaded(cls, dialect: Dialect, tasks: list[Task], tmp_path_factory: pytest.TempPathFactory) -> list[Loaded]:
+        """Baselines of a few tasks, beside what the reference computes."""
+        directory = tmp_path_factory.mktemp("loaded")
+        found = []
+        for task in tasks[: cls.kernels]:
+            inputs = cls.inputs(task, seed=0)
+            reference = load(dialect, task, dialect.reference(task), directory)
+            kernel = load(dialect, task, dialect.baseline(task), directory)
+            found.append(Loaded(task, kernel, inputs, outputs_of(reference, inputs)))
+        return found
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def compiled(
+        cls,
+        dialect: Dialect,
+        network: Network,
+        target: Target,
+        tasks: list[Task],
+        tmp_path_factory: pytest.TempPathFactory,
+    ) -> Compiled:
+        """The network, compiled with the first task's baseline as its choice, and a choice for a foreign workload."""
+        chosen = dialect.baseline(tasks[0])
+        foreign = replace(chosen, task_key="0" * 16)
+        output = tmp_path_factory.mktemp("compiled") / "network.bin"
+        compiled = dialect.compile(network, target, {tasks[0].workload.key: chosen, "0" * 16: foreign}, output)
+        assert Path(compiled.path) == output, f"asked for {output}, got {compiled.path}"
+        return compiled
+
+    @staticmethod
+    def inputs(task: Task, seed: int) -> list[Array]:
+        """Return inputs for a task: normal floats, and integers of 0 and 1, which are in range as any index."""
+        rng = np.random.default_rng(seed)
+        return [random_array(spec, rng) for spec in task.workload.input_specs]
+
+    @classmethod
+    def check(cls, found: Sequence[Array], expected: Sequence[Array], specs: Sequence[TensorSpec]) -> None:
+        """Compare outputs: floats within the class's tolerance, all else exactly."""
+        for one, other, spec in zip(found, expected, specs, strict=True):
+            message = f"output {spec.name}"
+            if is_float(one):
+                left, right = one.astype(np.float64), other.astype(np.float64)
+                assert np.isfinite(left).all(), f"{message} holds NaN or infinity"
+                np.testing.assert_allclose(left, right, cls.rtol, cls.atol, err_msg=message)
+            else:
+                np.testing.assert_array_equal(one, other, err_msg=message)
+
+
+def load(dialect: Dialect, task: Task, candidate: Candidate, directory: Path) -> Kernel:
+    """Build and load a candidate."""
+    return dialect.load(task, dialect.build(task, candidate, directory))
+
+
+def outputs_of(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
+    """Return a kernel's outputs for these inputs, written into poisoned buffers."""
+    kernel.bind(inputs)
+    kernel.poison()
+    kernel.run()
+    return kernel.outputs()
+
+
+def random_array(spec: TensorSpec, rng: np.random.Generator) -> Array:
+    """Return an array that fits a spec."""
+    dtype = _dtype(spec.dtype)
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, spec.shape).astype(dtype)
+    return rng.standard_normal(spec.shape).astype(dtype)
+
+
+def is_float(array: Array) -> bool:
+    """Tell whether an array holds floats, those that NumPy does not know (bfloat16) included."""
+    return array.dtype.kind not in "biu"
+
+
+def is_poison(array: Array) -> Array:
+    """Tell for each element whether it holds the poison of its type; there is none for booleans."""
+    if is_float(array):
+        return np.isnan(array.astype(np.float64))
+    if array.dtype.kind == "b":
+        return np.ones(array.shape, bool)
+    return np.asarray(array == np.iinfo(array.dtype.name).min)
+
+
+def tell_tale(candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> list[Told]:
+    """Return outcomes, in turn, for candidates; those that were timed get different latencies."""
+    told = []
+    for number, candidate in enumerate(candidates):
+        outcome = outcomes[number % len(outcomes)]
+        told.append(Told(candidate, outcome, 1e-3 * (number + 1) if outcome in _TIMED else None))
+    return told
+
+
+def keys(candidates: Sequence[Candidate]) -> list[str]:
+    """Return the candidates' keys, in order."""
+    return [candidate.key for candidate in candidates]
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found

@@ -1,0 +1,326 @@
+"""What every dialect must keep, as a pytest suite that a plug-in's author runs on their own dialect.
+
+    import pytest
+    from tunery.dialects.contract import DialectContract
+
+    class TestMyDialect(DialectContract):
+        @pytest.fixture(scope="class")
+        @classmethod
+        def dialect(cls): return MyDialect()
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def network(cls): return small_network()
+
+        @pytest.fixture(scope="class")
+        @classmethod
+        def target(cls, dialect): return dialect.resolve_target("native", 1)
+
+The three fixtures have class scope or wider, so a slow compiler extracts and builds once. Class attributes set how much
+is tried; `task` (the task that is searched), `other_target` and `inputs` may be overridden.
+"""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from tunery._errors import DialectError, TargetError, UsageError
+from tunery.dialects._base import Compiled, Dialect, Told
+from tunery.dialects._contract_help import (
+    ContractFixtures,
+    Loaded,
+    is_poison,
+    keys,
+    load,
+    outputs_of,
+    random_array,
+    tell_tale,
+)
+from tunery.domain import Artifact, Candidate, Network, Origin, Outcome, Target, Task
+
+
+class DialectContract(ContractFixtures):
+    """Inherit in a class named `Test...`, give the fixtures `dialect`, `network` and `target`, and run pytest."""
+
+    # Targets and tasks
+
+    @pytest.mark.parametrize("spec", ["no-such-target", '{"kind":', '{"kind": "no-such-kind"}', ""])
+    def test_an_unknown_target_raises_target_error(self, dialect: Dialect, spec: str) -> None:
+        """A user's mistake in a target is told as such."""
+        with pytest.raises(TargetError):
+            dialect.resolve_target(spec, 1)
+
+    def test_a_target_is_plain_data_that_resolves_to_itself(self, dialect: Dialect, target: Target) -> None:
+        """`native` is known, threads are kept, and a stored target can be read again from its JSON."""
+        native = dialect.resolve_target("native", 2)
+        assert native.dialect == dialect.name, f"target of dialect {native.dialect!r}, not {dialect.name!r}"
+        assert native.threads == 2, f"asked for 2 threads, got {native.threads}"
+        again = dialect.resolve_target(json.dumps(dict(target.config)), target.threads)
+        assert again.key == target.key, f"{target.config} resolves to {again.config}"
+
+    def test_the_compiler_is_named_the_same_by_each_instance(self, dialect: Dialect) -> None:
+        """Provenance of records: the compiler's name and version do not depend on the process."""
+        assert dialect.compiler, "the compiler has no name"
+        assert type(dialect)().compiler == dialect.compiler, "two instances name two compilers"
+
+    def test_extraction_finds_unique_tasks_with_positive_weights(self, tasks: list[Task], target: Target) -> None:
+        """Tasks are merged by key, each with its call sites."""
+        assert tasks, "no tasks were extracted"
+        assert len({task.key for task in tasks}) == len(tasks), "two tasks have one key"
+        assert len({task.workload.key for task in tasks}) == len(tasks), "two tasks have one workload"
+        for task in tasks:
+            assert task.weight >= 1, f"{task.workload.name} has weight {task.weight}"
+            assert task.target == target, f"{task.workload.name} has another target"
+            assert task.workload.output_specs, f"{task.workload.name} has no outputs"
+            assert 0 <= task.workload.flop < math.inf, f"{task.workload.name} counts {task.workload.flop} operations"
+        work = [task.weight * task.workload.flop for task in tasks]
+        assert work == sorted(work, reverse=True), "the heaviest work does not come first"
+
+    def test_extraction_is_deterministic(
+        self, dialect: Dialect, network: Network, target: Target, tasks: list[Task]
+    ) -> None:
+        """The same request in another process must find its records: a new instance gives the same tasks."""
+        assert type(dialect)().extract(network, target) == tasks, "a second instance extracted other tasks"
+
+    def test_task_keys_change_with_the_target(
+        self, dialect: Dialect, network: Network, tasks: list[Task], other_target: Target
+    ) -> None:
+        """Records of one target are never served for another, while workloads are independent of it."""
+        others = dialect.extract(network, other_target)
+        assert not {task.key for task in tasks} & {task.key for task in others}, "two targets share a task key"
+        if other_target.config == tasks[0].target.config:
+            mine, theirs = ({task.workload.key for task in side} for side in (tasks, others))
+            assert mine == theirs, "the number of threads changed a workload's key"
+
+    # Search
+
+    def test_proposals_are_unique_and_belong_to_the_task(self, task: Task, proposed: list[Candidate]) -> None:
+        """No candidate is paid for twice."""
+        assert len(proposed) <= self.proposals, f"asked for {self.proposals}, got {len(proposed)}"
+        assert len({candidate.key for candidate in proposed}) == len(proposed), "a candidate was proposed twice"
+        assert {candidate.task_key for candidate in proposed} <= {task.key}, "a candidate of another task"
+        assert all(candidate.origin is Origin.SEARCH for candidate in proposed), "a proposal that was not searched for"
+
+    def test_proposals_are_deterministic_for_a_seed(
+        self, dialect: Dialect, task: Task, proposed: list[Candidate]
+    ) -> None:
+        """A recorded run can be replayed."""
+        again = type(dialect)().open(task, [], None, 0).propose(self.proposals)
+        assert keys(again) == keys(proposed), "the same seed proposed other candidates"
+
+    def test_nothing_is_proposed_again_though_results_come_late(self, dialect: Dialect, task: Task) -> None:
+        """Pipelining asks before it tells; results come out of order, and not for all."""
+        proposer = dialect.open(task, [], None, 1)
+        assert proposer.propose(0) == [], "asked for none, got some"
+        proposer.tell([])
+        waiting = proposer.propose(self.proposals)
+        batch = proposer.propose(self.proposals)
+        proposer.tell(tell_tale(batch, [Outcome.OK])[::-2])
+        after = proposer.propose(self.proposals)
+        seen = keys([*waiting, *batch, *after])
+        assert len(set(seen)) == len(seen), "a candidate was proposed twice"
+
+    def test_every_outcome_is_heard(self, dialect: Dialect, task: Task) -> None:
+        """No outcome breaks the search, nor does a candidate that was not proposed here."""
+        proposer = dialect.open(task, [], None, 2)
+        batch = proposer.propose(len(Outcome))
+        proposer.tell([*tell_tale(batch, list(Outcome)), Told(dialect.baseline(task), Outcome.OK, 1e-3)])
+        assert not set(keys(proposer.propose(self.proposals))) & set(keys(batch)), "a candidate was proposed twice"
+
+    def test_a_resumed_search_does_not_repeat_its_history(
+        self, dialect: Dialect, task: Task, proposed: list[Candidate]
+    ) -> None:
+        """Whatever was measured before a process was lost is not paid for again, with the same seed."""
+        history = [*tell_tale(proposed, list(Outcome)), Told(dialect.baseline(task), Outcome.OK, 1e-3)]
+        resumed = type(dialect)().open(task, history, None, 0).propose(self.proposals)
+        assert not set(keys(resumed)) & set(keys(proposed)), "a candidate of the history was proposed again"
+
+    # Build and load
+
+    def test_baseline_and_reference_are_stable_candidates(self, dialect: Dialect, tasks: list[Task]) -> None:
+        """They are compared with records from other processes."""
+        fresh = type(dialect)()
+        for task in tasks[: self.kernels]:
+            baseline, reference = dialect.baseline(task), dialect.reference(task)
+            assert baseline.origin is Origin.BASELINE, f"the baseline of {task.workload.name} is not marked as such"
+            assert {baseline.task_key, reference.task_key} == {task.key}, f"{task.workload.name}: foreign candidates"
+            assert fresh.baseline(task) == baseline, f"{task.workload.name} has two baselines"
+            assert fresh.reference(task) == reference, f"{task.workload.name} has two references"
+
+    def test_build_is_repeatable(self, dialect: Dialect, task: Task, tmp_path: Path) -> None:
+        """A candidate's artifact has one name, so it is found and never built twice."""
+        candidate = dialect.baseline(task)
+        first = dialect.build(task, candidate, tmp_path)
+        second = dialect.build(task, candidate, tmp_path)
+        assert first.candidate_key == second.candidate_key == candidate.key, "the artifact names another candidate"
+        assert first.path == second.path, "the same build has two names"
+        assert Path(second.path).parent == tmp_path, f"{second.path} lies outside of {tmp_path}"
+        assert Path(second.path).stat().st_size == second.size_bytes, "the size is not the file's"
+
+    def test_garbage_raises_dialect_error_and_leaves_no_litter(
+        self, dialect: Dialect, task: Task, tmp_path: Path
+    ) -> None:
+        """A broken record is an outcome, not a crash."""
+        with pytest.raises(DialectError):
+            dialect.build(task, Candidate("0" * 16, task.key, self.garbage), tmp_path)
+        assert not list(tmp_path.iterdir()), "a failed build left files"
+
+    def test_a_proposal_computes_what_the_reference_computes(
+        self, dialect: Dialect, task: Task, proposed: list[Candidate], tmp_path: Path
+    ) -> None:
+        """At least one of the first proposals builds, and its outputs are right."""
+        inputs = self.inputs(task, seed=2)
+        expected = outputs_of(load(dialect, task, dialect.reference(task), tmp_path), inputs)
+        for candidate in proposed:
+            try:
+                artifact = dialect.build(task, candidate, tmp_path)
+            except DialectError:
+                continue
+            self.check(outputs_of(dialect.load(task, artifact), inputs), expected, task.workload.output_specs)
+            return
+        assert not proposed, "none of the first proposals builds"
+        pytest.skip("this space proposed nothing")
+
+    # Kernels
+
+    def test_the_baseline_agrees_with_the_reference(self, loaded: list[Loaded]) -> None:
+        """The compiler's default is right, in the specs' shapes and types."""
+        for item in loaded:
+            found = outputs_of(item.kernel, item.inputs)
+            described = [(array.shape, str(array.dtype)) for array in found]
+            assert described == [(spec.shape, spec.dtype) for spec in item.task.workload.output_specs]
+            self.check(found, item.expected, item.task.workload.output_specs)
+
+    def test_bind_copies_its_inputs(self, loaded: list[Loaded]) -> None:
+        """What happens to the caller's arrays after bind changes nothing; a second bind replaces the first."""
+        for item in loaded:
+            inputs = [array.copy() for array in item.inputs]
+            item.kernel.bind(self.inputs(item.task, seed=1))
+            item.kernel.bind(inputs)
+            for array in inputs:
+                array.fill(0)
+            item.kernel.poison()
+            item.kernel.run()
+            self.check(item.kernel.outputs(), item.expected, item.task.workload.output_specs)
+
+    def test_poison_overwrites_outputs_and_run_overwrites_poison(self, loaded: list[Loaded]) -> None:
+        """A kernel that writes only a part cannot pass on what another left in its buffers."""
+        for item in loaded:
+            outputs_of(item.kernel, item.inputs)
+            item.kernel.poison()
+            poisoned = item.kernel.outputs()
+            for array in poisoned:
+                assert is_poison(array).all(), f"{item.task.workload.name}: poison left some of an output as it was"
+            item.kernel.run()
+            item.kernel.run()
+            self.check(item.kernel.outputs(), item.expected, item.task.workload.output_specs)
+            assert all(is_poison(array).all() for array in poisoned), "outputs() returned the buffers, not copies"
+
+    def test_outputs_are_copies(self, loaded: list[Loaded]) -> None:
+        """Changing what was returned does not change the kernel's buffers."""
+        for item in loaded:
+            for array in outputs_of(item.kernel, item.inputs):
+                array.fill(1)
+            self.check(item.kernel.outputs(), item.expected, item.task.workload.output_specs)
+
+    def test_time_is_positive_and_finite_and_leaves_results_right(self, loaded: list[Loaded]) -> None:
+        """A clock that says zero or NaN would win or break every comparison."""
+        for item in loaded:
+            outputs_of(item.kernel, item.inputs)
+            for calls in (1, 3):
+                elapsed_s = item.kernel.time(calls)
+                assert 0 < elapsed_s < math.inf, f"{item.task.workload.name}: {calls} calls took {elapsed_s} s"
+            self.check(item.kernel.outputs(), item.expected, item.task.workload.output_specs)
+
+    # Features
+
+    def test_features_have_a_row_per_candidate(self, dialect: Dialect, task: Task, proposed: list[Candidate]) -> None:
+        """Rows are finite or all NaN, of one width, and do not depend on what else was asked."""
+        candidates = [dialect.baseline(task), *proposed, Candidate("0" * 16, task.key, self.garbage)]
+        rows = dialect.features(task, candidates)
+        assert rows.dtype == np.float32, f"features are {rows.dtype}"
+        assert rows.ndim == 2, f"features have {rows.ndim} dimensions"
+        assert len(rows) == len(candidates), f"{len(candidates)} candidates gave {len(rows)} rows"
+        assert np.isnan(rows[-1]).all(), "garbage has features"
+        for row in rows:
+            assert np.isfinite(row).all() or np.isnan(row).all(), "a row is neither finite nor all NaN"
+        if proposed:
+            alone = dialect.features(task, proposed[:1])
+            np.testing.assert_array_equal(alone[0], rows[1])
+
+    # Networks
+
+    def test_compile_covers_every_task(self, dialect: Dialect, compiled: Compiled, tasks: list[Task]) -> None:
+        """Coverage names each workload, with its candidate or None; unknown workloads in `chosen` are ignored."""
+        assert Path(compiled.path).stat().st_size > 0, "the compiled file is empty"
+        assert set(compiled.coverage) == {task.workload.key for task in tasks}, "coverage names other workloads"
+        chosen = dialect.baseline(tasks[0]).key
+        assert compiled.coverage[tasks[0].workload.key] == chosen, "the chosen candidate is not used"
+        assert not [key for task in tasks[1:] if (key := compiled.coverage[task.workload.key])], "covered unasked"
+
+    def test_a_compiled_network_runs(
+        self, dialect: Dialect, network: Network, target: Target, compiled: Compiled
+    ) -> None:
+        """It takes and returns what the network says, the same each time, and takes a positive time."""
+        loaded = type(dialect)().load_network(Path(compiled.path))
+        assert loaded.threads == target.threads, f"tuned for {target.threads} threads, loaded for {loaded.threads}"
+        for mine, theirs in ((loaded.inputs, network.inputs), (loaded.outputs, network.outputs)):
+            assert [(s.shape, s.dtype) for s in mine] == [(s.shape, s.dtype) for s in theirs], f"{mine} is not {theirs}"
+        rng = np.random.default_rng(0)
+        given = [random_array(spec, rng) for spec in network.inputs]
+        found, again = loaded(*given), loaded(*given)
+        assert [(a.shape, str(a.dtype)) for a in found] == [(s.shape, s.dtype) for s in network.outputs]
+        self.check(again, found, network.outputs)
+        assert 0 < loaded.time(given, 2) < math.inf, "two calls took no time"
+        with pytest.raises(UsageError):
+            loaded(*given, given[0])
+        other = dialect.load_network(Path(compiled.path), target.threads + 1)
+        assert other.threads == target.threads + 1, "`threads` is accepted and ignored"
+        self.check(other(*given), found, network.outputs)
+
+    def test_a_failed_compile_leaves_nothing(
+        self, dialect: Dialect, network: Network, target: Target, task: Task, tmp_path: Path
+    ) -> None:
+        """A choice that cannot be honoured is refused, not dropped."""
+        chosen = {task.workload.key: Candidate("0" * 16, task.key, self.garbage)}
+        with pytest.raises(DialectError):
+            dialect.compile(network, target, chosen, tmp_path / "network.bin")
+        assert not list(tmp_path.iterdir()), "a failed compile left files"
+
+    # Borders between processes
+
+    def test_everything_round_trips_as_json(  # noqa: PLR0917 - pytest passes fixtures by name
+        self,
+        dialect: Dialect,
+        network: Network,
+        loaded: list[Loaded],
+        proposed: list[Candidate],
+        compiled: Compiled,
+        tmp_path: Path,
+    ) -> None:
+        """Any method may run in another process: arguments and results survive the border unchanged."""
+        tasks = [item.task for item in loaded]
+        task = tasks[0]
+        baseline = dialect.baseline(task)
+        artifact = dialect.build(task, baseline, tmp_path)
+        values: list[tuple[Any, object]] = [
+            (Network, network),
+            (list[Task], tasks),
+            (list[Candidate], [*proposed, baseline, dialect.reference(task)]),
+            (list[Told], tell_tale(proposed, list(Outcome))),
+            (Artifact, artifact),
+            (Compiled, compiled),
+        ]
+        for kind, value in values:
+            adapter = TypeAdapter[object](kind)
+            again = adapter.validate_json(adapter.dump_json(value))
+            assert again == value, f"{kind} does not survive JSON"
+        returned: list[Task] = TypeAdapter(list[Task]).validate_json(TypeAdapter(list[Task]).dump_json(tasks))
+        assert [t.key for t in returned] == [t.key for t in tasks], "a task's key does not survive JSON"
+        kernel = type(dialect)().load(returned[0], artifact)
+        self.check(outputs_of(kernel, loaded[0].inputs), loaded[0].expected, task.workload.output_specs)

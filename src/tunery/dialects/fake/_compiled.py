@@ -1,0 +1,83 @@
+"""Compiled fake networks: a JSON file of programs and schedules, and what runs it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import DialectError
+from tunery.dialects._base import Array, CompiledNetwork
+from tunery.dialects.fake._files import read, write
+from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
+from tunery.dialects.fake._script import Program
+from tunery.dialects.fake._space import Space
+from tunery.domain import Candidate, Target, Task, TensorSpec, Workload, canonical_json, digest
+
+_FORMAT = "fake-network"
+
+
+def workload_of(program: Program) -> Workload:
+    """Return the workload that a program describes."""
+    text = program.dump()
+    specs, outputs = program.arguments
+    return Workload(digest(text), f"{program.op}_{program.index}", program.kind, text, specs, outputs, program.flop)
+
+
+def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candidate]]) -> None:
+    """Write a compiled network: tasks in the order of the network's inputs, each with the schedule to use."""
+    parts = [
+        {"program": task.workload.program, "tunable": task.tunable, "weight": task.weight, "body": candidate.body}
+        for task, candidate in used
+    ]
+    config = {"config": dict(target.config), "threads": target.threads}
+    write(path, canonical_json({"format": _FORMAT, "target": config, "tasks": parts}))
+
+
+class FakeCompiledNetwork(CompiledNetwork):
+    """Runs each task once, one after the other; its time counts each task as often as it has call sites."""
+
+    def __init__(self, path: Path, threads: int | None) -> None:
+        data = read(path)
+        if data.get("format") != _FORMAT:
+            raise DialectError(f"{path} is no compiled fake network")
+        self.threads = threads or int(data["target"]["threads"])
+        target = Target("fake", data["target"]["config"], self.threads)
+        self._tasks = [_task(part, target) for part in data["tasks"]]
+        clock = NoiseClock()
+        self._kernels = [
+            FakeKernel(Space(task), digest(task.key, part["body"]), part["body"], clock)
+            for task, part in zip(self._tasks, data["tasks"], strict=True)
+        ]
+        numbers = [json.loads(task.workload.program)["index"] for task in self._tasks]
+        numbered = list(zip(numbers, self._tasks, strict=True))
+        self.inputs = tuple(_named(n, spec) for n, task in numbered for spec in task.workload.input_specs)
+        self.outputs = tuple(_named(n, spec) for n, task in numbered for spec in task.workload.output_specs)
+
+    def __call__(self, *arrays: Array) -> list[Array]:
+        self._bind(arrays)
+        results: list[Array] = []
+        for kernel in self._kernels:
+            kernel.run()
+            results += kernel.outputs()
+        return results
+
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        self._bind(arrays)
+        pairs = zip(self._tasks, self._kernels, strict=True)
+        return sum((kernel.time(calls * task.weight) for task, kernel in pairs), 0.0)
+
+    def _bind(self, arrays: Sequence[Array]) -> None:
+        waiting = list(self.checked(arrays))
+        for task, kernel in zip(self._tasks, self._kernels, strict=True):
+            count = len(task.workload.input_specs)
+            kernel.bind(waiting[:count])
+            del waiting[:count]
+
+
+def _named(number: int, spec: TensorSpec) -> TensorSpec:
+    return TensorSpec(f"t{number}.{spec.name}", spec.shape, spec.dtype)
+
+
+def _task(part: dict[str, Any], target: Target) -> Task:
+    program = Program.parse(part["program"])
+    return Task(workload_of(program), target, part["weight"], part["tunable"])

@@ -1,0 +1,36 @@
+"""Files of the fake dialect: JSON objects that are either whole or absent."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import DialectError
+
+
+def write(path: Path, content: str) -> None:
+    """Write a file so that nobody sees a part of it; on an error nothing is left."""
+    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(content)
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        DialectError: the file is missing, torn, or holds something else.
+    """
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise DialectError(f"{path} cannot be loaded: {error}") from error
+    if not isinstance(data, dict):
+        raise DialectError(f"{path} holds no object")
+    return data

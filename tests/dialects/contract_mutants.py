@@ -1,0 +1,280 @@
+"""Dialects that each break one rule of the contract, and which test is `expected` to notice."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunery._errors import TargetError
+from tunery.dialects.contract import DialectContract
+from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
+from tunery.dialects.fake._space import Space
+from tunery.domain import Outcome
+
+
+class Base(DialectContract):
+    made = FakeDialect
+    options = ""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dialect(cls):
+        return cls.made()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls):
+        return fake_network("fake:contract?frozen=1&" + (cls.options or "tasks=3"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def target(cls, dialect):
+        return dialect.resolve_target("native", 1)
+
+
+class TestSound(Base):
+    pass
+
+
+class AnyTarget(FakeDialect):
+    def resolve_target(self, spec, threads):
+        try:
+            return super().resolve_target(spec, threads)
+        except TargetError:
+            return super().resolve_target("native", threads)
+
+
+class TestAnyTarget(Base):
+    made = AnyTarget
+    expected = "test_an_unknown_target_raises_target_error"
+
+
+class ForgetsThreads(FakeDialect):
+    def extract(self, network, target):
+        return super().extract(network, replace(target, threads=1))
+
+
+class TestForgetsThreads(Base):
+    made = ForgetsThreads
+    expected = "test_task_keys_change_with_the_target"
+
+
+class Moody(FakeDialect):
+    def extract(self, network, target):
+        tasks = super().extract(network, target)
+        return [replace(task, weight=task.weight + id(self) % 97 + 1) for task in tasks]
+
+
+class TestMoody(Base):
+    made = Moody
+    expected = "test_extraction_is_deterministic"
+
+
+class Lightest(FakeDialect):
+    def extract(self, network, target):
+        return super().extract(network, target)[::-1]
+
+
+class TestLightest(Base):
+    made = Lightest
+    expected = "test_extraction_finds_unique_tasks_with_positive_weights"
+
+
+class Forgetful(FakeDialect):
+    def open(self, task, history, cost_model, seed):
+        return super().open(task, [], cost_model, seed)
+
+
+class TestForgetful(Base):
+    made = Forgetful
+    expected = "test_a_resumed_search_does_not_repeat_its_history"
+
+
+class Repeater(FakeProposer):
+    def propose(self, n):
+        found = super().propose(n)
+        self._seen.clear()
+        self._rng = np.random.default_rng(0)
+        return found
+
+
+class Repeats(FakeDialect):
+    def open(self, task, history, cost_model, seed):
+        return Repeater(Space(task), history, cost_model, seed)
+
+
+class TestRepeats(Base):
+    made = Repeats
+    options = "space=2x2x3"
+    expected = "test_nothing_is_proposed_again_though_results_come_late"
+
+
+class Sensitive(FakeProposer):
+    def tell(self, results):
+        assert all(told.outcome is not Outcome.CRASHED for told in results)
+        super().tell(results)
+
+
+class Senses(FakeDialect):
+    def open(self, task, history, cost_model, seed):
+        return Sensitive(Space(task), history, cost_model, seed)
+
+
+class TestSenses(Base):
+    made = Senses
+    expected = "test_every_outcome_is_heard"
+
+
+class Unseeded(FakeDialect):
+    def open(self, task, history, cost_model, seed):
+        return super().open(task, history, cost_model, id(self) % 1000 + 1)
+
+
+class TestUnseeded(Base):
+    made = Unseeded
+    expected = "test_proposals_are_deterministic_for_a_seed"
+
+
+class Litters(FakeDialect):
+    def build(self, task, candidate, directory):
+        (directory / "log").touch()
+        return super().build(task, candidate, directory)
+
+
+class TestLitters(Base):
+    made = Litters
+    expected = "test_garbage_raises_dialect_error_and_leaves_no_litter"
+
+
+class Renames(FakeDialect):
+    def build(self, task, candidate, directory):
+        artifact = super().build(task, candidate, directory)
+        path = Path(artifact.path).rename(directory / f"{len(list(directory.iterdir()))}.json")
+        return replace(artifact, path=str(path))
+
+
+class TestRenames(Base):
+    made = Renames
+    expected = "test_build_is_repeatable"
+
+
+class Kernels(FakeDialect):
+    kernel = FakeKernel
+
+    def load(self, task, artifact):
+        found = super().load(task, artifact)
+        found.__class__ = self.kernel
+        return found
+
+
+class Aliasing(FakeKernel):
+    def bind(self, inputs):
+        super().bind(inputs)
+        self._inputs = list(inputs)
+
+
+class Aliases(Kernels):
+    kernel = Aliasing
+
+
+class TestAliases(Base):
+    made = Aliases
+    expected = "test_bind_copies_its_inputs"
+
+
+class Immune(FakeKernel):
+    def poison(self):
+        pass
+
+
+class IsImmune(Kernels):
+    kernel = Immune
+
+
+class TestImmune(Base):
+    made = IsImmune
+    expected = "test_poison_overwrites_outputs_and_run_overwrites_poison"
+
+
+class Sharing(FakeKernel):
+    def outputs(self):
+        return self._outputs
+
+
+class Shares(Kernels):
+    kernel = Sharing
+
+
+class TestShares(Base):
+    made = Shares
+    expected = "test_outputs_are_copies"
+
+
+class TestPartialBaseline(Base):
+    options = "baseline_fault=partial"
+    expected = "test_the_baseline_agrees_with_the_reference"
+
+
+class TestZeroTime(Base):
+    options = "baseline_fault=zero_time"
+    expected = "test_time_is_positive_and_finite_and_leaves_results_right"
+
+
+class TestWrongProposals(Base):
+    options = "one_off=1.0"
+    expected = "test_a_proposal_computes_what_the_reference_computes"
+
+
+class HalfFeatures(FakeDialect):
+    def features(self, task, candidates):
+        rows = super().features(task, candidates)
+        rows[0, 0] = np.nan
+        return rows
+
+
+class TestHalfFeatures(Base):
+    made = HalfFeatures
+    expected = "test_features_have_a_row_per_candidate"
+
+
+class DropsChoices(FakeDialect):
+    def compile(self, network, target, chosen, output):
+        readable = {key: candidate for key, candidate in chosen.items() if "schedule" in candidate.body}
+        return super().compile(network, target, readable, output)
+
+
+class TestDropsChoices(Base):
+    made = DropsChoices
+    expected = "test_a_failed_compile_leaves_nothing"
+
+
+class Uncovered(FakeDialect):
+    def compile(self, network, target, chosen, output):
+        return super().compile(network, target, {}, output)
+
+
+class TestUncovered(Base):
+    made = Uncovered
+    expected = "test_compile_covers_every_task"
+
+
+class OneThread(FakeDialect):
+    def load_network(self, path, threads=None):
+        return super().load_network(path, 1)
+
+
+class TestOneThread(Base):
+    made = OneThread
+    expected = "test_a_compiled_network_runs"
+
+
+class Tuples(FakeDialect):
+    def extract(self, network, target):
+        # A tuple inside plain data comes back from JSON as a list, and the keys no longer match.
+        return super().extract(network, replace(target, config={**target.config, "isa": ("avx2",)}))
+
+
+class TestTuples(Base):
+    made = Tuples
+    expected = "test_everything_round_trips_as_json"
