@@ -1,0 +1,109 @@
+"""Read ONNX files nobody vouches for: what is wrong with one is said in a sentence, never in a traceback."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+from onnx import external_data_helper
+
+from tunery._errors import ModelError
+
+_LOOKALIKES = (
+    (b"version https://git-lfs", "is a Git LFS pointer, not the model itself; run `git lfs pull` in its repository"),
+    (b"<", "is a web page or XML, not an ONNX model; download the file itself, not its page"),
+    (b"PK\x03\x04", "is a zip archive; unpack it, or name it .pt2 if it is a saved torch program"),
+    (b"\x89HDF", "is a Keras HDF5 file; convert it to ONNX with tf2onnx first"),
+)
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """Return the model in `path`, with its external data.
+
+    Raises:
+        ModelError: missing, empty, truncated, not ONNX, without its external data, or of an unsupported version.
+    """
+    model = parse(_bytes(path), str(path))
+    _read_external_data(model, path)
+    return model
+
+
+def parse(data: bytes, name: str) -> onnx.ModelProto:
+    """Return the model serialised in `data`; `name` is how messages call it.
+
+    Raises:
+        ModelError: not ONNX, no computation in it, or of an unsupported version.
+    """
+    if not data:
+        raise ModelError(f"{name!r} is empty; export or download it again")
+    for start, remark in _LOOKALIKES:
+        if data.startswith(start):
+            raise ModelError(f"{name!r} {remark}")
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception:  # noqa: BLE001 - protobuf's DecodeError, whose package has no types
+        raise ModelError(f"{name!r} is not an ONNX model, or a truncated one; export or download it again") from None
+    _check_versions(model, name)
+    if not model.graph.node or not model.graph.output:
+        raise ModelError(f"{name!r} holds no computation; check that the export wrote its graph and outputs")
+    return model
+
+
+def _bytes(path: Path) -> bytes:
+    if path.is_dir():
+        raise ModelError(f"{str(path)!r} is a directory; give the .onnx file inside it")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ModelError(
+            f"there is no file {str(path)!r}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
+        ) from None
+    except OSError as error:
+        raise ModelError(f"{str(path)!r} cannot be read: {error.strerror}; check its permissions") from None
+
+
+def _check_versions(model: onnx.ModelProto, name: str) -> None:
+    opsets = {entry.domain: entry.version for entry in model.opset_import}
+    opset = opsets.get("", opsets.get("ai.onnx", 0))
+    newest = onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise ModelError(
+            f"{name!r} uses ONNX opset {opset}, newer than the {newest} this installation knows; "
+            "export it with opset 18, or upgrade onnx and onnxruntime"
+        )
+    if model.ir_version == 0 or not opsets:
+        raise ModelError(f"{name!r} is not an ONNX model: it names no format version; export or download it again")
+
+
+def _read_external_data(model: onnx.ModelProto, path: Path) -> None:
+    for tensor in tensors(model.graph):
+        if not external_data_helper.uses_external_data(tensor):
+            continue
+        location = external_data_helper.ExternalDataInfo(tensor).location
+        try:
+            external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+        except Exception:  # noqa: BLE001 - a hostile location fails in many ways, with one meaning for the user
+            raise ModelError(
+                f"{str(path)!r} keeps weights in {location!r}, which cannot be read; put that file beside the model"
+            ) from None
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and all graphs nested in it (branches, loop bodies)."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for nested in (attribute.g, *attribute.graphs):
+                if nested.node or nested.output:
+                    yield from graphs(nested)
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield all constant tensors: initialisers and the values of nodes' attributes, nested graphs included."""
+    for each in graphs(graph):
+        yield from each.initializer
+        for node in each.node:
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.TENSOR:
+                    yield attribute.t

@@ -1,0 +1,131 @@
+"""The way from a model source to its normal form on disk."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from tunery._errors import ModelError
+from tunery.domain import Network, TensorSpec, canonical_json, digest
+from tunery.frontends import _onnx_file, _torch, zoo
+from tunery.frontends._bind import bind
+from tunery.frontends._simplify import simplify
+
+PREPARING_VERSION = "1"
+_ZOO = "zoo:"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights)."""
+
+    name: str
+    content: str
+    model: onnx.ModelProto
+    batch: int | None = None
+    complete: Callable[[onnx.ModelProto], None] | None = None
+
+
+def prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+    """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused.
+
+    `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
+    `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`.
+
+    Raises:
+        ModelError: the source cannot be read, bound to shapes or simplified; its one sentence says what to do next.
+    """
+    try:
+        return _prepare(model, shapes, directory)
+    except ModelError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"the prepared model cannot be written to {str(directory)!r}: {reason}") from error
+    except Exception as error:  # whatever native parsers throw at hostile bytes, the user made a wrong choice of file
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ModelError(f"{model!r} cannot be prepared: {reason}; check the file, or export it again") from error
+
+
+def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+    directory.mkdir(parents=True, exist_ok=True)
+    source = _open(model, directory)
+    bound = bind(source.model, {name: tuple(shape) for name, shape in shapes.items()}, source.batch)
+    wanted = canonical_json({name: list(shape) for name, shape in bound.items()})
+    identity = digest(source.content, wanted, PREPARING_VERSION)
+    parameters = _parameters(source.model)
+    path = directory / f"{identity}.onnx"
+    prepared = _reuse(path)
+    if prepared is None:
+        if source.complete:
+            source.complete(source.model)
+        with tempfile.TemporaryDirectory(prefix=f".{identity}-", dir=directory) as scratch:
+            prepared = simplify(source.model, Path(scratch))
+            _write(prepared, Path(scratch) / "prepared.onnx", path)
+    inputs = tuple(_spec(value) for value in prepared.graph.input)
+    outputs = tuple(_spec(value) for value in prepared.graph.output)
+    return Network(source.name, model, identity, str(path), inputs, outputs, parameters)
+
+
+def _open(model: str, directory: Path) -> _Source:
+    if model.startswith(_ZOO):
+        return _open_zoo(model.removeprefix(_ZOO))
+    path = Path(model)
+    if path.suffix == ".pt2":
+        exported = _torch.export(path, directory)
+        return _Source(path.stem, digest(path.read_bytes()), _onnx_file.read(exported))
+    if not path.exists() and any(entry.name == model.partition("@")[0] for entry in zoo.names()):
+        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
+    proto = _onnx_file.read(path)
+    return _Source(path.stem, digest(proto.SerializeToString(deterministic=True)), proto)
+
+
+def _open_zoo(text: str) -> _Source:
+    name, at, amount = text.partition("@")
+    if at and not (amount.isdecimal() and int(amount) > 0):
+        raise ModelError(f"zoo:{text!r} has no batch size after the @; write for example zoo:{name}@8")
+    data = zoo.graph(name)
+    proto = _onnx_file.parse(data, f"zoo:{name}")
+    batch = int(amount) if at else None
+    return _Source(text, digest(data, zoo.FILL_VERSION), proto, batch, lambda model: zoo.fill(model, name))
+
+
+def _parameters(model: onnx.ModelProto) -> int:
+    """Count the numbers a network has learnt: floating-point constants, and integer matrices of quantised ones."""
+    count = 0
+    for tensor in _onnx_file.tensors(model.graph):
+        quantised = tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) and len(tensor.dims) > 1
+        if quantised or tensor.data_type in _FLOATS:
+            count += TensorSpec(tensor.name, tuple(tensor.dims), "float32").size
+    return count
+
+
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+)
+
+
+def _reuse(path: Path) -> onnx.ModelProto | None:
+    """Return the prepared file, or None if it is not there or was damaged."""
+    try:
+        return _onnx_file.read(path) if path.exists() else None
+    except ModelError:
+        return None
+
+
+def _write(model: onnx.ModelProto, temporary: Path, path: Path) -> None:
+    """Write under a temporary name first: nobody ever sees a torn file, and of two writers the last one wins."""
+    with temporary.open("wb") as stream:
+        stream.write(model.SerializeToString(deterministic=True))
+        stream.flush()
+        os.fsync(stream.fileno())
+    temporary.replace(path)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    kind = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    return TensorSpec(value.name, tuple(dim.dim_value for dim in kind.shape.dim), dtype)

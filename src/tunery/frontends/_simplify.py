@@ -1,0 +1,116 @@
+"""Turn a bound model into its normal form with ONNX Runtime's own basic optimiser.
+
+Real files compute reshape targets, pads and sizes at run time; with static inputs these are constants, and folding them
+is what makes the file importable for a compiler. The basic level keeps to standard operators.
+"""
+
+import re
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+from tunery._errors import ModelError
+from tunery.frontends._onnx_file import graphs
+
+_STANDARD = frozenset({"", "ai.onnx"})
+_SILENT = 4
+_MAX_BYTES = 2**31 - 1
+_NOISE = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
+    r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
+)
+_REMARKS = (
+    (
+        ("is not a registered function", "NOT_IMPLEMENTED", "No Op registered"),
+        "ONNX Runtime, which checks all results, lacks an operator of the model: {}; export it with standard operators",
+    ),
+    (("opset", "IR version"), "the model's ONNX version is not supported: {}; export it with opset 18"),
+    (
+        ("ShapeInference", "TypeInference", "ncompatible dimensions", "imension mismatch"),
+        "the model does not accept these input shapes, or is corrupt: {}; give other --shape values or export it again",
+    ),
+)
+
+
+def simplify(model: onnx.ModelProto, scratch: Path) -> onnx.ModelProto:
+    """Return the model with constants folded, dead and redundant nodes gone, and all inferable shapes written down.
+
+    `model` has static inputs; `scratch` is a directory for a temporary file. Names of inputs and outputs are kept.
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model (corrupt, shapes that do not fit, unknown operators), or an output
+            has no static shape.
+    """
+    if model.ByteSize() > _MAX_BYTES:
+        raise ModelError(
+            "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
+        )
+    optimised = _optimise(model, scratch / "optimised.onnx")
+    # The optimiser may replace operators by its own; then the model as it was is what a compiler can read.
+    result = optimised if _domains(optimised) <= _domains(model) else model
+    _tidy(result)
+    inferred = onnx.shape_inference.infer_shapes(result, data_prop=True)
+    _check_outputs(inferred)
+    return inferred
+
+
+def _optimise(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = _SILENT
+    try:
+        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001 - its exceptions share no base class
+        raise ModelError(explain(error)) from None
+    return onnx.load(str(path))
+
+
+def explain(error: Exception) -> str:
+    """Say in one sentence what ONNX Runtime has against a model."""
+    text = _NOISE.sub("", " ".join(str(error).split())).strip()
+    detail = text[:300].rstrip(" .;") or type(error).__name__
+    for signs, remark in _REMARKS:
+        if any(sign in str(error) for sign in signs):
+            return remark.format(detail)
+    return f"ONNX Runtime refuses the model: {detail}; check the file with onnx.checker, or export it again"
+
+
+def _domains(model: onnx.ModelProto) -> set[str]:
+    used = {node.domain for graph in graphs(model.graph) for node in graph.node}
+    return (used - _STANDARD) | {""}
+
+
+def _tidy(model: onnx.ModelProto) -> None:
+    """Drop what a compiler has no use for: unused operator sets, comments, traces of the exporting machine."""
+    used = _domains(model) | {function.domain for function in model.functions}
+    kept = {entry.domain: entry.version for entry in model.opset_import if entry.domain in used}
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in sorted(kept.items()))
+    model.ClearField("doc_string")
+    del model.metadata_props[:]
+    for graph in graphs(model.graph):
+        graph.ClearField("doc_string")
+        del graph.metadata_props[:], graph.value_info[:], graph.quantization_annotation[:]
+        for node in graph.node:
+            node.ClearField("doc_string")
+            del node.metadata_props[:]
+    for value in model.graph.output:
+        if any(dim.dim_value <= 0 for dim in value.type.tensor_type.shape.dim):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _check_outputs(model: onnx.ModelProto) -> None:
+    for value in model.graph.output:
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(
+                f"output {value.name!r} is not a tensor of numbers; export the model without post-processing"
+            )
+        if not kind.HasField("shape") or any(dim.dim_value <= 0 for dim in kind.shape.dim):
+            raise ModelError(
+                f"the size of output {value.name!r} depends on the data, not only on the input shapes; "
+                "export the model without its post-processing"
+            )

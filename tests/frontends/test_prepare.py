@@ -1,0 +1,109 @@
+"""The normal form: static, simplified, stable in name, and equal in value to the original."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from frontend_models import conv_net, model, save
+from onnx import TensorProto, helper
+
+from tunery import frontends
+from tunery._errors import ModelError
+from tunery.domain import TensorSpec
+
+
+def run(path: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+def test_a_dynamic_model_becomes_static_and_keeps_its_values(tmp_path: Path) -> None:
+    original = save(conv_net(), tmp_path / "net.onnx")
+    network = frontends.prepare(original, {"x": (2, 3, 8, 8)}, tmp_path / "out")
+    assert network.name == "net"
+    assert network.source == original
+    assert network.inputs == (TensorSpec("x", (2, 3, 8, 8), "float32"),)
+    assert network.outputs == (TensorSpec("y", (2, 256), "float32"),)
+    assert network.parameters == 4 * 27 + 4
+    operators = [node.op_type for node in onnx.load(network.path).graph.node]
+    assert operators == ["Conv", "Relu", "Reshape"]
+    x = np.random.default_rng(1).standard_normal((2, 3, 8, 8)).astype("float32")
+    np.testing.assert_allclose(run(network.path, {"x": x})[0], run(original, {"x": x})[0], rtol=1e-5)
+
+
+def test_the_same_request_names_the_same_network_and_reuses_its_file(tmp_path: Path) -> None:
+    original = save(conv_net(), tmp_path / "net.onnx")
+    first = frontends.prepare(original, {"x": (1, 3, 8, 8)}, tmp_path)
+    written = Path(first.path).stat().st_mtime_ns
+    again = frontends.prepare(original, {"x": (1, 3, 8, 8)}, tmp_path)
+    assert again == first
+    assert Path(first.path).stat().st_mtime_ns == written
+    assert Path(first.path).name == f"{first.digest}.onnx"
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["net.onnx", f"{first.digest}.onnx"])
+
+
+def test_shapes_and_weights_are_part_of_the_digest(tmp_path: Path) -> None:
+    original = save(conv_net(), tmp_path / "net.onnx")
+    other = conv_net()
+    other.graph.initializer[1].raw_data = np.zeros(4, "float32").tobytes()
+    changed = save(other, tmp_path / "other.onnx")
+    requests = [(original, (1, 3, 8, 8)), (original, (1, 3, 8, 9)), (changed, (1, 3, 8, 8))]
+    assert len({frontends.prepare(path, {"x": shape}, tmp_path).digest for path, shape in requests}) == 3
+
+
+def test_a_damaged_prepared_file_is_written_again(tmp_path: Path) -> None:
+    original = save(conv_net((1, 3, 8, 8)), tmp_path / "net.onnx")
+    network = frontends.prepare(original, {}, tmp_path)
+    Path(network.path).write_bytes(Path(network.path).read_bytes()[:100])
+    assert frontends.prepare(original, {}, tmp_path) == network
+    onnx.checker.check_model(network.path)
+
+
+def test_initialisers_listed_as_inputs_are_not_inputs(tmp_path: Path) -> None:
+    proto = conv_net((1, 3, 8, 8))
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]))
+    network = frontends.prepare(save(proto, tmp_path / "net.onnx"), {}, tmp_path)
+    assert [spec.name for spec in network.inputs] == ["x"]
+
+
+def test_stale_shapes_of_other_values_are_dropped(tmp_path: Path) -> None:
+    proto = conv_net()
+    proto.graph.value_info.append(helper.make_tensor_value_info("conv", TensorProto.FLOAT, [1, 4, 99, 99]))
+    network = frontends.prepare(save(proto, tmp_path / "net.onnx"), {"x": (1, 3, 8, 8)}, tmp_path)
+    assert network.outputs[0].shape == (1, 256)
+
+
+def test_external_data_is_read_and_identifies_the_network(tmp_path: Path) -> None:
+    proto = conv_net((1, 3, 8, 8))
+    inline = frontends.prepare(save(proto, tmp_path / "a.onnx"), {}, tmp_path)
+    onnx.save(
+        proto, str(tmp_path / "b.onnx"), save_as_external_data=True, location="b.bin", size_threshold=0,
+        all_tensors_to_one_file=True,
+    )  # fmt: skip
+    x = {"x": np.ones((1, 3, 8, 8), "float32")}
+    outside = frontends.prepare(str(tmp_path / "b.onnx"), {}, tmp_path)
+    np.testing.assert_array_equal(run(outside.path, x)[0], run(inline.path, x)[0])
+    (tmp_path / "b.bin").write_bytes(bytes(len((tmp_path / "b.bin").read_bytes())))
+    assert frontends.prepare(str(tmp_path / "b.onnx"), {}, tmp_path).digest != outside.digest
+
+
+def test_only_standard_operators_remain(tmp_path: Path) -> None:
+    network = frontends.prepare("zoo:bert-tiny", {}, tmp_path)
+    prepared = onnx.load(network.path)
+    assert {node.domain for node in prepared.graph.node} == {""}
+    assert [entry.domain for entry in prepared.opset_import] == [""]
+
+
+def test_an_unwritable_directory_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ModelError, match="cannot be written"):
+        frontends.prepare(save(conv_net((1, 3, 8, 8)), tmp_path / "n.onnx"), {}, tmp_path / "file" / "below")
+
+
+def test_parameters_in_constant_nodes_count(tmp_path: Path) -> None:
+    value = helper.make_tensor("v", TensorProto.FLOAT, [8], [float(i) for i in range(8)])
+    nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])]
+    network = frontends.prepare(save(model(nodes, {"x": (8,)}, {"y": (8,)}), tmp_path / "n.onnx"), {}, tmp_path)
+    assert network.parameters == 8
