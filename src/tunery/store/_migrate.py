@@ -1,12 +1,16 @@
 """Brings a database to this version's schema."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tunery._errors import StoreError
 from tunery.store._schema import HEAD, VERSION_TABLE
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 _LOCK = 0x74756E65  # any number that all tunery processes agree on
 
@@ -42,6 +46,12 @@ def upgrade(connection: Connection, place: str) -> None:
         return  # another process did it while this one waited for the lock
 
     from alembic import command
+
+    command.upgrade(alembic_config(connection), "head")
+
+
+def alembic_config(connection: Connection) -> "Config":
+    """Return the configuration with which Alembic runs the packaged migrations on an open connection."""
     from alembic.config import Config
 
     config = Config()
@@ -49,4 +59,4 @@ def upgrade(connection: Connection, place: str) -> None:
     config.set_main_option("script_location", folder.replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    return config

@@ -44,9 +44,8 @@ class Networks(Database):
                 return None
             keys = [entry["workload"]["key"] for entry in listed]
             table = _schema.workloads
-            programs = dict(
-                connection.execute(sa.select(table.c.key, table.c.program).where(table.c.key.in_(keys))).tuples().all()
-            )
+            wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(keys))
+            programs: dict[str, bytes] = {row[0]: row[1] for row in connection.execute(wanted)}
         return [
             to_task(e["workload"], programs[e["workload"]["key"]], e["target"], e["tunable"], e["weight"])
             for e in listed

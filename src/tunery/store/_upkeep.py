@@ -106,4 +106,4 @@ def _count(connection: Connection, table: sa.Table) -> int:
 def _counts(connection: Connection, column: str) -> dict[str, int]:
     chosen = _records.c[column]
     query = sa.select(chosen, sa.func.count()).group_by(chosen).order_by(chosen)
-    return dict(connection.execute(query).tuples().all())
+    return {row[0]: row[1] for row in connection.execute(query)}

@@ -1,0 +1,89 @@
+"""Small tasks and records, and Hypothesis strategies for records of any content."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+from tunery.domain import (
+    Candidate,
+    Measurement,
+    Mode,
+    Network,
+    Origin,
+    Outcome,
+    Provenance,
+    Record,
+    Target,
+    Task,
+    TensorSpec,
+    Verification,
+    Workload,
+)
+
+HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
+CHECKED = Verification("reference", 3, 0.25, True)
+HALF_CHECKED = Verification("reference", 1, 0.25, True)
+WRONG = Verification("reference", 3, 17.0, False, "element 4")
+
+
+def task(name: str = "conv", *, target: str = "cpu", threads: int = 2, weight: int = 1, kind: str = "conv2d") -> Task:
+    """A task whose workload is named by `name`."""
+    specs = (TensorSpec("x", (1, 64, 56, 56), "float32"), TensorSpec("y", (1, 64, 56, 56), "float32"))
+    workload = Workload(f"key-of-{name}", name, kind, f"program of {name} " * 20, specs, 1, 2.31e8)
+    return Task(workload, Target("fake", {"kind": target, "attrs": ["a", 1]}, threads), weight)
+
+
+def record(
+    of: Task,
+    key: str = "c0",
+    latency_s: float | None = 1e-3,
+    *,
+    mode: Mode = Mode.RACE,
+    outcome: Outcome = Outcome.OK,
+    verification: Verification | None = CHECKED,
+    provenance: Provenance = HERE,
+    origin: Origin = Origin.SEARCH,
+    job_id: str = "",
+    context: Mapping[str, Any] | None = None,
+) -> Record:
+    """A record of one candidate, verified unless told otherwise."""
+    samples = () if latency_s is None else (latency_s,) * 3
+    measurement = Measurement(outcome, samples, mode, "", context or {}, verification, 0.1, 0.02)
+    return Record(Candidate(key, of.key, f"body of {key}", origin), measurement, provenance, job_id)
+
+
+def network(digest: str = "net-1") -> Network:
+    """A network that was imported from nowhere."""
+    spec = TensorSpec("x", (1, 3, 224, 224), "float32")
+    return Network("resnet", "resnet.onnx", digest, "prepared.onnx", (spec,), (spec,), 11_689_512)
+
+
+_any_text = st.text(st.characters(exclude_categories=()), max_size=20)
+_plain_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _any_text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_any_text | st.just("$float"), inner, max_size=3),
+    max_leaves=8,
+)
+verifications = st.builds(Verification, _any_text, st.integers(0, 9), st.floats(), st.booleans(), detail=_any_text)
+measurements = st.builds(
+    Measurement,
+    st.sampled_from(Outcome),
+    st.lists(st.floats(), max_size=5).map(tuple),
+    st.sampled_from(Mode),
+    _any_text,
+    st.dictionaries(_any_text, _json, max_size=3),
+    st.none() | verifications,
+    st.floats(),
+    st.floats(),
+)
+
+
+def records_of(of: Task) -> st.SearchStrategy[Record]:
+    """Records of a task with any content."""
+    candidates = st.builds(
+        Candidate, _plain_text, st.just(of.key), _any_text, st.sampled_from(Origin), st.none() | st.floats()
+    )
+    provenances = st.builds(Provenance, _plain_text, _plain_text, _plain_text, _plain_text)
+    return st.builds(Record, candidates, measurements, provenances, _plain_text)

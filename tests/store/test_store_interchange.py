@@ -1,0 +1,138 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_samples import HERE, record, records_of, task
+
+from tunery._errors import StoreError
+from tunery.domain import Mode, Outcome, Record
+from tunery.store import Imported, Store, open_store
+
+CONV, GPU = task(), task(target="gpu")
+
+
+def fill(store: Store) -> None:
+    store.add_record(CONV, record(CONV, "a", 1e-3, job_id="j"))
+    store.add_record(GPU, record(GPU, "a", 0.1 + 0.2, mode=Mode.FINAL, context={"$float": "nan", "x": float("nan")}))
+    store.add_record(CONV, record(CONV, "b", None, outcome=Outcome.CRASHED, verification=None))
+    store.add_record(CONV, record(CONV, "c", provenance=replace(HERE, compiler="other")))
+
+
+def test_export_then_import_gives_an_equal_store(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    file = tmp_path / "records.jsonl"
+    assert store.export_records(file) == 4
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        assert copy.import_records(file) == Imported(4, 0)
+        assert repr(copy.records()) == repr(store.records())
+        assert copy.tasks() == store.tasks()
+        assert copy.import_records(file) == Imported(0, 4)
+        again = tmp_path / "again.jsonl"
+        copy.export_records(again)
+    assert again.read_bytes() == file.read_bytes()
+    for line in file.read_text(encoding="ascii").splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@given(st.lists(records_of(CONV), min_size=1, max_size=3))
+@settings(max_examples=15, deadline=None)
+def test_records_of_any_content_are_exchanged(tmp_path_factory: pytest.TempPathFactory, found: list[Record]) -> None:
+    folder = tmp_path_factory.mktemp("exchange")
+    with open_store(str(folder / "a.db")) as here, open_store(str(folder / "b.db")) as there:
+        for each in found:
+            here.add_record(CONV, each)
+        here.export_records(folder / "x.jsonl")
+        there.import_records(folder / "x.jsonl")
+        assert repr(there.records()) == repr(found)
+
+
+def test_merging_keeps_what_was_there(store: Store, tmp_path: Path) -> None:
+    fill(store)
+    store.export_records(tmp_path / "x.jsonl")
+    store.add_record(CONV, record(CONV, "mine"))
+    assert store.import_records(tmp_path / "x.jsonl") == Imported(0, 4)
+    assert len(store.records()) == 5
+
+
+def spoil(line: str, what: str) -> str:
+    data = json.loads(line)
+    if what == "cut off":
+        return line[: len(line) // 2]
+    if what == "outcome":
+        data["record"]["measurement"]["outcome"] = "splendid"
+    elif what == "field":
+        del data["record"]["provenance"]["device"]
+    elif what == "task":
+        data["record"]["candidate"]["task_key"] = "unknown"
+    elif what == "time":
+        del data["created_at"]
+    elif what == "kind":
+        data = [1, 2]
+    elif what == "nesting":
+        return "[" * 100_000
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("cut off", "no JSON .was the file cut off"),
+        ("outcome", "measurement.outcome: Input should be 'ok'"),
+        ("field", "provenance.device: Field required"),
+        ("task", "task unknown, which no line above describes"),
+        ("time", "'created_at' is missing"),
+        ("kind", "no JSON object"),
+        ("nesting", "recursion"),
+    ],
+)
+def test_a_wrong_line_is_named_and_nothing_is_imported(store: Store, tmp_path: Path, what: str, message: str) -> None:
+    file = tmp_path / "x.jsonl"
+    with open_store(str(tmp_path / "source.db")) as source:
+        fill(source)
+        source.export_records(file)
+    lines = file.read_text(encoding="ascii").splitlines()
+    lines[-1] = spoil(lines[-1], what)
+    file.write_text("\n".join(lines), encoding="ascii")
+    with pytest.raises(StoreError, match=f"line {len(lines)}: .*{message}.*nothing was imported"):
+        store.import_records(file)
+    assert store.stats().tasks == store.stats().records == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\xff\xfe", "is not text"),
+        (b'{"format": "other"}\n', "line 1: no tunery-records file"),
+        (b'{"format": "tunery-records", "version": 2}\n', "version 2 is unknown, this tunery reads 1"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_of_something_else_is_named(store: Store, tmp_path: Path, content: bytes | None, message: str) -> None:
+    file = tmp_path / "x.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(StoreError, match=message):
+        store.import_records(file)
+
+
+def test_an_export_that_fails_leaves_the_old_file(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(store)
+    file = tmp_path / "x.jsonl"
+    file.write_text("old", encoding="ascii")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tunery.store._interchange.os.fsync", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        store.export_records(file)
+    assert file.read_text(encoding="ascii") == "old"
+    assert not list(tmp_path.glob(".*part"))
+    with pytest.raises(StoreError, match="cannot be written"):
+        store.export_records(tmp_path / "no" / "folder" / "x.jsonl")

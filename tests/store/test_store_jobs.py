@@ -1,0 +1,151 @@
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tunery._errors import NothingFoundError, StoreError
+from tunery.domain import JobState, Spend, TaskState
+from tunery.store import Charge, Store, _lease, open_store
+
+REQUEST = {"model": "resnet18.onnx", "threads": 2, "seed": 0, "quick": True, "budget": "10min", "store": "a.db"}
+CHILD = Path(__file__).parent / "store_child.py"
+
+
+@contextmanager
+def owner_process(url: str, job_id: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has acquired the job and keeps it until killed."""
+    command = [sys.executable, str(CHILD), url, "own", job_id]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "True\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_job_comes_back_as_saved(store: Store) -> None:
+    job = store.create_job(REQUEST)
+    assert (job.state, job.request, job.tasks) == (JobState.QUEUED, REQUEST, ())
+    assert store.job(job.job_id) == job
+    task = TaskState("t", "w", "conv", "conv2d", 3, True, 0.1, None, None, 2, {"ok": 1, "timeout": 1})
+    saved = replace(
+        job, state=JobState.DONE, spend=Spend(1.5, 2.5, 0.1, 7, {"build": 1.0}), tasks=(task,), message="ok"
+    )
+    store.save_job(saved)
+    back = store.job(job.job_id)
+    assert replace(back, updated_at=saved.updated_at) == saved
+    assert back.updated_at >= job.updated_at
+    assert type(back.request["quick"]) is bool
+
+
+def test_jobs_are_listed_latest_first(store: Store) -> None:
+    ids = [store.create_job({"model": str(n)}).job_id for n in range(3)]
+    assert [job.job_id for job in store.jobs()] == ids[::-1]
+    assert [job.job_id for job in store.jobs(limit=1)] == ids[-1:]
+
+
+def test_an_unknown_job_is_named(store: Store) -> None:
+    for ask in (store.job, store.acquire_job, store.heartbeat):
+        with pytest.raises(NothingFoundError, match="no job nope"):
+            ask("nope")
+
+
+def test_the_same_request_resumes_whatever_its_budget(store: Store) -> None:
+    first, second = store.create_job(REQUEST), store.create_job(REQUEST)
+    store.create_job({**REQUEST, "model": "other.onnx"})
+    resumed = store.resumable({**REQUEST, "budget": "20min", "budget_trials": 9, "store": "b.db"})
+    assert resumed is not None
+    assert resumed.job_id == second.job_id
+    store.save_job(replace(second, state=JobState.DONE))
+    resumed = store.resumable(dict(reversed(REQUEST.items())))
+    assert resumed is not None
+    assert resumed.job_id == first.job_id
+    store.save_job(replace(first, state=JobState.DONE))
+    assert store.resumable(REQUEST) is None
+
+
+@pytest.mark.parametrize("change", [{"model": "b.onnx"}, {"threads": 4}, {"seed": 1}, {"target": "cuda"}])
+def test_another_request_is_another_job(store: Store, change: dict[str, str | int]) -> None:
+    store.create_job(REQUEST)
+    assert store.resumable({**REQUEST, **change}) is None
+
+
+def test_a_job_is_acquired_once_and_can_be_released(url: str) -> None:
+    with open_store(url) as mine, open_store(url) as theirs:
+        job_id = mine.create_job(REQUEST).job_id
+        assert mine.acquire_job(job_id)
+        assert not mine.acquire_job(job_id)
+        assert not theirs.acquire_job(job_id)
+        assert mine.heartbeat(job_id)
+        assert not theirs.heartbeat(job_id)
+        assert not theirs.release_job(job_id, JobState.STOPPED)
+        assert theirs.job(job_id).state is JobState.RUNNING
+        assert theirs.resumable(REQUEST) is None
+        with pytest.raises(StoreError, match="belongs to process"):
+            theirs.save_job(replace(theirs.job(job_id), message="mine now"))
+        assert mine.release_job(job_id, JobState.STOPPED)
+        assert not mine.heartbeat(job_id)
+        assert theirs.acquire_job(job_id)
+        assert theirs.release_job(job_id, JobState.DONE)
+        assert not mine.acquire_job(job_id)
+
+
+def test_a_killed_owner_leaves_a_resumable_job_at_once(store: Store, url: str) -> None:
+    job_id = store.create_job(REQUEST).job_id
+    with owner_process(url, job_id) as process:
+        assert store.job(job_id).state is JobState.RUNNING
+        assert not store.acquire_job(job_id)
+        process.kill()
+        psutil.wait_procs([psutil.Process(process.pid)], timeout=0)
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            pass
+        job = store.job(job_id)  # not even its parent has noticed yet
+        assert job.state is JobState.STOPPED
+        assert "ended unexpectedly" in job.message
+        assert store.resumable(REQUEST) == job
+        assert store.acquire_job(job_id)
+        assert store.job(job_id).state is JobState.RUNNING
+
+
+def test_a_silent_live_owner_is_not_robbed(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lease, "LEASE_S", -1.0)  # every heartbeat is too old
+    job_id = store.create_job(REQUEST).job_id
+    with owner_process(url, job_id) as process:
+        psutil.Process(process.pid).suspend()
+        assert not store.acquire_job(job_id)
+        assert store.job(job_id).state is JobState.RUNNING
+
+
+def test_an_owner_elsewhere_lives_as_long_as_its_heartbeat() -> None:
+    there = replace(_lease.this_process(), host="another")
+    assert _lease.lives(there, 1000.0, now=1000.0 + _lease.LEASE_S - 1)
+    assert not _lease.lives(there, 1000.0, now=1000.0 + _lease.LEASE_S + 1)
+
+
+def test_a_reused_process_number_is_not_the_owner() -> None:
+    earlier = replace(_lease.this_process(), started=_lease.this_process().started - 1000)
+    assert not _lease.lives(earlier, 1000.0, now=1000.0 + _lease.LEASE_S + 1)
+
+
+def test_the_ledger_adds_up(store: Store) -> None:
+    job, other = store.create_job(REQUEST), store.create_job(REQUEST)
+    store.charge(job.job_id, "t1", "build", "ok", 1.0, 0.5, 0.0, joules=3.0)
+    store.charge(job.job_id, "t1", "build", "ok", 2.0, 0.25, 0.0, joules=4.0, modelled=True, count=2)
+    store.charge(job.job_id, "t1", "build", "timeout", 8.0, 8.0, 0.0)
+    store.charge_all(
+        [Charge(job.job_id, "t1", "measure", "ok", 1.0, 1.0, 1.0), Charge(other.job_id, "", "learn", "", 1, 1, 0)]
+    )
+    assert store.ledger(job.job_id) == [
+        Charge(job.job_id, "t1", "build", "ok", 3.0, 0.75, 0.0, 7.0, True, 3),
+        Charge(job.job_id, "t1", "build", "timeout", 8.0, 8.0, 0.0, None, False, 1),
+        Charge(job.job_id, "t1", "measure", "ok", 1.0, 1.0, 1.0, None, False, 1),
+    ]
+    assert len(store.ledger()) == 4
+    with pytest.raises(StoreError):
+        store.charge("no such job", "", "build", "ok", 1.0, 1.0, 1.0)
