@@ -1,0 +1,41 @@
+import numpy as np
+
+from tunery.measure.fake import NoiseScript, bursts, gaussian, heavy_tailed
+from tunery.measure.noise import Noise
+from tunery.measure.racing import Rule
+
+
+def after(races: int, script: NoiseScript) -> Rule:
+    noise = Noise()
+    for race in script(np.random.default_rng(0), races * 10).reshape(races, 10):
+        noise.learn(race.tolist())
+    return noise.rule(Rule())
+
+
+def test_what_is_not_known_is_the_prior() -> None:
+    noise = Noise()
+    noise.learn([1.0, 2.0, 3.0])  # too short to say anything
+    assert noise.rule(Rule()) == Rule()
+
+
+def test_few_samples_only_widen_the_prior() -> None:
+    assert after(2, gaussian(0.001)).noise == Rule().noise
+    assert after(3, gaussian(0.2)).noise > Rule().noise
+
+
+def test_a_quiet_machine_narrows_the_margin_and_a_noisy_one_widens_it() -> None:
+    assert after(50, gaussian(0.005)).noise < Rule().noise < after(50, heavy_tailed(1.0, 0.05)).noise
+
+
+def test_bursts_show_as_persistence() -> None:
+    assert after(100, bursts(0.1, 6.0)).persistence > after(100, heavy_tailed()).persistence
+
+
+def test_old_races_are_forgotten() -> None:
+    noise = Noise()
+    for race in gaussian(0.2)(np.random.default_rng(0), 500).reshape(50, 10):
+        noise.learn(race.tolist())
+    wide = noise.rule(Rule()).noise
+    for race in gaussian(0.01)(np.random.default_rng(1), 1000).reshape(100, 10):
+        noise.learn(race.tolist())
+    assert noise.rule(Rule()).noise < wide / 5
