@@ -1,8 +1,8 @@
 """A job's life: the only room that ties the others together.
 
-    tune      model in, tuned and verified records in the store
-    extract   the model's tasks
-    query     what the store already knows about a model or a task
-    compile   a loadable file built from the best verified records
-    bench     whole-network latency against rivals
+tune      model in, tuned and verified records in the store
+extract   the model's tasks
+query     what the store already knows about a model or a task
+compile   a loadable file built from the best verified records
+bench     whole-network latency against rivals
 """

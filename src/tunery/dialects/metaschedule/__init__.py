@@ -1,12 +1,12 @@
 """Apache TVM's MetaSchedule as a dialect.
 
-    lowering     prepared ONNX file -> fused tensor programs in NHWC
-    extraction   -> tasks
-    program      programs and candidates as data
-    proposer     the evolutionary search, driven by hand
-    features     per-store features; cost_model: how the search sees our model
-    kernel       build, load and run one candidate
-    compilation  the whole network
+lowering     prepared ONNX file -> fused tensor programs in NHWC
+extraction   -> tasks
+program      programs and candidates as data
+proposer     the evolutionary search, driven by hand
+features     per-store features; cost_model: how the search sees our model
+kernel       build, load and run one candidate
+compilation  the whole network
 """
 
 import json
@@ -55,7 +55,9 @@ class MetaScheduleDialect(Dialect):
         else:
             config = {"kind": "llvm", "mcpu": spec}
         if config.get("kind") != "llvm":
-            raise TargetError(f"target {spec!r} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}")
+            raise TargetError(
+                f"target {spec!r} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}"
+            )
         known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))}
         if config.get("mcpu") not in known:
             raise TargetError(f"unknown target {spec!r}; use native, a processor name such as znver4, or {_EXAMPLE}")

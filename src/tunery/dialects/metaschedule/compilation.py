@@ -32,7 +32,7 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
     coverage = _schedule(lowered, target, chosen)
     try:
         executable = tvm.compile(_prepacked(lowered.module, target), tvm_target(target), relax_pipeline=_finish())
-    except Exception as error:  # noqa: BLE001 - code generation raises many types
+    except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
     manifest = {
         "format": 1,

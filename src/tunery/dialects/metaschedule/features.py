@@ -58,9 +58,7 @@ def fold(stores: npt.NDArray[np.float64]) -> Row:
     return np.concatenate([main, stores.max(axis=0), [len(stores)]]).astype(np.float32)
 
 
-def candidate_rows(
-    task: Task, candidates: Sequence[Candidate], cache: FeatureCache | None
-) -> npt.NDArray[np.float32]:
+def candidate_rows(task: Task, candidates: Sequence[Candidate], cache: FeatureCache | None) -> npt.NDArray[np.float32]:
     """Return one row per candidate, from the proposer's cache where it has it, else by replaying."""
     cache = cache or FeatureCache()
     rows = []

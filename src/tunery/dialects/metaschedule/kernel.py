@@ -114,7 +114,7 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
             Path(f"{partial}.so").replace(path)
         except DialectError:
             raise
-        except Exception as error:  # noqa: BLE001 - code generation raises many types
+        except Exception as error:
             raise DialectError(f"code generation failed: {str(error).strip().splitlines()[-1][:200]}") from error
         finally:
             for suffix in (".o", ".so", ".json"):
@@ -132,7 +132,9 @@ def link(sources: list[Path], destination: Path) -> None:
     command = [linker] if linker else [shutil.which("cc") or ""]
     if not command[0]:
         raise DialectError("no linker found; install binutils (for example: apt-get install binutils)")
-    done = subprocess.run([*command, "-shared", "-o", destination, *sources], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "-shared", "-o", destination, *sources], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise DialectError(f"linking failed: {done.stderr.strip()[-200:]}")
 

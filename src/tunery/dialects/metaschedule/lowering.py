@@ -43,14 +43,14 @@ def lower(network: Network, target: Target) -> Lowered:
 
     try:
         module = from_onnx(onnx.load(network.path))
-    except Exception as error:  # noqa: BLE001 - the importer raises many types
+    except Exception as error:
         raise DialectError(f"TVM cannot import {network.name}: {_reason(error)}") from error
     try:
         with tvm_target(target):
             module = _passes()(module)
             module = relax.transform.AttachAttrLayoutFreeBuffers()(module)
             module = _limit_layout_freedom(module)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:
         raise DialectError(f"TVM cannot lower {network.name}: {_reason(error)}") from error
     functions = {}
     for name, function in module.functions_items():

@@ -64,7 +64,7 @@ def open_space(module: Any, target: Any, *, strategy: Any = "replay-trace", seed
             logger=_quiet(),
         )
         designs = tuple(context.generate_design_space())
-    except Exception as error:  # noqa: BLE001 - TVM raises its own error type for each check
+    except Exception as error:
         raise DialectError(f"MetaSchedule has no design space for this program: {_first_line(error)}") from error
     return Space(module, target, context, designs)
 
@@ -103,7 +103,7 @@ def replay(space: Space, body: str) -> Any:
     try:
         tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(body), schedule)
         accepted = all(post.apply(schedule) for post in space.context.space_generator.postprocs)
-    except Exception as error:  # noqa: BLE001 - as above
+    except Exception as error:
         raise DialectError(f"the trace does not replay on this program: {_first_line(error)}") from error
     if not accepted:
         raise DialectError("the trace replays to a program that breaks a limit of the target")
@@ -117,7 +117,11 @@ def scheduled_module(task: Task, candidate: Candidate) -> Any:
         DialectError: it does not replay, or replays to another program than its key says.
     """
     module = replay(space_of(task), candidate.body).mod
-    if candidate.body != UNSCHEDULED and candidate.origin is not Origin.PLANTED and program_key(module) != candidate.key:
+    if (
+        candidate.body != UNSCHEDULED
+        and candidate.origin is not Origin.PLANTED
+        and program_key(module) != candidate.key
+    ):
         raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
     return module
 

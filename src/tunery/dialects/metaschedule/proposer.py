@@ -128,4 +128,3 @@ class SingleProposer(Proposer):
     def tell(self, results: Sequence[Told]) -> None:
         known = {told.candidate.key for told in results}
         self._left = [candidate for candidate in self._left if candidate.key not in known]
-

@@ -1,0 +1,283 @@
+"""One job from model to report, as coroutines over the runtime's stages."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tunery._errors import DialectError, EngineError, UsageError, WorkError
+from tunery.budgets import Allocator, Meter, plan
+from tunery.domain import JobState, JobStatus, Network, Provenance, Spend, Target, Task
+from tunery.engines import Role
+from tunery.jobs._request import Progress, Request
+from tunery.jobs.runtime import Runtime
+from tunery.jobs.search import Context, TaskSearch
+from tunery.jobs.services import FeatureRow
+from tunery.measure import Settings, this_device
+from tunery.store import Store
+
+IMPORT_DEADLINE_S = 1800.0
+_DEPTH = 3  # batches in flight: one proposes and one builds while one measures
+_LEARN_AT, _LEARN_GROWTH = 48, 1.25
+_HEARTBEAT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model made ready for a target."""
+
+    network: Network
+    target: Target
+    compiler: str
+    tasks: tuple[Task, ...]
+
+
+async def import_model(runtime: Runtime, store: Store, request: Request, cache: Path, job_id: str) -> Imported:
+    """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
+
+    Raises:
+        UsageError: the model, the shapes or the target are wrong.
+        WorkError: the compiler cannot import the model.
+    """
+    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
+        try:
+            target, compiler = await runtime.call(
+                grant.worker, "target", request.target, request.threads, deadline_s=IMPORT_DEADLINE_S
+            )
+            network = await runtime.call(
+                grant.worker, "load", request.model, request.shapes, cache / "networks", deadline_s=IMPORT_DEADLINE_S
+            )
+            tasks = store.load_tasks(network.digest, target.key, compiler)
+            if tasks is None:
+                tasks = await runtime.call(grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S)
+                store.save_tasks(network, tasks, target=target, compiler=compiler)
+        except (DialectError, UsageError):
+            raise
+        except EngineError as error:
+            raise WorkError(f"importing {request.model} failed: {error}") from error
+    if not tasks:
+        raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
+    return Imported(network, target, compiler, tuple(tasks))
+
+
+class Job:
+    """Tunes one imported model within its budget."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: Store,
+        request: Request,
+        status: JobStatus,
+        imported: Imported,
+        on_progress: Callable[[Progress], None],
+        stop: threading.Event,
+    ) -> None:
+        self.status = status
+        self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
+        self._notify, self._stop = on_progress, stop
+        device = this_device(runtime.cores)
+        provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, Settings().key)
+        self._context = Context(status.job_id, runtime, store, provenance, request.seed)
+        proposers = runtime.workers(Role.PROPOSER)
+        self.searches = [
+            TaskSearch(self._context, task, proposers[i % len(proposers)]) for i, task in enumerate(imported.tasks)
+        ]
+        self._start = time.monotonic()
+        self._phase = "importing"
+        self._learned_rows = 0
+        self._learning: asyncio.Task[None] | None = None
+        tunable = sum(task.tunable for task in imported.tasks)
+        self._limits = plan(request.budget, request.effort, tunable)
+        self._meter = Meter(self._limits)
+
+    async def run(self) -> JobStatus:
+        """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
+        for search in self.searches:
+            search.restore()
+        self._meter = Meter(self._limits, self.status.spend.wall_s, self._context.trials)
+        beat = asyncio.create_task(self._heartbeats())
+        try:
+            await self._run_phases()
+            state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
+            message = "stopped; the same command goes on where it stopped" if self._stop.is_set() else ""
+            self.status = self._snapshot(state, message)
+        except BaseException as error:
+            self.status = self._snapshot(JobState.STOPPED, f"{type(error).__name__}: {error}"[:300])
+            raise
+        finally:
+            beat.cancel()
+            if self._learning is not None:
+                self._learning.cancel()
+            with suppress(asyncio.CancelledError):
+                await beat
+            self._store.save_job(self.status)
+            self._store.release_job(self.status.job_id, self.status.state)
+        return self.status
+
+    async def _run_phases(self) -> None:
+        self._enter("baseline")
+        for search in self.searches:
+            if self._over():
+                break
+            await self._guarded(search, search.measure_baseline())
+            self._progress()
+        self._enter("search")
+        await self._search()
+        self._enter("finals")
+        for search in sorted(self.searches, key=lambda s: -s.task.weight * (s.best_s or 0.0)):
+            if self._stop.is_set() or self._out_of_time():
+                break
+            await self._guarded(search, search.finals())
+            self._progress()
+
+    async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
+        """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""
+        try:
+            await work
+        except (WorkError, EngineError) as error:
+            search.standing.exhausted = True
+            search.outcomes[f"left out: {error}"[:160]] += 1
+
+    # -- search ---------------------------------------------------------------------------------------------------
+
+    async def _search(self) -> None:
+        allocator = Allocator([s.standing for s in self.searches])
+        by_key = {s.task.key: s for s in self.searches}
+        running: set[asyncio.Task[int]] = set()
+        try:
+            while True:
+                while len(running) < _DEPTH and not self._over():
+                    size = self._batch_size()
+                    standing = allocator.next() if size else None
+                    if standing is None:
+                        break
+                    search = by_key[standing.task_key]
+                    size = min(size, self._limits.batch) if search.task.tunable else 1
+                    self._meter_in_flight(size)
+                    running.add(asyncio.create_task(self._one_batch(search, size)))
+                if not running:
+                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=0.2)
+                for task in done:
+                    task.result()
+                if done:
+                    self._learn_if_due()
+                    self._progress()
+                if self._stop.is_set() or self._out_of_time():
+                    return
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _one_batch(self, search: TaskSearch, size: int) -> int:
+        try:
+            return await search.batch(size)
+        finally:
+            self._meter_in_flight(-size)
+
+    def _meter_in_flight(self, change: int) -> None:
+        self._context.trials_in_flight += change
+
+    def _batch_size(self) -> int:
+        self._meter.trials = self._context.trials
+        left = self._meter.trials_left(self._context.trials_in_flight)
+        return self._limits.batch if left is None else min(left, self._limits.batch)
+
+    def _learn_if_due(self) -> None:
+        rows = len(self._context.rows)
+        busy = self._learning is not None and not self._learning.done()
+        if busy or rows < max(_LEARN_AT, self._learned_rows * _LEARN_GROWTH):
+            return
+        fresh, self._learned_rows = self._context.rows[self._learned_rows :], rows
+        self._learning = asyncio.create_task(self._learn(fresh))
+
+    async def _learn(self, rows: list[FeatureRow]) -> None:
+        context = self._context
+        with suppress(EngineError):
+            async with self._runtime.stage(context.job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
+                model = await self._runtime.call(grant.worker, "learn", rows, deadline_s=120.0)
+            self._store.charge(context.job_id, "", "learn", "", grant.wall_s, grant.core_s, 0.0)
+            if model:
+                context.cost_model, context.model_version = model, context.model_version + 1
+
+    # -- budget ---------------------------------------------------------------------------------------------------
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    def _over(self) -> bool:
+        return self._stop.is_set() or self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        left = self._meter.seconds_left(self._elapsed())
+        if left is None:
+            return False
+        reserve = 0.0 if self._phase == "finals" else sum(s.finals_cost_s() for s in self.searches)
+        return left <= min(reserve, 0.5 * (self._limits.seconds or 0.0))
+
+    # -- reporting ------------------------------------------------------------------------------------------------
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            if not self._store.heartbeat(self.status.job_id):
+                self._stop.set()  # another process owns the job now
+                return
+            self.status = self._snapshot(JobState.RUNNING, self._phase)
+            self._store.save_job(self.status)
+
+    def _enter(self, phase: str) -> None:
+        self._phase = phase
+        self._progress()
+
+    def _progress(self) -> None:
+        elapsed = self._elapsed()
+        left = self._meter.seconds_left(elapsed)
+        trials = self._context.trials
+        if left is None and self._limits.trials and trials:
+            rate = elapsed / max(trials, 1)
+            left = max(self._limits.trials - trials, 0) * rate + sum(s.finals_cost_s() for s in self.searches)
+        self._notify(
+            Progress(
+                self.status.job_id,
+                self._phase,
+                elapsed,
+                left,
+                trials,
+                self._limits.trials,
+                weighted(self.searches, "best_s"),
+                weighted(self.searches, "baseline_s"),
+            )  # fmt: skip
+        )
+
+    def _snapshot(self, state: JobState, message: str) -> JobStatus:
+        rows = self._store.ledger(self.status.job_id)
+        stage_s: dict[str, float] = {}
+        for row in rows:
+            stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s
+        spend = Spend(
+            wall_s=self._meter.total_s(self._elapsed()),
+            core_s=sum(row.core_s for row in rows),
+            device_s=sum(row.device_s for row in rows),
+            trials=self._context.trials,
+            stage_s=stage_s,
+        )
+        return replace(
+            self.status, state=state, spend=spend, message=message, tasks=tuple(s.state() for s in self.searches)
+        )
+
+
+def weighted(searches: list[TaskSearch], what: str) -> float | None:
+    """Return the weighted sum of `best_s` or `baseline_s` over tasks, None while one is missing."""
+    total = 0.0
+    for search in searches:
+        value = getattr(search, what)
+        if value is None:
+            return None
+        total += search.task.weight * value
+    return total

@@ -1,0 +1,220 @@
+"""Worker pools under the scheduler: a driver asks for a stage and gets a worker when the scheduler says so."""
+
+import asyncio
+import itertools
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import WorkError
+from tunery.engines import Engine, Role, WorkerSpec
+from tunery.scheduler import (
+    JobEnded,
+    JobSubmitted,
+    Refuse,
+    Run,
+    Scheduler,
+    StageFinished,
+    StageReady,
+    StageRequest,
+    StageWithdrawn,
+)
+
+
+@dataclass
+class Grant:
+    """The right to use a worker for one stage, and what it has used when the stage is over."""
+
+    worker: str
+    core_s: float = 0.0
+    wall_s: float = 0.0
+
+
+@dataclass
+class Pool:
+    """The workers of one role."""
+
+    workers: list[str]
+    idle: list[str] = field(default_factory=list)
+
+
+class Runtime:
+    """One process's engine, scheduler and pools; any number of jobs may drive it from one event loop.
+
+    A measurement takes as many cores as the target has threads, a build or a proposal one: on a target that uses all
+    cores, measuring and building alternate by resources alone.
+    """
+
+    def __init__(
+        self, engine: Engine, dialect: str, threads: int, scratch: Path, *, strategy: str = "predictive"
+    ) -> None:
+        self.engine = engine
+        self.scratch = scratch
+        self.cores = tuple(sorted(os.sched_getaffinity(0)))
+        self._measure_cores = self.cores[: max(1, threads)]
+        self._pools = self._start_workers(dialect, threads)
+        self._scheduler = Scheduler(
+            {
+                "core": len(self.cores),
+                **{role: len(pool.workers) for role, pool in self._pools.items()},
+            },
+            strategy=strategy,
+        )
+        self._ids = itertools.count(1)
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._pinned: dict[str, tuple[int, ...]] = {}
+        self._origin = time.monotonic()
+        self.stage_log: list[tuple[str, str, float, float]] = []
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The state machine, for its log and for tests."""
+        return self._scheduler
+
+    def _start_workers(self, dialect: str, threads: int) -> dict[str, Pool]:
+        def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> Pool:
+            spec = WorkerSpec(role, service, settings, **more)
+            workers = [self.engine.start(spec) for _ in range(count)]
+            return Pool(workers, list(workers))
+
+        here = "tunery.jobs.services"
+        narrow = max(1, min(len(self.cores), 8))
+        artifacts, references = self.scratch / "artifacts", self.scratch / "references"
+        for directory in (artifacts, references):
+            directory.mkdir(parents=True, exist_ok=True)
+        return {
+            Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
+            Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}),
+            Role.BUILDER: pool(
+                Role.BUILDER,
+                narrow,
+                f"{here}:Builder",
+                {"dialect": dialect, "directory": artifacts},
+                memory_bytes=8 << 30,
+            ),
+            Role.MEASURER: pool(
+                Role.MEASURER,
+                1,
+                "tunery.measure.service:Measurer",
+                {"dialect": dialect, "cores": self._measure_cores, "cache_dir": str(references)},
+                cores=self._measure_cores,
+                threads=threads,
+                memory_bytes=16 << 30,
+            ),
+            Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}),
+        }
+
+    def workers(self, role: Role) -> list[str]:
+        """Return the ids of a role's workers."""
+        return list(self._pools[role].workers)
+
+    def submit(self, job_id: str, owner: str = "") -> None:
+        """Announce a job."""
+        self._decide(JobSubmitted(self._now(), job_id, owner))
+
+    def end(self, job_id: str) -> None:
+        """Say that a job wants nothing more."""
+        self._decide(JobEnded(self._now(), job_id))
+
+    @asynccontextmanager
+    async def stage(  # noqa: PLR0917 - the fields of a stage request
+        self,
+        job_id: str,
+        kind: str,
+        role: Role,
+        task_kind: str = "",
+        size: int = 1,
+        worker: str | None = None,
+        value: float = 0.0,
+    ) -> AsyncIterator[Grant]:
+        """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
+
+        Raises:
+            WorkError: the stage needs what this machine does not have.
+        """
+        stage_id = f"{kind}-{next(self._ids)}"
+        cores = len(self._measure_cores) if role is Role.MEASURER else 1
+        ready = asyncio.get_running_loop().create_future()
+        self._waiting[stage_id] = ready
+        request = StageRequest(
+            stage_id, job_id, kind, task_kind, {"core": cores, role.value: 1}, size, worker, None, value
+        )
+        self._decide(StageReady(self._now(), request))
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if self._waiting.pop(stage_id, None) is not None:
+                self._decide(StageWithdrawn(self._now(), stage_id))
+            else:
+                self._decide(StageFinished(self._now(), stage_id, ok=False))
+            raise
+        pool = self._pools[role]
+        chosen = worker or pool.idle[0]
+        with suppress(ValueError):
+            pool.idle.remove(chosen)
+        self._place(chosen, role)
+        start, before = self._now(), self.engine.cpu_s(chosen)
+        grant, ok = Grant(chosen), False
+        try:
+            yield grant
+            ok = True
+        finally:
+            grant.wall_s, grant.core_s = self._now() - start, max(self.engine.cpu_s(chosen) - before, 0.0)
+            self._pinned.pop(chosen, None)
+            pool.idle.append(chosen)
+            self.stage_log.append((kind, chosen, start, self._now()))
+            self._decide(StageFinished(self._now(), stage_id, ok=ok))
+
+    async def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
+        """Call a worker's method and wait for the result."""
+        return await asyncio.wrap_future(self.engine.call(worker, method, *args, deadline_s=deadline_s))
+
+    def _place(self, worker: str, role: Role) -> None:
+        """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
+        if role is Role.MEASURER:
+            self._pinned[worker] = self._measure_cores
+            for other, cores in list(self._pinned.items()):
+                if other != worker and set(cores) & set(self._measure_cores):
+                    self._pin(other)
+            return
+        self._pin(worker)
+
+    def _pin(self, worker: str) -> None:
+        taken = {core for other, cores in self._pinned.items() if other != worker for core in cores}
+        free = [core for core in self.cores if core not in taken] or list(self.cores)
+        free.sort(key=lambda core: core in self._measure_cores)
+        self._pinned[worker] = (free[0],)
+        pid = self.engine.pid(worker)
+        if pid is not None:
+            with suppress(OSError):
+                os.sched_setaffinity(pid, {free[0]})
+
+    def _decide(self, event: Any) -> None:
+        for decision in self._scheduler.handle(event):
+            if isinstance(decision, Run) and decision.stage_id in self._waiting:
+                ready = self._waiting.pop(decision.stage_id)
+                if not ready.done():
+                    ready.set_result(None)
+            elif isinstance(decision, Refuse) and decision.subject in self._waiting:
+                ready = self._waiting.pop(decision.subject)
+                if not ready.done():
+                    ready.set_exception(WorkError(decision.reason))
+
+    def _now(self) -> float:
+        return time.monotonic() - self._origin
+
+
+def make_scratch(root: Path) -> Path:
+    """Return a new scratch directory under `root`, after removing those whose process is gone."""
+    root.mkdir(parents=True, exist_ok=True)
+    for old in root.glob("run-*"):
+        pid = old.name.split("-")[1]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=root))

@@ -1,0 +1,391 @@
+"""One task's part of a job: its candidates' way from proposal to stored record."""
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, RemoteError, WorkError
+from tunery.budgets import Standing
+from tunery.dialects import Told
+from tunery.domain import (
+    Artifact,
+    Candidate,
+    Measurement,
+    Mode,
+    Origin,
+    Outcome,
+    Provenance,
+    Record,
+    Task,
+    TaskState,
+)
+from tunery.engines import Role
+from tunery.jobs.runtime import Grant, Runtime
+from tunery.jobs.services import FeatureRow, Proposal
+from tunery.measure import finalists
+from tunery.store import Charge, Store
+
+BUILD_DEADLINE_S = 60.0
+PROPOSE_DEADLINE_S = 180.0
+_CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
+_FINALISTS = 4
+_FINAL_ROUNDS = 15
+_HISTORY_ROWS = 48  # old records whose features are worth replaying on resume
+_PROPOSER_TRIES = 3
+
+
+@dataclass
+class Context:
+    """What all tasks of a job share."""
+
+    job_id: str
+    runtime: Runtime
+    store: Store
+    provenance: Provenance
+    seed: int
+    rows: list[FeatureRow] = field(default_factory=list)
+    cost_model: str | None = None
+    model_version: int = 0
+    trials: int = 0
+    trials_in_flight: int = 0
+
+
+class TaskSearch:
+    """Proposes, builds, measures and records the candidates of one task."""
+
+    def __init__(self, context: Context, task: Task, proposer: str) -> None:
+        self.context, self.task = context, task
+        self.standing = Standing(task.key, task.weight, task.workload.flop)
+        self.baseline_s: float | None = None
+        self.outcomes: Counter[str] = Counter()
+        self.final: Record | None = None
+        self._proposer = proposer
+        self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
+        self._failures = 0
+        self._history: dict[str, Told] = {}
+        self._untold: list[Told] = []
+        self._features: dict[str, bytes] = {}
+        self._reference: tuple[Candidate, Artifact] | None = None
+        self._baseline: tuple[Candidate, Artifact] | None = None
+        self._finals_stale = True
+
+    def restore(self) -> None:
+        """Take in what the store knows of this task under the same conditions."""
+        context = self.context
+        finals: dict[str, Record] = {}
+        for record in context.store.records(self.task.key, provenance=context.provenance):
+            measurement, candidate = record.measurement, record.candidate
+            if candidate.origin is Origin.BASELINE:
+                self.baseline_s = measurement.latency_s or self.baseline_s
+            if measurement.mode is Mode.FINAL:
+                finals[candidate.key] = record
+                continue
+            self._history[candidate.key] = Told(candidate, measurement.outcome, measurement.latency_s)
+            if record.job_id == context.job_id and candidate.origin is not Origin.BASELINE:
+                self.outcomes[measurement.outcome.value] += 1
+                context.trials += 1
+        best = min((t.latency_s for t in self._valid()), default=None)
+        if self._history and best is not None:
+            self.standing.best_s.append(best)
+            self.standing.batch_s.append(1.0)
+        chosen = context.store.best(self.task.key, context.provenance)
+        self.final = chosen[0] if chosen else None
+        self._finals_stale = not finals or any(key not in finals for key in self._finalist_keys())
+
+    def _valid(self) -> list[Told]:
+        return [t for t in self._history.values() if t.outcome in (Outcome.OK, Outcome.ABANDONED) and t.latency_s]
+
+    @property
+    def best_s(self) -> float | None:
+        """The best latency known: of the finals where they were held, else of the races."""
+        raced = [t.latency_s for t in self._history.values() if t.outcome is Outcome.OK and t.latency_s]
+        if self.final is not None and not self._finals_stale:
+            return self.final.measurement.latency_s
+        return min((*raced, *([self.baseline_s] if self.baseline_s else [])), default=None)
+
+    # -- yardsticks -----------------------------------------------------------------------------------------------
+
+    async def measure_baseline(self) -> None:
+        """Build the reference and measure what the compiler does untuned, once per task and store."""
+        (reference, baseline), grant = await self._with_builder("yardsticks", self.task)
+        self._charge("build", "", grant, 0)
+        built = await self._build_one(reference)
+        if isinstance(built, Measurement):
+            raise WorkError(f"the unscheduled program of task {self.task.workload.name} does not build: {built.detail}")
+        self._reference = (reference, built)
+        if baseline.key == reference.key:
+            self._baseline = (baseline, built)
+        else:
+            own = await self._build_one(baseline)
+            self._baseline = (baseline, built if isinstance(own, Measurement) else own)
+        if self.baseline_s is None:
+            async with self._stage("measure", Role.MEASURER) as grant:
+                measurement = await self._race(grant.worker, self._baseline[1], baseline, None)
+                self._record(baseline, measurement, 0.0, grant)
+            self.baseline_s = measurement.latency_s
+
+    # -- search ---------------------------------------------------------------------------------------------------
+
+    async def batch(self, size: int) -> int:
+        """Propose, build and measure up to `size` candidates; return how many were tried."""
+        self.standing.in_flight += 1
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        tried = 0
+        try:
+            candidates = await self._propose(size)
+            built = await self._build(candidates)
+            tried = len(candidates)
+            if built:
+                await self._measure(built)
+        finally:
+            self.standing.in_flight -= 1
+            self.standing.best_s.append(min((t.latency_s for t in self._valid() if t.latency_s), default=None))
+            self.standing.batch_s.append(max(loop.time() - start, 1e-3))
+        return tried
+
+    async def _propose(self, size: int) -> list[Candidate]:
+        context = self.context
+        while True:
+            try:
+                async with self._stage("propose", Role.PROPOSER, size, self._proposer) as grant:
+                    await self._open_if_needed()
+                    told, self._untold = self._untold, []
+                    proposal: Proposal = await context.runtime.call(
+                        self._proposer, "propose", self.task.key, size, told, deadline_s=PROPOSE_DEADLINE_S
+                    )
+                self._charge("propose", "", grant, len(proposal.candidates))
+                break
+            except (EngineError, DialectError) as error:
+                self._opened = None
+                self._failures += 1
+                if self._failures >= _PROPOSER_TRIES:
+                    self.standing.exhausted = True
+                    self.outcomes[f"gave up: {error}"[:120]] += 1
+                    return []
+        if not proposal.candidates:
+            self.standing.exhausted = True
+        fresh = []
+        for candidate, features in zip(proposal.candidates, proposal.features, strict=True):
+            if candidate.key not in self._history:
+                self._features[candidate.key] = features
+                fresh.append(candidate)
+        return fresh
+
+    async def _open_if_needed(self) -> None:
+        context = self.context
+        generation = context.runtime.engine.generation(self._proposer)
+        if self._opened is None or self._opened[0] != generation:
+            history = list(self._history.values())
+            self._untold = []
+            # Rows are asked for the best and an even share of the rest: replaying all would take minutes.
+            history.sort(key=lambda t: t.latency_s or math.inf)
+            rows: Sequence[bytes] = await context.runtime.call(
+                self._proposer, "open", self.task, history, context.cost_model, context.seed,
+                deadline_s=PROPOSE_DEADLINE_S,
+            )  # fmt: skip
+            for told, row in zip(history, rows, strict=True):
+                self._learned(told, row)
+            self._opened = (context.runtime.engine.generation(self._proposer), context.model_version)
+        elif self._opened[1] != context.model_version and context.cost_model:
+            await context.runtime.call(self._proposer, "learn", context.cost_model, deadline_s=PROPOSE_DEADLINE_S)
+            self._opened = (generation, context.model_version)
+
+    async def _build(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Artifact, float]]:
+        chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
+        built: list[tuple[Candidate, Artifact, float]] = []
+
+        async def one(chunk: Sequence[Candidate]) -> None:
+            async with self._stage("build", Role.BUILDER, len(chunk)) as grant:
+                for candidate in chunk:
+                    started = asyncio.get_running_loop().time()
+                    result = await self._call_build(grant.worker, candidate)
+                    seconds = asyncio.get_running_loop().time() - started
+                    if isinstance(result, Measurement):
+                        self._record(candidate, replace(result, build_s=seconds), 0.0, None)
+                    else:
+                        built.append((candidate, result, seconds))
+            self._charge("build", "", grant, len(chunk))
+
+        await asyncio.gather(*(one(chunk) for chunk in chunks))
+        return built
+
+    async def _measure(self, built: Sequence[tuple[Candidate, Artifact, float]]) -> None:
+        async with self._stage("measure", Role.MEASURER, len(built)) as grant:
+            for candidate, artifact, build_s in built:
+                incumbent = min((t.latency_s for t in self._valid() if t.latency_s), default=None)
+                measurement = await self._race(grant.worker, artifact, candidate, incumbent)
+                self._record(candidate, replace(measurement, build_s=build_s), measurement.measure_s, None)
+                if measurement.outcome is not Outcome.OK:
+                    _discard(artifact)
+        self._charge("measure", "", grant, len(built), device=True)
+
+    # -- finals ---------------------------------------------------------------------------------------------------
+
+    def _finalist_keys(self) -> list[str]:
+        return [candidate.key for candidate in self._finalists()]
+
+    def _finalists(self) -> list[Candidate]:
+        context = self.context
+        records = context.store.records(self.task.key, provenance=context.provenance, modes=[Mode.RACE])
+        raced = [r for r in records if r.candidate.origin is not Origin.BASELINE]
+        return finalists(raced, _FINALISTS)
+
+    def finals_cost_s(self) -> float:
+        """Return the predicted seconds of the finals: the reference on two more inputs, the baseline's samples, the rest."""
+        return 0.3 + 5 * (self.baseline_s or 0.05) if self._finals_stale else 0.0
+
+    async def finals(self) -> None:
+        """Verify the best candidates fully and time them, interleaved and alone, beside the baseline."""
+        if not self._finals_stale:
+            return
+        context = self.context
+        if self._reference is None or self._baseline is None:
+            await self.measure_baseline()
+        assert self._reference is not None
+        assert self._baseline is not None
+        entrants = [self._baseline]
+        for candidate in self._finalists():
+            if candidate.key != self._baseline[0].key:
+                artifact = await self._build_one(candidate)
+                if not isinstance(artifact, Measurement):
+                    entrants.append((candidate, artifact))
+        async with self._stage("finals", Role.MEASURER, len(entrants)) as grant:
+            try:
+                results = await self._finals_call(grant.worker, entrants)
+            except EngineError:
+                # One of them took the worker down: alone, each pays for itself.
+                results = [await self._final_alone(grant.worker, entrant) for entrant in entrants]
+        for (candidate, _), measurement in zip(entrants, results, strict=True):
+            record = Record(candidate, measurement, context.provenance, context.job_id)
+            context.store.add_record(self.task, record)
+        self._charge("finals", "", grant, len(entrants), device=True)
+        best = context.store.best(self.task.key, context.provenance)
+        self.final = best[0] if best else None
+        self._finals_stale = False
+        self.baseline_s = results[0].latency_s or self.baseline_s
+
+    async def _finals_call(self, worker: str, entrants: Sequence[tuple[Candidate, Artifact]]) -> list[Measurement]:
+        assert self._reference is not None
+        results: list[Measurement] = await self.context.runtime.call(
+            worker, "finals", self.task, [a for _, a in entrants], [c for c, _ in entrants], self._reference[1],
+            _FINAL_ROUNDS, deadline_s=60 + 60 * (self.baseline_s or 1.0),
+        )  # fmt: skip
+        return results
+
+    async def _final_alone(self, worker: str, entrant: tuple[Candidate, Artifact]) -> Measurement:
+        try:
+            return (await self._finals_call(worker, [entrant]))[0]
+        except EngineError as error:
+            return replace(_failure(error), mode=Mode.FINAL)
+
+    # -- pieces ---------------------------------------------------------------------------------------------------
+
+    async def _race(
+        self, worker: str, artifact: Artifact, candidate: Candidate, incumbent_s: float | None
+    ) -> Measurement:
+        assert self._reference is not None
+        # The reference is run first where its outputs are not cached: naive loops, up to seconds.
+        deadline_s = 10.0 + 20 * self.baseline_s if self.baseline_s else 300.0
+        try:
+            measurement: Measurement = await self.context.runtime.call(
+                worker, "race", self.task, artifact, candidate, incumbent_s, self._reference[1], deadline_s=deadline_s
+            )
+        except EngineError as error:
+            return _failure(error)
+        return measurement
+
+    async def _with_builder(self, method: str, *args: object) -> tuple[tuple[Candidate, Candidate], Grant]:
+        async with self._stage("build", Role.BUILDER) as grant:
+            result = await self.context.runtime.call(grant.worker, method, *args, deadline_s=BUILD_DEADLINE_S)
+        return result, grant
+
+    async def _build_one(self, candidate: Candidate) -> Artifact | Measurement:
+        async with self._stage("build", Role.BUILDER) as grant:
+            result = await self._call_build(grant.worker, candidate)
+        self._charge("build", "", grant, 1)
+        return result
+
+    async def _call_build(self, worker: str, candidate: Candidate) -> Artifact | Measurement:
+        try:
+            artifact: Artifact = await self.context.runtime.call(
+                worker, "build", self.task, candidate, deadline_s=BUILD_DEADLINE_S
+            )
+        except DialectError as error:
+            return Measurement(Outcome.BUILD_FAILED, detail=str(error))
+        except RemoteError as error:
+            return Measurement(Outcome.BUILD_FAILED, detail=f"{error.kind}: {error}")
+        except EngineError as error:
+            return _failure(error)
+        return artifact
+
+    def _stage(
+        self, kind: str, role: Role, size: int = 1, worker: str | None = None
+    ) -> contextlib.AbstractAsyncContextManager[Grant]:
+        return self.context.runtime.stage(self.context.job_id, kind, role, self.task.workload.kind, size, worker)
+
+    def _record(self, candidate: Candidate, measurement: Measurement, device_s: float, grant: Grant | None) -> None:
+        """Store a measurement; only then is it used."""
+        context = self.context
+        charges = []
+        if grant is not None:
+            charges = [Charge(context.job_id, self.task.key, "measure", "", grant.wall_s, grant.core_s, device_s)]
+        record = Record(candidate, measurement, context.provenance, context.job_id)
+        context.store.add_record(self.task, record, charges)
+        told = Told(candidate, measurement.outcome, measurement.latency_s)
+        self._history[candidate.key] = told
+        if candidate.origin is Origin.BASELINE:
+            return
+        self._untold.append(told)
+        self._finals_stale = True
+        self.outcomes[measurement.outcome.value] += 1
+        context.trials += 1
+        self._learned(told, self._features.pop(candidate.key, b""))
+
+    def _learned(self, told: Told, row: bytes) -> None:
+        if row:
+            good = told.outcome in (Outcome.OK, Outcome.ABANDONED) and told.latency_s
+            latency_s = told.latency_s if good and told.latency_s else math.inf
+            self.context.rows.append(FeatureRow(self.task.key, told.candidate.key, row, latency_s))
+
+    def _charge(self, stage: str, outcome: str, grant: Grant, count: int, *, device: bool = False) -> None:
+        context = self.context
+        device_s = grant.wall_s if device else 0.0
+        context.store.charge(
+            context.job_id, self.task.key, stage, outcome, grant.wall_s, grant.core_s, device_s, count=max(count, 1)
+        )
+
+    def state(self) -> TaskState:
+        """Return the task's standing for a report."""
+        workload = self.task.workload
+        return TaskState(
+            task_key=self.task.key,
+            workload_key=workload.key,
+            name=workload.name,
+            kind=workload.kind,
+            weight=self.task.weight,
+            tunable=self.task.tunable,
+            baseline_s=self.baseline_s,
+            best_s=self.best_s,
+            best_candidate=self.final.candidate.key if self.final else None,
+            measured=sum(self.outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
+            outcomes=dict(self.outcomes),
+        )
+
+
+def _failure(error: EngineError) -> Measurement:
+    """Return the outcome of a candidate whose worker did not answer."""
+    if isinstance(error, DeadlineError):
+        return Measurement(Outcome.TIMEOUT, detail=str(error))
+    if isinstance(error, CrashError):
+        return Measurement(Outcome.CRASHED, detail=str(error))
+    return Measurement(Outcome.RUN_FAILED, detail=str(error))
+
+
+def _discard(artifact: Artifact) -> None:
+    for path in (Path(artifact.path), Path(artifact.path).with_suffix(".json")):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""What runs inside importer, proposer, builder and trainer workers (the measurer's service is in the measure room)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tunery._errors import UsageError
+from tunery.dialects import Compiled, Proposer, Told, get_dialect
+from tunery.domain import Artifact, Candidate, Network, Target, Task
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRow:
+    """One candidate's features (float32, native byte order) with what was measured; `latency_s` is inf for a failure."""
+
+    task_key: str
+    candidate_key: str
+    features: bytes
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Candidates and their feature rows, in the same order."""
+
+    candidates: tuple[Candidate, ...]
+    features: tuple[bytes, ...]
+
+
+class Importer:
+    """Reads models, extracts tasks and compiles networks."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def target(self, spec: str, threads: int) -> tuple[Target, str]:
+        """Return the resolved target and the compiler's name and version."""
+        return self._dialect.resolve_target(spec, threads), self._dialect.compiler
+
+    def load(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+        """Prepare a model file; `fake:` sources belong to the fake dialect."""
+        if model.startswith("fake:"):
+            from tunery.dialects.fake import fake_network
+
+            return fake_network(model)
+        from tunery.frontends import prepare
+
+        return prepare(model, shapes, directory)
+
+    def extract(self, network: Network, target: Target) -> list[Task]:
+        """Return the network's tasks."""
+        return self._dialect.extract(network, target)
+
+    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+        """Build the network with the chosen candidates (by workload key)."""
+        return self._dialect.compile(network, target, chosen, output)
+
+
+class ProposerHost:
+    """Holds the searches of several tasks."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+        self._open: dict[str, tuple[Task, Proposer]] = {}
+
+    def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> tuple[bytes, ...]:
+        """Start or resume a task's search and return the feature rows of `history`."""
+        self._open[task.key] = (task, self._dialect.open(task, history, cost_model, seed))
+        return self._rows(task, [told.candidate for told in history])
+
+    def propose(self, task_key: str, n: int, told: Sequence[Told]) -> Proposal:
+        """Take in results, then propose up to `n` candidates."""
+        task, proposer = self._open[task_key]
+        if told:
+            proposer.tell(told)
+        candidates = tuple(proposer.propose(n))
+        return Proposal(candidates, self._rows(task, candidates))
+
+    def learn(self, cost_model: str) -> None:
+        """Hand a new cost model to every open search."""
+        for _, proposer in self._open.values():
+            proposer.learn(cost_model)
+
+    def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
+        if not candidates:
+            return ()
+        return tuple(np.asarray(row, np.float32).tobytes() for row in self._dialect.features(task, candidates))
+
+
+class Builder:
+    """Builds candidates into a directory."""
+
+    def __init__(self, dialect: str, directory: Path) -> None:
+        self._dialect = get_dialect(dialect)
+        self._directory = directory
+
+    def build(self, task: Task, candidate: Candidate) -> Artifact:
+        """Return the built candidate."""
+        return self._dialect.build(task, candidate, self._directory)
+
+    def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
+        """Return the task's reference and its baseline."""
+        return self._dialect.reference(task), self._dialect.baseline(task)
+
+
+class Trainer:
+    """Keeps the rows measured so far and trains the cost model on them."""
+
+    def __init__(self) -> None:
+        from tunery.costmodels import Dataset
+
+        self._dataset = Dataset()
+
+    def learn(self, rows: Sequence[FeatureRow]) -> str | None:
+        """Add rows, train, and return the model; None while there is too little to learn from."""
+        from tunery.costmodels import BoostedModel
+
+        for row in rows:
+            features = np.frombuffer(row.features, np.float32)
+            self._dataset.add(row.task_key, row.candidate_key, features, row.latency_s)
+        try:
+            return BoostedModel.fit(self._dataset).dumps()
+        except UsageError:
+            return None

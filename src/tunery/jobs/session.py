@@ -1,0 +1,220 @@
+"""What a user can do: tune, extract, compile, bench, query. Each opens what it needs and leaves nothing running."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery.delivery import Known, choose
+from tunery.domain import Budget, Choice, JobStatus, Network, Provenance, Target, Task
+from tunery.engines import PRELOAD_TVM, LocalEngine, Role
+from tunery.jobs._request import CompileReport, Progress, Request, TuneReport
+from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
+from tunery.jobs.runtime import Runtime, make_scratch
+from tunery.measure import Settings, this_device, usable_cores
+from tunery.store import Skipped, Store, open_store
+
+T = TypeVar("T")
+
+
+def cache_directory() -> Path:
+    """Return where prepared networks and scratch files live (`TUNERY_CACHE` overrides it)."""
+    chosen = os.environ.get("TUNERY_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "tunery")
+
+
+@contextmanager
+def _runtime(request: Request) -> Iterator[Runtime]:
+    import shutil
+
+    cache = cache_directory()
+    try:
+        scratch = make_scratch(cache)
+    except OSError as error:
+        raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
+    threads = request.threads or len(usable_cores())
+    if threads > len(usable_cores()):
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise UsageError(f"{threads} threads on {len(usable_cores())} usable cores; use at most {len(usable_cores())}")
+    try:
+        with LocalEngine(PRELOAD_TVM if request.dialect == "metaschedule" else None, scratch / "logs") as engine:
+            yield Runtime(engine, request.dialect, threads, scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def tune(
+    request: Request,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> TuneReport:
+    """Tune a model: measured and verified records go into the store; an unfinished equal job is resumed.
+
+    `on_progress` is called from this thread after every batch; setting `stop` ends the job cleanly and resumably.
+
+    Raises:
+        UsageError: the model, shapes, target, effort, or store are wrong.
+        WorkError: the model cannot be imported, or another process works on the same job.
+    """
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        return _run(_tune(runtime, store, request, on_progress, stop or threading.Event()))
+
+
+async def _tune(
+    runtime: Runtime, store: Store, request: Request, notify: Callable[[Progress], None], stop: threading.Event
+) -> TuneReport:
+    setup = "setup"
+    runtime.submit(setup)
+    notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
+    imported = await import_model(runtime, store, request, cache_directory(), setup)
+    runtime.end(setup)
+    plain = request_data(request, imported)
+    found = store.resumable(plain)
+    status = found or store.create_job(plain)
+    if not store.acquire_job(status.job_id):
+        raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
+    runtime.submit(status.job_id)
+    job = Job(runtime, store, request, store.job(status.job_id), imported, notify, stop)
+    done = await job.run()
+    runtime.end(status.job_id)
+    return _report(done, imported, resumed=found is not None, store=store)
+
+
+def request_data(request: Request, imported: Imported) -> dict[str, str | int | float | bool | None]:
+    """Return the request as plain data, as stored: what `jobs resume` needs to go on."""
+    return {
+        "model": request.model if request.model.startswith(("zoo:", "fake:")) else str(Path(request.model).resolve()),
+        "network": imported.network.digest,
+        "name": imported.network.name,
+        "shapes": json.dumps({name: list(shape) for name, shape in sorted(request.shapes.items())}),
+        "target": request.target,
+        "target_key": imported.target.key,
+        "dialect": request.dialect,
+        "threads": request.threads,
+        "effort": request.effort,
+        "budget_s": request.budget.seconds,
+        "budget_trials": request.budget.trials,
+        "seed": request.seed,
+    }
+
+
+def request_of(status: JobStatus, store: str) -> Request:
+    """Return the request a stored job was submitted with."""
+    data: Mapping[str, Any] = status.request
+    return Request(
+        model=data["model"],
+        shapes={name: tuple(shape) for name, shape in json.loads(data["shapes"]).items()},
+        target=data["target"],
+        dialect=data["dialect"],
+        threads=data["threads"],
+        budget=Budget(data["budget_s"], data["budget_trials"]),
+        effort=data["effort"],
+        store=store,
+        seed=data["seed"],
+    )
+
+
+def _report(status: JobStatus, imported: Imported, *, resumed: bool, store: Store) -> TuneReport:
+    before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
+    after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
+    complete = len(before) == len(after) == len(status.tasks)
+    return TuneReport(
+        job=status,
+        network=imported.network,
+        tasks=imported.tasks,
+        before_s=sum(before) if complete else None,
+        after_s=sum(after) if complete else None,
+        resumed=resumed,
+        store=store.place,
+    )
+
+
+def extract(request: Request) -> Imported:
+    """Return the model's network, target and tasks.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong.
+        WorkError: the model cannot be imported.
+    """
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        runtime.submit("extract")
+        return _run(import_model(runtime, store, request, cache_directory(), "extract"))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the store knows of a network: one choice per task, and what it holds but did not use, with reasons."""
+
+    network: Network
+    target: Target
+    tasks: tuple[Task, ...]
+    choices: tuple[Choice, ...]
+    skipped: tuple[tuple[str, Skipped], ...]
+
+
+def query(request: Request) -> Answer:
+    """Return the best verified records for a model on this device.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong.
+        NothingFoundError: no task of the model has a record that may be delivered; the message says why.
+    """
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        runtime.submit("query")
+        imported = _run(import_model(runtime, store, request, cache_directory(), "query"))
+        known = _choices(store, request, imported, runtime)
+        if not any(choice.candidate for choice in known.choices):
+            reasons = "; ".join(sorted({str(why) for _, why in known.skipped})) or "nothing was measured yet"
+            raise NothingFoundError(
+                f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
+                f"run `tunery tune {request.model}`"
+            )
+        return Answer(imported.network, imported.target, imported.tasks, known.choices, known.skipped)
+
+
+def _choices(store: Store, request: Request, imported: Imported, runtime: Runtime) -> Known:
+    provenance = Provenance(request.dialect, imported.compiler, this_device(runtime.cores).fingerprint, Settings().key)
+    return choose(store, imported.tasks, provenance)
+
+
+def compile_model(request: Request, output: Path) -> tuple[CompileReport, Network]:
+    """Build the model with the best verified records to one loadable file; what has none uses the compiler's default.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong, or `output` cannot be written.
+        WorkError: the model does not compile.
+    """
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        runtime.submit("compile")
+        return _run(_compile(runtime, store, request, output))
+
+
+async def _compile(runtime: Runtime, store: Store, request: Request, output: Path) -> tuple[CompileReport, Network]:
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no directory {output.parent}; create it, or choose another place with -o")
+    imported = await import_model(runtime, store, request, cache_directory(), "compile")
+    known = _choices(store, request, imported, runtime)
+    workloads = {task.key: task.workload for task in imported.tasks}
+    chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate}
+    async with runtime.stage("compile", "compile", Role.IMPORTER) as grant:
+        compiled = await runtime.call(
+            grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(),
+            deadline_s=IMPORT_DEADLINE_S,
+        )  # fmt: skip
+    rungs = {workloads[c.task_key].key: (workloads[c.task_key].name, c) for c in known.choices}
+    coverage = {
+        f"{rungs[key][0]}:{key[:8]}": (rungs[key][1].rung.value, used)
+        for key, used in compiled.coverage.items()
+        if key in rungs
+    }
+    return CompileReport(imported.network.name, str(output), output.stat().st_size, coverage), imported.network
