@@ -43,14 +43,16 @@ def test_the_order_holds_for_all_histories(entries: list[Entry]) -> None:
 
 
 @given(_entries, st.integers(0, 6))
-def test_pruning_keeps_the_answer_and_the_baselines(entries: list[Entry], keep: int) -> None:
+def test_pruning_keeps_the_answer_the_baselines_and_the_wrong_results(entries: list[Entry], keep: int) -> None:
     survivors = kept(entries, keep)
     left = [e for e in entries if e.row_id in survivors]
-    assert {e.row_id for e in entries if e.origin == "baseline"} <= survivors
-    searched = {e.candidate_key for e in left if e.origin != "baseline"}
-    bases = {e.candidate_key for e in entries if e.origin == "baseline"}
-    assert len(searched - bases) <= keep
+    must = {e.row_id for e in entries if e.origin == "baseline" or e.rejected}
+    assert must <= survivors
+    baselines = {e.candidate_key for e in entries if e.origin == "baseline"}
+    assert len({e.candidate_key for e in left if not e.rejected} - baselines) <= keep
     assert ranked(left)[:keep] == ranked(entries)[:keep]
+    assert kept(left, keep) == survivors  # pruning again removes nothing
+    assert {e.candidate_key for e in ranked(left)} <= {e.candidate_key for e in ranked(entries)}  # none comes back
 
 
 def test_ties_go_to_the_smaller_key() -> None:
@@ -66,3 +68,9 @@ def test_unverified_candidates_survive_only_where_verified_ones_leave_room() -> 
     entries = [entry(1, "slow", 3.0), entry(2, "quick-unchecked", 1.0, deliverable=False), entry(3, "slower", 4.0)]
     assert kept(entries, 2) == {1, 3}
     assert kept(entries, 3) == {1, 2, 3}
+
+
+def test_a_known_wrong_candidate_does_not_come_back_by_pruning() -> None:
+    entries = [entry(1, "wrong", 1.0), entry(2, "wrong", outcome="wrong-result", rejected=True), entry(3, "right", 2.0)]
+    assert kept(entries, 0) == {2}
+    assert kept(entries, 1) == {2, 3}

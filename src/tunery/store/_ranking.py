@@ -38,13 +38,15 @@ def ranked(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
 
 
 def kept(entries: Sequence[Entry], keep: int) -> set[int]:
-    """Return the row ids that survive pruning: all records of the `keep` best candidates, and every baseline's.
+    """Return the row ids that survive pruning: all records of the `keep` best candidates and of the baselines.
 
-    Verified candidates come first; unverified ones fill what is left.
+    Verified candidates come first; unverified ones fill what is left. Wrong results survive too, or a candidate that is
+    known to be wrong could come back and win.
     """
     order = [entry.candidate_key for entry in (*ranked(entries), *ranked(entries, verified=False))]
     chosen = set(list(dict.fromkeys(order))[:keep])
-    return {e.row_id for e in entries if e.candidate_key in chosen or e.origin == Origin.BASELINE}
+    chosen |= {entry.candidate_key for entry in entries if entry.origin == Origin.BASELINE}
+    return {entry.row_id for entry in entries if entry.rejected or entry.candidate_key in chosen}
 
 
 def _by_candidate(entries: Iterable[Entry]) -> dict[str, list[Entry]]:

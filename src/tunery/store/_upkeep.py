@@ -55,7 +55,7 @@ class Upkeep(Database):
             )
 
     def prune(self, task_key: str | None = None, *, keep: int) -> int:
-        """Delete all but the `keep` fastest candidates' records and the baselines, and return how many went.
+        """Delete all but the `keep` fastest candidates' records, the baselines and wrong results; return how many went.
 
         Candidates are ranked per task and provenance as `best` does, unverified ones behind verified ones. What is
         forgotten may be proposed and paid for again.
