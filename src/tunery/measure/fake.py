@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from tunery.dialects import Array, Kernel
 from tunery.measure.load import Limits, Load, Mark, Watch, judge
+from tunery.measure.verification import is_float
 
 Factors = npt.NDArray[np.float64]
 NoiseScript = Callable[[np.random.Generator, int], Factors]
@@ -144,10 +145,10 @@ class FakeKernel(Kernel):
         self._inputs = [array.copy() for array in inputs]
 
     def poison(self) -> None:
-        """Fill the outputs with NaN or the smallest integer."""
+        """Fill the outputs with NaN, the smallest integer or False."""
         self._fresh = True
         for array in self._outputs:
-            array[...] = np.nan if np.issubdtype(array.dtype, np.floating) else np.iinfo(array.dtype.name).min
+            array[...] = _poison(array.dtype)
 
     def run(self) -> None:
         """Execute once."""
@@ -176,3 +177,9 @@ class FakeKernel(Kernel):
         self.executions += calls
         factor = float(self._noise(self._machine.generator, 1)[0])
         return self._machine.pass_time(self._latency_s * calls * factor * warm)
+
+
+def _poison(dtype: np.dtype[np.generic]) -> float | int | bool:
+    if is_float(dtype):
+        return float("nan")
+    return False if dtype == np.bool_ else int(np.iinfo(dtype.name).min)

@@ -59,7 +59,7 @@ class References:
         if path is None or not path.exists():
             return None
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 # bytes, since .npy knows no bfloat16
                 return [
                     stored[f"output{i}"].view(numpy_dtype(spec.dtype)).reshape(spec.shape)

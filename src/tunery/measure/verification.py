@@ -80,7 +80,7 @@ def merge(verdicts: Sequence[Verification]) -> Verification:
 
 def is_float(dtype: np.dtype[np.generic]) -> bool:
     """Whether the dtype is a float, NumPy's or one of ml_dtypes."""
-    return bool(np.issubdtype(dtype, np.floating)) or hasattr(ml_dtypes, dtype.name)
+    return bool(np.issubdtype(dtype, np.floating)) or (hasattr(ml_dtypes, dtype.name) and "int" not in dtype.name)
 
 
 def tolerance(dtype: np.dtype[np.generic], length: float) -> float:

@@ -1,0 +1,207 @@
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from tunery.domain import Candidate, Measurement, Mode, Outcome, Task, Verification
+from tunery.measure import Rule, Settings, winner
+from tunery.measure.fake import bimodal, gaussian
+
+BenchMaker = Callable[..., Any]
+
+
+def test_a_good_candidate_is_verified_and_sampled(bench: BenchMaker) -> None:
+    result = bench().race(noise=gaussian(0.02), first=5.0)
+    assert result.outcome is Outcome.OK
+    assert result.mode is Mode.RACE
+    assert 6 <= len(result.samples_s) <= 10
+    assert result.latency_s == pytest.approx(1e-3, rel=0.02)  # the slow first run does not count
+    assert result.verification.passed
+    assert result.verification.inputs == 1
+    assert not result.verification.deliverable
+    assert result.measure_s >= sum(result.samples_s)
+    assert result.context["affinity_held"]
+    assert result.context["contaminated"] is False
+
+
+def test_losers_cost_one_or_two_runs(bench: BenchMaker) -> None:
+    machine = bench()
+    slower = machine.race(incumbent_s=1e-3, latency_s=1.6e-3, noise=gaussian(0.02))
+    assert slower.outcome is Outcome.ABANDONED
+    assert len(slower.samples_s) == 1
+    far_slower = machine.race(incumbent_s=1e-3, latency_s=20e-3)
+    assert far_slower.outcome is Outcome.ABANDONED
+    assert machine.dialect.kernels["c"].executions == 1
+    assert "warm-up-only" in far_slower.context["flags"]
+
+
+def test_a_cold_first_run_of_a_short_kernel_is_no_evidence(bench: BenchMaker) -> None:
+    assert bench().race(incumbent_s=1.1e-4, latency_s=1e-4, first=15.0).outcome is Outcome.OK
+
+
+def test_the_incumbent_must_be_a_time_to_count(bench: BenchMaker) -> None:
+    assert bench().race(incumbent_s=0.0).outcome is Outcome.OK
+    assert bench().race(incumbent_s=float("nan")).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        lambda inputs: [inputs[0] * 2.01],
+        lambda inputs: [None],
+        lambda inputs: [np.zeros_like(inputs[0])],
+        lambda inputs: [np.full_like(inputs[0], np.nan)],
+        lambda inputs: [(inputs[0] * 2).astype(np.float64)],
+        lambda inputs: [(inputs[0] * 2).T],
+    ],
+    ids=["wrong", "writes nothing", "constant", "nan", "dtype", "shape"],
+)
+def test_a_wrong_kernel_is_an_outcome_and_is_not_timed(bench: BenchMaker, compute: Any) -> None:
+    result = bench().race(compute=compute, latency_s=1e-6)
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert result.samples_s == ()
+    assert result.detail
+    assert not result.verification.passed
+
+
+def test_whatever_a_kernel_raises_is_an_outcome(bench: BenchMaker) -> None:
+    machine = bench()
+    result = machine.race(error=RuntimeError("illegal access"))
+    assert result.outcome is Outcome.RUN_FAILED
+    assert "illegal access" in result.detail
+    machine.dialect.scripts["c"] = OSError("no such file")
+    assert machine.race(error=OSError("no such file")).outcome is Outcome.RUN_FAILED
+    assert machine.race().outcome is Outcome.OK  # and the next measurement is clean
+
+
+@pytest.mark.parametrize("times", [[0.0] * 99, [float("nan")], [1e-3, float("inf")], [1e-3, 0.0]])
+def test_impossible_times_never_become_samples(bench: BenchMaker, times: list[float]) -> None:
+    result = bench().race(times=times)
+    assert result.outcome is Outcome.RUN_FAILED
+    assert result.samples_s == ()
+    assert "clock" in result.detail
+
+
+def test_a_failing_reference_is_named(bench: BenchMaker) -> None:
+    machine = bench()
+    machine.dialect.scripts["reference"] = RuntimeError("boom")
+    result = machine.race()
+    assert result.outcome is Outcome.RUN_FAILED
+    assert result.detail.startswith("the reference failed")
+
+
+def test_a_restarted_worker_does_not_pay_for_the_reference_again(bench: BenchMaker, tmp_path: Path) -> None:
+    first, second = bench(cache_dir=str(tmp_path)), bench(cache_dir=str(tmp_path))
+    first.race()
+    first.race()
+    second.race()
+    assert first.dialect.loaded == ["reference", "c", "c"]
+    assert second.dialect.loaded == ["c"]
+
+
+def test_the_machine_s_noise_is_learned(bench: BenchMaker) -> None:
+    machine = bench()
+    for _ in range(30):
+        last = machine.race(noise=bimodal(0.4, 0.5))
+    assert last.context["noise"] > 3 * Rule().noise
+
+
+def test_load_is_marked_and_repeated_and_a_constant_one_is_confessed(bench: BenchMaker) -> None:
+    spell = bench(interference=[(0.103, 0.106, 3.0)]).race(noise=gaussian(0.05))
+    assert spell.context["contaminated_s"]
+    assert spell.context["contaminated"] is False
+    assert max(spell.samples_s) < 1.5e-3
+    constant = bench(interference=[(0.0, 1e9, 1.5)]).race(noise=gaussian(0.05))
+    assert constant.outcome is Outcome.OK
+    assert constant.context["contaminated"] is True
+
+
+def test_results_cross_the_border_as_json(bench: BenchMaker) -> None:
+    machine = bench()
+    adapter = TypeAdapter(Measurement)
+    finals = machine.finals(a={}, b={"compute": lambda inputs: [inputs[0]]}, rounds=3)
+    for result in (machine.race(), machine.race(compute=lambda inputs: [inputs[0] * np.nan]), *finals):
+        assert adapter.validate_json(adapter.dump_json(result)) == result
+    task = machine.task
+    assert TypeAdapter(Task).validate_json(TypeAdapter(Task).dump_json(task)).key == task.key
+
+
+def test_finals_verify_fully_and_interleave(bench: BenchMaker) -> None:
+    machine = bench()
+    results = machine.finals(rounds=12, a={"noise": gaussian(0.01)}, b={"noise": gaussian(0.01), "latency_s": 1.1e-3})
+    assert [result.outcome for result in results] == [Outcome.OK, Outcome.OK]
+    assert all(result.mode is Mode.FINAL and result.verification.deliverable for result in results)
+    assert all(len(result.samples_s) == 12 for result in results)
+    assert results[0].latency_s < results[1].latency_s
+    assert results[0].verification.inputs == Verification.FULL
+    assert all(result.context["isolated"] for result in results)
+
+
+def test_drift_hits_all_finalists_alike(bench: BenchMaker) -> None:
+    machine = bench(interference=[(start, start + 0.05, 1.015) for start in np.arange(0.2, 5, 0.1).tolist()])
+    results = machine.finals(rounds=40, a={"latency_s": 2e-3}, b={"latency_s": 1.97e-3})
+    assert results[1].latency_s < results[0].latency_s
+    assert winner([Candidate("a", "t", ""), Candidate("b", "t", "")], results) is not None
+
+
+def test_one_bad_finalist_does_not_stop_the_others(bench: BenchMaker) -> None:
+    results = bench().finals(
+        rounds=5,
+        good={},
+        wrong={"compute": lambda inputs: [inputs[0]]},
+        crashing={"error": RuntimeError("boom")},
+        late={"times": [1e-3, 1e-3, 1e-3, 1e-3, float("nan")]},
+    )
+    expected = [Outcome.OK, Outcome.WRONG_RESULT, Outcome.RUN_FAILED, Outcome.RUN_FAILED]
+    assert [result.outcome for result in results] == expected
+    assert [len(result.samples_s) for result in results] == [5, 0, 0, 0]
+
+
+def test_a_kernel_right_on_the_first_input_only_is_wrong_in_the_finals(bench: BenchMaker) -> None:
+    answers: list[Any] = []
+
+    def remembers(inputs: Any) -> Any:
+        answers.append(inputs[0] * 2)
+        return [answers[0]]
+
+    (result,) = bench().finals(rounds=3, a={"compute": remembers})
+    assert result.outcome is Outcome.WRONG_RESULT
+    assert result.verification.inputs == Verification.FULL
+
+
+def test_a_contaminated_round_is_repeated_as_a_whole(bench: BenchMaker) -> None:
+    machine = bench(interference=[(0.33, 0.335, 4.0)])
+    fast, slow = machine.finals(rounds=12, a={"noise": gaussian(0.01)}, b={"noise": gaussian(0.01), "latency_s": 2e-3})
+    assert fast.context["repeated_rounds"] >= 1
+    assert len(fast.context["contaminated_s"]) == len(slow.context["contaminated_s"]) == fast.context["repeated_rounds"]
+    assert len(fast.samples_s) == len(slow.samples_s) == 12
+    assert fast.context["contaminated"] is False
+
+
+def test_finals_on_a_constantly_loaded_machine_end_and_say_so(bench: BenchMaker) -> None:
+    (result,) = bench(interference=[(0.0, 1e9, 2.0)]).finals(rounds=6, a={})
+    assert result.outcome is Outcome.OK
+    assert len(result.samples_s) == 6
+    assert result.context["contaminated"] is True
+
+
+def test_a_very_slow_baseline_takes_few_samples(bench: BenchMaker) -> None:
+    fast, slow = bench().finals(rounds=20, fast={}, slow={"latency_s": 1.0})
+    assert len(fast.samples_s) == 20
+    assert len(slow.samples_s) == Settings().final_least
+
+
+def test_the_settings_key_names_every_setting() -> None:
+    base = Settings()
+    changed = [
+        replace(base, retries=6),
+        replace(base, least_sample_s=1e-3),
+        replace(base, rule=Rule(error=0.02)),
+        replace(base, seed=1),
+    ]
+    assert len({settings.key for settings in (base, *changed)}) == 5
+    assert Settings().key == base.key
