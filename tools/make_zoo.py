@@ -78,7 +78,7 @@ def fill_rule(tensor: onnx.TensorProto, uses: list[tuple[onnx.NodeProto, int]]) 
         if rule:
             return rule
     values = numpy_helper.to_array(tensor)
-    bias = len(shape) == 1 and shape[0] >= 64 and float(values.std()) > 0
+    bias = max(shape) == math.prod(shape) >= 64 and float(values.std()) > 0
     if math.prod(shape) <= KEPT_ELEMENTS and not bias:
         return None
     middle, spread = float(values.mean()), max(float(values.std()), 1e-3) * math.sqrt(3)

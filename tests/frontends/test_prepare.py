@@ -1,5 +1,7 @@
 """The normal form: static, simplified, stable in name, and equal in value to the original."""
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -107,3 +109,13 @@ def test_parameters_in_constant_nodes_count(tmp_path: Path) -> None:
     nodes = [helper.make_node("Constant", [], ["c"], value=value), helper.make_node("Add", ["x", "c"], ["y"])]
     network = frontends.prepare(save(model(nodes, {"x": (8,)}, {"y": (8,)}), tmp_path / "n.onnx"), {}, tmp_path)
     assert network.parameters == 8
+
+
+def test_what_killed_workers_left_is_removed_and_what_runs_is_not(tmp_path: Path) -> None:
+    for name, age in ((".scratch-old", 200_000), (".scratch-new", 0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "optimised.onnx").write_bytes(b"x")
+        os.utime(tmp_path / name, (time.time() - age,) * 2)
+    frontends.prepare(save(conv_net((1, 3, 8, 8)), tmp_path / "n.onnx"), {}, tmp_path)
+    assert not (tmp_path / ".scratch-old").exists()
+    assert (tmp_path / ".scratch-new").exists()

@@ -42,10 +42,25 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
         model = onnx.load_model_from_string(data)
     except Exception:  # noqa: BLE001 - protobuf's DecodeError, whose package has no types
         raise ModelError(f"{name!r} is not an ONNX model, or a truncated one; export or download it again") from None
+    if not _readable(model):
+        raise ModelError(f"{name!r} is corrupt: it holds names that are not text; export or download it again")
     _check_versions(model, name)
     if not model.graph.node or not model.graph.output:
         raise ModelError(f"{name!r} holds no computation; check that the export wrote its graph and outputs")
     return model
+
+
+def _readable(model: onnx.ModelProto) -> bool:
+    """Tell whether all names are text: protobuf hands broken ones out as bytes, which no library expects."""
+    names: list[object] = [entry.domain for entry in model.opset_import]
+    for graph in graphs(model.graph):
+        for value in (*graph.input, *graph.output):
+            names += [value.name, *(dim.dim_param for dim in value.type.tensor_type.shape.dim)]
+        names += [tensor.name for tensor in graph.initializer]
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [attribute.name for attribute in node.attribute]
+    return all(isinstance(name, str) for name in names)
 
 
 def _bytes(path: Path) -> bytes:

