@@ -93,6 +93,7 @@ class LocalEngine(Engine):
     @override
     def close(self) -> None:
         self._end()
+        self._loop.close()  # where another thread, or a callback, has begun it: wait for the end
 
     def _record(self, worker: str) -> Worker:
         if worker not in self._workers:

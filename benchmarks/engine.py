@@ -1,0 +1,67 @@
+"""What an engine's border costs: round trips, payloads, fresh workers.
+
+Run: python benchmarks/engine.py [--tvm]
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+from tunery.engines import PRELOAD_TVM, Engine, InlineEngine, LocalEngine, Role, WorkerSpec
+
+PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
+
+
+def spread_ms(action: Callable[[], object], times: int) -> dict[str, float]:
+    """Return median and deciles of an action's wall time, in milliseconds."""
+    samples = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        samples.append((time.perf_counter() - began) * 1e3)
+    cuts = statistics.quantiles(samples, n=10)
+    return {"median": round(statistics.median(samples), 3), "p10": round(cuts[0], 3), "p90": round(cuts[-1], 3)}
+
+
+def measure(engine: Engine) -> dict[str, dict[str, float]]:
+    """Return every figure of one engine."""
+    began = time.perf_counter()
+    worker = engine.start(PROBE)
+    engine.call(worker, "count", deadline_s=60).result()
+    first_ms = round((time.perf_counter() - began) * 1e3, 1)
+
+    def ask(method: str, *args: object) -> object:
+        return engine.call(worker, method, *args, deadline_s=60).result()
+
+    def stream() -> None:
+        for future in [engine.call(worker, "count", deadline_s=60) for _ in range(100)]:
+            future.result()
+
+    def renew() -> None:
+        engine.kill(worker)
+        ask("count")
+
+    queued = spread_ms(stream, 20)
+    return {
+        "first worker, ms": {"once": first_ms},
+        "round trip, ms": spread_ms(lambda: ask("count"), 1000),
+        "round trip with 50 KB each way, ms": spread_ms(lambda data=bytes(50_000): ask("echo_bytes", data), 300),
+        "round trip with 5 MB each way, ms": spread_ms(lambda data=bytes(5_000_000): ask("echo_bytes", data), 10),
+        "one of 100 queued calls, ms": {name: round(value / 100, 3) for name, value in queued.items()},
+        "kill and a fresh worker's first answer, ms": spread_ms(renew, 30),
+    }
+
+
+def main() -> None:
+    """Print the figures of both engines as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tvm", action="store_true", help="preload TVM, as tuning does")
+    preload = PRELOAD_TVM if parser.parse_args().tvm else None
+    with LocalEngine(preload=preload) as local, InlineEngine() as inline:
+        print(json.dumps({"local": measure(local), "inline": measure(inline), "preload": preload}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
