@@ -152,7 +152,7 @@ def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
 def entries(connection: Connection, task_key: str, provenance: Provenance) -> list[Entry]:
     """Return what ranking needs of all records of a task under these conditions, oldest first."""
     query = sa.select(*_entry_columns).where(_records.c.task_key == task_key, holds(provenance)).order_by(_records.c.id)
-    return [Entry(**row) for row in connection.execute(query).mappings()]
+    return [Entry(*row) for row in connection.execute(query)]
 
 
 def insert_tasks(connection: Connection, tasks: Iterable[Task]) -> None:
