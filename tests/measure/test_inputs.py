@@ -30,6 +30,12 @@ def test_floats_are_spread_over_both_signs(dtype: str) -> None:
     assert abs(wide.mean()) < 0.1
 
 
+def test_positive_floats_can_be_asked_for() -> None:
+    (values,) = make_inputs([TensorSpec("x", (1000,), "float32")], 0, positive=True)
+    assert 0 <= values.min() < 0.1
+    assert 0.9 < values.max() < 1
+
+
 def test_another_seed_and_another_position_give_other_values() -> None:
     specs = [TensorSpec("a", (64,), "float32"), TensorSpec("b", (64,), "float32")]
     first, second = make_inputs(specs, 0)

@@ -61,6 +61,24 @@ def test_what_changes_the_outputs_changes_the_file(bench: Callable[..., Any], tm
     assert len(list(tmp_path.iterdir())) == 4
 
 
+def test_a_task_that_makes_nan_of_negative_numbers_gets_positive_ones(
+    bench: Callable[..., Any], tmp_path: Path, task: Task
+) -> None:
+    first, second = bench().dialect, bench().dialect
+
+    def square_root(inputs: Any) -> Any:
+        with np.errstate(invalid="ignore"):
+            return [np.sqrt(inputs[0])]
+
+    first.scripts["reference"] = {"compute": square_root}
+    inputs, expected = References(first, tmp_path).get(task, REFERENCE, 0)
+    assert inputs[0].min() >= 0
+    assert np.isfinite(expected[0].values).all()
+    again, _ = References(second, tmp_path).get(task, REFERENCE, 0)
+    assert second.loaded == []
+    np.testing.assert_array_equal(again[0], inputs[0])
+
+
 def test_a_directory_that_cannot_be_written_costs_only_the_cache(
     bench: Callable[..., Any], tmp_path: Path, task: Task
 ) -> None:

@@ -105,6 +105,11 @@ def test_one_huge_element_does_not_hide_the_others() -> None:
     assert judge(reference, reference.copy()).passed
 
 
+def test_a_reference_that_is_nowhere_finite_verifies_nothing() -> None:
+    nowhere = np.full((32, 32), np.nan, np.float32)
+    assert not judge(nowhere, nowhere.copy()).passed
+
+
 def test_zeros_and_empty_outputs_compare() -> None:
     zeros = np.zeros((32, 32), np.float32)
     assert judge(zeros, zeros.copy()).passed

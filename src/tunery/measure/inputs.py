@@ -27,17 +27,18 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     return np.dtype(name if low_precision is None else low_precision)
 
 
-def make_inputs(specs: Sequence[TensorSpec], seed: int) -> list[Array]:
+def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = False) -> list[Array]:
     """Return one array per spec, the same in every process for the same seed.
 
-    Floats are uniform in [-1, 1), booleans 0 or 1, 8- and 16-bit integers (quantised data) small numbers. Wider
-    integers may be indices of a gather, take or embedding along an axis we cannot see, so they are at least 0 and less
-    than every dimension of all arguments that are not such integers themselves.
+    Floats are uniform in [-1, 1), or in [0, 1) where `positive` ones are asked for (a square root of variances gives
+    NaN otherwise). Booleans are 0 or 1, 8- and 16-bit integers (quantised data) small numbers. Wider integers may be
+    indices of a gather, take or embedding along an axis we cannot see, so they are at least 0 and less than every
+    dimension of all arguments that are not such integers themselves.
     """
     arrays = []
     for position, spec in enumerate(specs):
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position])))
-        arrays.append(_fill(spec, index_bound(specs, position), generator))
+        arrays.append(_fill(spec, index_bound(specs, position), generator, positive))
     return arrays
 
 
@@ -48,7 +49,7 @@ def index_bound(specs: Sequence[TensorSpec], position: int) -> int:
     return max(1, min((size for spec in indexed for size in spec.shape), default=_LONE_INDEX_BOUND))
 
 
-def _fill(spec: TensorSpec, bound: int, generator: np.random.Generator) -> Array:
+def _fill(spec: TensorSpec, bound: int, generator: np.random.Generator, positive: bool) -> Array:
     dtype = numpy_dtype(spec.dtype)
     if dtype == np.bool_:
         return generator.integers(0, 2, spec.shape, dtype=np.uint8).astype(np.bool_)
@@ -58,5 +59,5 @@ def _fill(spec: TensorSpec, bound: int, generator: np.random.Generator) -> Array
         low = 0 if np.issubdtype(dtype, np.unsignedinteger) else -_DATA_BOUND
         return generator.integers(low, _DATA_BOUND, spec.shape, dtype=np.int16).astype(dtype)
     wide = np.float64 if dtype == np.float64 else np.float32
-    values: npt.NDArray[np.floating] = generator.random(spec.shape, dtype=wide) * wide(2) - wide(1)
-    return values.astype(dtype)
+    values: npt.NDArray[np.floating] = generator.random(spec.shape, dtype=wide)
+    return (values if positive else values * wide(2) - wide(1)).astype(dtype)

@@ -11,7 +11,8 @@ covers what no reduction explains (another exp, a fused multiply-add): 1e-5 for 
 the output's typical magnitude, its RMS or 8 times the median of its non-zero elements, whichever is less, so one huge
 element (an attention mask) does not hide all others. A missing term of K shifts an element by about scale/sqrt(K), far
 over the limit. Where r is NaN, x must not be finite; where r is infinite, x must equal it; where r is finite, x must be
-finite. An output that is constant where the reference's is not is wrong, whatever the tolerance says.
+finite, and at least one must be. An output that is constant where the reference's is not is wrong, whatever the
+tolerance says.
 """
 
 from collections.abc import Sequence
@@ -44,6 +45,7 @@ class Expected:
     values: Array
     limit: npt.NDArray[np.float32] | None
     constant: bool
+    finite: float = 1.0
 
 
 def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
@@ -53,7 +55,7 @@ def expect(workload: Workload, outputs: Sequence[Array]) -> list[Expected]:
     for spec, values in zip(workload.output_specs, outputs, strict=True):
         floating = is_float(values.dtype)
         limit = _limit(values, tolerance(values.dtype, length)) if floating else None
-        prepared.append(Expected(spec.name, values, limit, _constant(values)))
+        prepared.append(Expected(spec.name, values, limit, _constant(values), finite_share(values)))
     return prepared
 
 
@@ -96,6 +98,11 @@ def reduction_length(workload: Workload) -> float:
     return max(1.0, workload.flop / (2 * written), largest / written)
 
 
+def finite_share(values: Array) -> float:
+    """Return which share of the elements is finite; 1.0 for integers."""
+    return float(np.mean(np.isfinite(values))) if values.size and is_float(values.dtype) else 1.0
+
+
 def _limit(reference: Array, share: float) -> npt.NDArray[np.float32]:
     """Return the largest allowed deviation of each element."""
     magnitude = np.abs(reference.astype(np.float64))
@@ -117,8 +124,8 @@ def _deviation(reference: Expected, values: Array) -> tuple[float, str]:
         return MAX_ERROR, f"shape {values.shape} instead of {reference.values.shape}"
     if values.dtype != reference.values.dtype:
         return MAX_ERROR, f"dtype {values.dtype} instead of {reference.values.dtype}"
-    if not values.size:
-        return 0.0, ""
+    if not reference.finite:
+        return MAX_ERROR, "the reference itself is nowhere finite, so nothing can be compared"
     if not reference.constant and values.size >= _CONSTANT_FROM and _constant(values):
         return MAX_ERROR, "constant, and the reference is not"
     if reference.limit is None:
@@ -134,7 +141,7 @@ def _float_deviation(reference: Array, values: Array, limit: npt.NDArray[np.floa
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         share = np.abs(left - right)
         share /= limit
-    worst = float(share.max())
+    worst = float(share.max(initial=0.0))
     if not np.isfinite(worst):
         finite = np.isfinite(right)
         bad = np.isfinite(left) != finite
