@@ -30,6 +30,14 @@ def test_floats_are_spread_over_both_signs(dtype: str) -> None:
     assert abs(wide.mean()) < 0.1
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "int8", "bfloat16"])
+def test_a_scalar_is_an_array_without_dimensions(dtype: str) -> None:
+    (value,) = make_inputs([TensorSpec("x", (), dtype)], 0)
+    assert isinstance(value, np.ndarray)
+    assert value.shape == ()
+    assert value.dtype == numpy_dtype(dtype)
+
+
 def test_positive_floats_can_be_asked_for() -> None:
     (values,) = make_inputs([TensorSpec("x", (1000,), "float32")], 0, positive=True)
     assert 0 <= values.min() < 0.1

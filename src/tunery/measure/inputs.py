@@ -38,7 +38,7 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int, *, positive: bool = Fals
     arrays = []
     for position, spec in enumerate(specs):
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([VERSION, seed, position])))
-        arrays.append(_fill(spec, index_bound(specs, position), generator, positive))
+        arrays.append(np.asarray(_fill(spec, index_bound(specs, position), generator, positive)))  # 0-d ones too
     return arrays
 
 
