@@ -9,7 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from frontend_models import conv_net, model, save
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tunery import frontends
 from tunery._errors import ModelError
@@ -119,3 +119,35 @@ def test_what_killed_workers_left_is_removed_and_what_runs_is_not(tmp_path: Path
     frontends.prepare(save(conv_net((1, 3, 8, 8)), tmp_path / "n.onnx"), {}, tmp_path)
     assert not (tmp_path / ".scratch-old").exists()
     assert (tmp_path / ".scratch-new").exists()
+
+
+def half_precision(proto: onnx.ModelProto) -> onnx.ModelProto:
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype("float16"), tensor.name))
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return proto
+
+
+def test_half_precision_stays_half_precision_and_is_folded_all_the_same(tmp_path: Path) -> None:
+    original = save(half_precision(conv_net()), tmp_path / "half.onnx")
+    network = frontends.prepare(original, {"x": (1, 3, 8, 8)}, tmp_path)
+    prepared = onnx.load(network.path)
+    assert [node.op_type for node in prepared.graph.node] == ["Conv", "Relu", "Reshape", "Identity"]
+    kinds = {tensor.name: tensor.data_type for tensor in prepared.graph.initializer}
+    assert kinds == {"w": TensorProto.FLOAT16, "b": TensorProto.FLOAT16, "target": TensorProto.INT64}
+    assert network.inputs[0].dtype == network.outputs[0].dtype == "float16"
+    x = np.random.default_rng(1).standard_normal((1, 3, 8, 8)).astype("float16")
+    np.testing.assert_array_equal(run(network.path, {"x": x})[0], run(original, {"x": x})[0])
+
+
+def test_operators_of_the_optimiser_itself_are_not_let_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+        spoilt = onnx.ModelProto.FromString(proto.SerializeToString())
+        spoilt.graph.node[0].domain = "com.microsoft"
+        return spoilt
+
+    monkeypatch.setattr("tunery.frontends._simplify._optimise", spoil)
+    network = frontends.prepare(save(conv_net((1, 3, 8, 8)), tmp_path / "n.onnx"), {}, tmp_path)
+    assert {node.domain for node in onnx.load(network.path).graph.node} == {""}

@@ -11,10 +11,12 @@ import onnx
 import onnxruntime
 
 from tunery._errors import ModelError
+from tunery.frontends._fold import fold
 from tunery.frontends._onnx_file import graphs
 
 _STANDARD = frozenset({"", "ai.onnx"})
 _SILENT = 4
+_WIDENED = "InsertedPrecisionFreeCast_"
 _MAX_BYTES = 2**31 - 1
 _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
@@ -47,12 +49,17 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> onnx.ModelProto:
             "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
         )
     optimised = _optimise(model, scratch / "optimised.onnx")
-    # The optimiser may replace operators by its own; then the model as it was is what a compiler can read.
-    result = optimised if _domains(optimised) <= _domains(model) else model
+    result = fold(model) if _spoilt(optimised, model) else optimised
     _tidy(result)
     inferred = onnx.shape_inference.infer_shapes(result, data_prop=True)
     _check_outputs(inferred)
     return inferred
+
+
+def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
+    """Tell whether the optimiser put in operators of its own, or computes half precision in single."""
+    widened = any(name.startswith(_WIDENED) for node in optimised.graph.node for name in node.output)
+    return widened or not _domains(optimised) <= _domains(model)
 
 
 def _optimise(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
