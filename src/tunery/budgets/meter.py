@@ -29,7 +29,7 @@ def plan(budget: Budget, effort: str, tunable: int) -> Plan:
     trials = budget.trials
     if budget.seconds is None and budget.trials is None:
         trials = EFFORTS[effort] * max(tunable, 1)
-    batch = 16
+    batch = 32
     if trials is not None:
         batch = max(1, min(batch, trials // (2 * max(tunable, 1)) or 1))
     return Plan(budget.seconds, trials, batch)

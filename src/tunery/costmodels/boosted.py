@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
@@ -91,8 +92,10 @@ class BoostedModel(CostModel):
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
+    @override
     def predict(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         return np.asarray(self._booster.predict(features, num_threads=1), dtype=np.float64)
 
+    @override
     def dumps(self) -> str:
         return json.dumps({"family": "boosted", "booster": self._booster.model_to_string()})

@@ -17,7 +17,8 @@ class Known:
 
 def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known:
     """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
-    choices, skipped = [], []
+    choices: list[Choice] = []
+    skipped: list[tuple[str, Skipped]] = []
     for task in tasks:
         ranked = store.best(task.key, provenance, limit=None)
         baseline = next((r for r in ranked if r.candidate.origin is Origin.BASELINE), None)

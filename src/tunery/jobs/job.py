@@ -45,7 +45,7 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         try:
             target, compiler = await runtime.call(
-                grant.worker, "target", request.target, request.threads, deadline_s=IMPORT_DEADLINE_S
+                grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S
             )
             network = await runtime.call(
                 grant.worker, "load", request.model, request.shapes, cache / "networks", deadline_s=IMPORT_DEADLINE_S
@@ -66,7 +66,7 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
 class Job:
     """Tunes one imported model within its budget."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
         runtime: Runtime,
         store: Store,
@@ -156,7 +156,9 @@ class Job:
                     if standing is None:
                         break
                     search = by_key[standing.task_key]
-                    size = min(size, self._limits.batch) if search.task.tunable else 1
+                    # The first batch has no model to choose by: half of one tells as much.
+                    size = min(size, self._limits.batch if standing.batches else max(self._limits.batch // 2, 1))
+                    size = size if search.task.tunable else 1
                     self._meter_in_flight(size)
                     running.add(asyncio.create_task(self._one_batch(search, size)))
                 if not running:
@@ -252,7 +254,7 @@ class Job:
                 self._limits.trials,
                 weighted(self.searches, "best_s"),
                 weighted(self.searches, "baseline_s"),
-            )  # fmt: skip
+            )
         )
 
     def _snapshot(self, state: JobState, message: str) -> JobStatus:

@@ -56,8 +56,9 @@ class Runtime:
     ) -> None:
         self.engine = engine
         self.scratch = scratch
+        self.threads = threads
         self.cores = tuple(sorted(os.sched_getaffinity(0)))
-        self._measure_cores = self.cores[: max(1, threads)]
+        self.measure_cores = self.cores[: max(1, threads)]
         self._pools = self._start_workers(dialect, threads)
         self._scheduler = Scheduler(
             {
@@ -101,9 +102,9 @@ class Runtime:
             Role.MEASURER: pool(
                 Role.MEASURER,
                 1,
-                "tunery.measure.service:Measurer",
-                {"dialect": dialect, "cores": self._measure_cores, "cache_dir": str(references)},
-                cores=self._measure_cores,
+                f"{here}:MeasurerHost",
+                {"dialect": dialect, "cores": self.measure_cores, "cache_dir": str(references)},
+                cores=self.measure_cores,
                 threads=threads,
                 memory_bytes=16 << 30,
             ),
@@ -139,7 +140,7 @@ class Runtime:
             WorkError: the stage needs what this machine does not have.
         """
         stage_id = f"{kind}-{next(self._ids)}"
-        cores = len(self._measure_cores) if role is Role.MEASURER else 1
+        cores = len(self.measure_cores) if role is Role.MEASURER else 1
         ready = asyncio.get_running_loop().create_future()
         self._waiting[stage_id] = ready
         request = StageRequest(
@@ -178,9 +179,9 @@ class Runtime:
     def _place(self, worker: str, role: Role) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
         if role is Role.MEASURER:
-            self._pinned[worker] = self._measure_cores
+            self._pinned[worker] = self.measure_cores
             for other, cores in list(self._pinned.items()):
-                if other != worker and set(cores) & set(self._measure_cores):
+                if other != worker and set(cores) & set(self.measure_cores):
                     self._pin(other)
             return
         self._pin(worker)
@@ -188,7 +189,7 @@ class Runtime:
     def _pin(self, worker: str) -> None:
         taken = {core for other, cores in self._pinned.items() if other != worker for core in cores}
         free = [core for core in self.cores if core not in taken] or list(self.cores)
-        free.sort(key=lambda core: core in self._measure_cores)
+        free.sort(key=lambda core: core in self.measure_cores)
         self._pinned[worker] = (free[0],)
         pid = self.engine.pid(worker)
         if pid is not None:

@@ -88,7 +88,7 @@ class TaskSearch:
             if record.job_id == context.job_id and candidate.origin is not Origin.BASELINE:
                 self.outcomes[measurement.outcome.value] += 1
                 context.trials += 1
-        best = min((t.latency_s for t in self._valid()), default=None)
+        best = self._fastest_s()
         if self._history and best is not None:
             self.standing.best_s.append(best)
             self.standing.batch_s.append(1.0)
@@ -98,6 +98,9 @@ class TaskSearch:
 
     def _valid(self) -> list[Told]:
         return [t for t in self._history.values() if t.outcome in (Outcome.OK, Outcome.ABANDONED) and t.latency_s]
+
+    def _fastest_s(self) -> float | None:
+        return min((t.latency_s for t in self._valid() if t.latency_s), default=None)
 
     @property
     def best_s(self) -> float | None:
@@ -144,7 +147,7 @@ class TaskSearch:
                 await self._measure(built)
         finally:
             self.standing.in_flight -= 1
-            self.standing.best_s.append(min((t.latency_s for t in self._valid() if t.latency_s), default=None))
+            self.standing.best_s.append(self._fastest_s())
             self.standing.batch_s.append(max(loop.time() - start, 1e-3))
         return tried
 
@@ -217,8 +220,7 @@ class TaskSearch:
     async def _measure(self, built: Sequence[tuple[Candidate, Artifact, float]]) -> None:
         async with self._stage("measure", Role.MEASURER, len(built)) as grant:
             for candidate, artifact, build_s in built:
-                incumbent = min((t.latency_s for t in self._valid() if t.latency_s), default=None)
-                measurement = await self._race(grant.worker, artifact, candidate, incumbent)
+                measurement = await self._race(grant.worker, artifact, candidate, self._fastest_s())
                 self._record(candidate, replace(measurement, build_s=build_s), measurement.measure_s, None)
                 if measurement.outcome is not Outcome.OK:
                     _discard(artifact)
@@ -236,7 +238,7 @@ class TaskSearch:
         return finalists(raced, _FINALISTS)
 
     def finals_cost_s(self) -> float:
-        """Return the predicted seconds of the finals: the reference on two more inputs, the baseline's samples, the rest."""
+        """Return the predicted seconds of the finals."""
         return 0.3 + 5 * (self.baseline_s or 0.05) if self._finals_stale else 0.0
 
     async def finals(self) -> None:
@@ -244,12 +246,15 @@ class TaskSearch:
         if not self._finals_stale:
             return
         context = self.context
+        challengers = self._finalists()
+        if not challengers:
+            return  # nothing ran right: the compiler's default stays
         if self._reference is None or self._baseline is None:
             await self.measure_baseline()
         assert self._reference is not None
         assert self._baseline is not None
         entrants = [self._baseline]
-        for candidate in self._finalists():
+        for candidate in challengers:
             if candidate.key != self._baseline[0].key:
                 artifact = await self._build_one(candidate)
                 if not isinstance(artifact, Measurement):

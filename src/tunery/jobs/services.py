@@ -1,4 +1,4 @@
-"""What runs inside importer, proposer, builder and trainer workers (the measurer's service is in the measure room)."""
+"""What runs inside importer, proposer, builder and trainer workers, and how the measurer is started."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ import numpy as np
 from tunery._errors import UsageError
 from tunery.dialects import Compiled, Proposer, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task
+from tunery.measure import Measurer
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureRow:
-    """One candidate's features (float32, native byte order) with what was measured; `latency_s` is inf for a failure."""
+    """One candidate's features (float32 bytes) and what was measured; `latency_s` is inf for a failure."""
 
     task_key: str
     candidate_key: str
@@ -103,6 +104,13 @@ class Builder:
     def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
         """Return the task's reference and its baseline."""
         return self._dialect.reference(task), self._dialect.baseline(task)
+
+
+class MeasurerHost(Measurer):
+    """The measure room's service, with settings that can cross a process border."""
+
+    def __init__(self, dialect: str, cores: tuple[int, ...], cache_dir: str) -> None:
+        super().__init__(dialect, cores, cache_dir)
 
 
 class Trainer:

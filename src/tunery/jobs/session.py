@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery.delivery import Known, choose
 from tunery.domain import Budget, Choice, JobStatus, Network, Provenance, Target, Task
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role
-from tunery.jobs._request import CompileReport, Progress, Request, TuneReport
+from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
+from tunery.jobs.bench import check_rivals, compare
 from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
 from tunery.jobs.runtime import Runtime, make_scratch
 from tunery.measure import Settings, this_device, usable_cores
@@ -199,13 +200,15 @@ def compile_model(request: Request, output: Path) -> tuple[CompileReport, Networ
         return _run(_compile(runtime, store, request, output))
 
 
-async def _compile(runtime: Runtime, store: Store, request: Request, output: Path) -> tuple[CompileReport, Network]:
+async def _compile(
+    runtime: Runtime, store: Store, request: Request, output: Path, *, tuned: bool = True
+) -> tuple[CompileReport, Network]:
     if not output.parent.is_dir():
         raise UsageError(f"there is no directory {output.parent}; create it, or choose another place with -o")
     imported = await import_model(runtime, store, request, cache_directory(), "compile")
     known = _choices(store, request, imported, runtime)
     workloads = {task.key: task.workload for task in imported.tasks}
-    chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate}
+    chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
     async with runtime.stage("compile", "compile", Role.IMPORTER) as grant:
         compiled = await runtime.call(
             grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(),
@@ -218,3 +221,31 @@ async def _compile(runtime: Runtime, store: Store, request: Request, output: Pat
         if key in rungs
     }
     return CompileReport(imported.network.name, str(output), output.stat().st_size, coverage), imported.network
+
+
+def bench(request: Request, against: Sequence[str] = ("onnxruntime",), seconds: float = 5.0) -> BenchReport:
+    """Compile the model from the best records and time it against rivals, interleaved, `seconds` for each.
+
+    Raises:
+        UsageError: the model, shapes, target or a rival's name are wrong.
+        WorkError: the model does not compile.
+    """
+    check_rivals(against)
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        for name in ("compile", "bench"):
+            runtime.submit(name)
+        return _run(_bench(runtime, store, request, against, seconds))
+
+
+async def _bench(
+    runtime: Runtime, store: Store, request: Request, against: Sequence[str], seconds: float
+) -> BenchReport:
+    paths = {"tunery": runtime.scratch / "tuned"}
+    _, network = await _compile(runtime, store, request, paths["tunery"])
+    if not network.path:
+        raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
+    if "untuned" in against:
+        paths["untuned"] = runtime.scratch / "untuned"
+        await _compile(runtime, store, request, paths["untuned"], tuned=False)
+    async with runtime.stage("bench", "bench", Role.MEASURER):
+        return await compare(runtime, network, paths, against, seconds)

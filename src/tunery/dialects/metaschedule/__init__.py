@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from tunery._errors import TargetError
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
@@ -37,9 +38,11 @@ class MetaScheduleDialect(Dialect):
         self._proposers: dict[str, EvolutionaryProposer] = {}
 
     @cached_property
+    @override
     def compiler(self) -> str:
         return f"apache-tvm {version('apache-tvm')} ffi {version('apache-tvm-ffi')}"
 
+    @override
     def resolve_target(self, spec: str, threads: int) -> Target:
         from tunery.dialects.metaschedule._tvm import tvm
 
@@ -68,12 +71,14 @@ class MetaScheduleDialect(Dialect):
             raise TargetError(f"TVM refuses target {spec!r}; write for example {_EXAMPLE}") from error
         return Target(self.name, config, threads)
 
+    @override
     def extract(self, network: Network, target: Target) -> list[Task]:
         from tunery.dialects.metaschedule.extraction import tasks_of
         from tunery.dialects.metaschedule.lowering import lower
 
         return tasks_of(lower(network, target), target)
 
+    @override
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
         from tunery.dialects.metaschedule.program import space_of
         from tunery.dialects.metaschedule.proposer import EvolutionaryProposer, SingleProposer
@@ -85,35 +90,42 @@ class MetaScheduleDialect(Dialect):
         self._proposers[task.key] = proposer
         return proposer
 
+    @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
         from tunery.dialects.metaschedule.kernel import build
 
         return build(task, candidate, directory)
 
+    @override
     def load(self, task: Task, artifact: Artifact) -> Kernel:
         from tunery.dialects.metaschedule.kernel import TvmKernel
 
         return TvmKernel(task, artifact)
 
+    @override
     def reference(self, task: Task) -> Candidate:
         from tunery.dialects.metaschedule.program import unscheduled
 
         return unscheduled(task)
 
+    @override
     def baseline(self, task: Task) -> Candidate:
         return self.reference(task)
 
+    @override
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
         from tunery.dialects.metaschedule.features import candidate_rows
 
         proposer = self._proposers.get(task.key)
         return candidate_rows(task, candidates, proposer.features if proposer else None)
 
+    @override
     def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         from tunery.dialects.metaschedule.compilation import compile_network
 
         return compile_network(network, target, chosen, output)
 
+    @override
     def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
         from tunery.dialects.metaschedule.compilation import TvmNetwork
 

@@ -24,7 +24,7 @@ def _frames(context: int = 1) -> list[inspect.FrameInfo]:  # noqa: ARG001 - the 
 
 
 # The tensor intrinsics call inspect.stack() 496 times; reading source lines there is 85 % of a 10 s import.
-_original, inspect.stack = inspect.stack, _frames  # type: ignore[assignment]
+_original, inspect.stack = inspect.stack, _frames
 try:
     import tvm
     import tvm.s_tir.tensor_intrin

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from tunery._errors import DialectError, UsageError
 from tunery.dialects._base import Array, Compiled, CompiledNetwork
@@ -141,10 +142,12 @@ class TvmNetwork(CompiledNetwork):
         tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
         self._machine = relax.VirtualMachine(library, tvm.cpu())
 
+    @override
     def __call__(self, *arrays: Array) -> list[Array]:
         results = self._machine["main"](*self._tensors(arrays))
         return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
 
+    @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         tensors, main = self._tensors(arrays), self._machine["main"]
         start = time.perf_counter_ns()

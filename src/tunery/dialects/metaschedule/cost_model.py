@@ -26,6 +26,11 @@ class SteeringModel:
         self._scores: dict[str, float] = {}
         self.handle = _facade(self)
 
+    @property
+    def loaded(self) -> bool:
+        """Whether scores mean anything yet."""
+        return self._model is not None
+
     def load(self, text: str) -> None:
         """Replace the model."""
         self._model = load_cost_model(text)

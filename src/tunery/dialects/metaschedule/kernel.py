@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Kernel
@@ -151,6 +152,7 @@ class TvmKernel(Kernel):
         self._outputs = [_empty(spec.shape, spec.dtype) for spec in task.workload.output_specs]
         self._call: list[Any] = []
 
+    @override
     def bind(self, inputs: Sequence[Array]) -> None:
         arrays = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs] + self._outputs
         packed = [_empty(tuple(shape), dtype) for shape, dtype in self._manifest["packed"]]
@@ -158,13 +160,16 @@ class TvmKernel(Kernel):
             self._prepack(*(arrays[i] for i in self._manifest["prepack_inputs"]), *packed)
         self._call = [arrays[i] if i >= 0 else packed[-1 - i] for i in self._manifest["call"]]
 
+    @override
     def poison(self) -> None:
         for output in self._outputs:
             output.copyfrom(_poison(output.numpy()))
 
+    @override
     def run(self) -> None:
         self._entry(*self._call)
 
+    @override
     def time(self, calls: int) -> float:
         entry, arguments = self._entry, self._call
         start = time.perf_counter_ns()
@@ -172,6 +177,7 @@ class TvmKernel(Kernel):
             entry(*arguments)
         return (time.perf_counter_ns() - start) * 1e-9
 
+    @override
     def outputs(self) -> list[Array]:
         return [output.numpy().copy() for output in self._outputs]
 
@@ -182,7 +188,7 @@ def _empty(shape: Sequence[int], dtype: str) -> Any:
 
 def _poison(array: Array) -> Array:
     if array.dtype.kind in "iu":
-        return np.full_like(array, np.iinfo(array.dtype).min)
+        return np.full_like(array, np.iinfo(array.dtype.name).min)
     if array.dtype.kind == "b":
-        return ~array
+        return np.logical_not(array)
     return np.full_like(array, np.nan)

@@ -89,8 +89,8 @@ def _limit_layout_freedom(module: Any) -> Any:
             and len([d for d in shape if d > 1]) > 1
             and np.prod(shape) >= _PREPACK_MIN_ELEMENTS
         ]
-        function = function.without_attr("layout_free_buffers")
-        module.update_func(name, function.with_attr("layout_free_buffers", free) if free else function)
+        bare = function.without_attr("layout_free_buffers")
+        module.update_func(name, bare.with_attr("layout_free_buffers", free) if free else bare)
     return module
 
 

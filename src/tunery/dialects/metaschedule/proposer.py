@@ -2,18 +2,20 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+from typing_extensions import override
 
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule._tvm import meta_schedule, tvm
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.program import Space, program_key, replay, trace_body
+from tunery.dialects.metaschedule.program import Space, open_space, program_key, replay, trace_body
 from tunery.domain import Candidate, Task
 
-_BATCH = 32  # candidates evolved at once; propose() serves any smaller number from them
-_POPULATION = 128  # stock: 512; four times fewer replays and features, at equal best latency (docs/decisions)
-_ROUNDS = 3  # stock: 4
-_KEPT = 64  # best records fed to the search; it reads at most 0.2 x population
+_POPULATION = 128  # stock: 512, five rounds. A sample costs 5-10 ms, a build 150-300 ms: 12 samples per build
+_ROUNDS = 2  # balance the two, where stock pays for 40 (docs/decisions/003-proposal-cost.md)
+_DRAFT = 2  # samples per candidate while there is no cost model: nothing can tell them apart yet
 
 
 class EvolutionaryProposer(Proposer):
@@ -24,58 +26,53 @@ class EvolutionaryProposer(Proposer):
 
         self.features = FeatureCache()
         self._task = task
+        self._space = space
         self._model = SteeringModel(self.features, seed)
         self._database = meta_schedule.database.MemoryDatabase()
         self._workload = self._database.commit_workload(space.module)
-        self._context = meta_schedule.TuneContext(
-            mod=space.module,
-            target=space.target,
-            space_generator="post-order-apply",
-            search_strategy=meta_schedule.search_strategy.EvolutionarySearch(
-                population_size=_POPULATION, genetic_num_iters=_ROUNDS, init_min_unmeasured=4
-            ),
-            num_threads=1,
-            # A resumed search must not replay its own first steps.
-            rand_state=1 + (seed * 7919 + len(history) * 104729) % (2**30),
-            task_name=task.workload.name,
-        )
-        self._space = Space(space.module, space.target, self._context, tuple(self._context.generate_design_space()))
-        self._context.pre_tuning(
-            max_trials=1 << 30,
-            num_trials_per_iter=_BATCH,
-            design_spaces=list(self._space.designs),
-            database=self._database,
-            cost_model=self._model.handle,
-        )
+        # A resumed search must not replay its own first steps.
+        self._seed = 1 + (seed * 7919 + len(history) * 104729) % (2**30)
+        self._search: tuple[int, bool, Any] | None = None  # batch size, with a model or not, TuneContext
         self._known: set[str] = set()
         self._traces: dict[str, tuple[Any, Any]] = {}
-        self._waiting: list[Candidate] = []
-        self._exhausted = False
         self.tell(history)
         if cost_model:
             self.learn(cost_model)
 
+    @override
     def propose(self, n: int) -> list[Candidate]:
-        while len(self._waiting) < n and not self._exhausted:
-            self._generate()
-        chosen, self._waiting = self._waiting[:n], self._waiting[n:]
-        return chosen
-
-    def _generate(self) -> None:
+        context = self._context(n)
         for _ in range(4):
-            found = self._context.generate_measure_candidates()
+            found = context.generate_measure_candidates()
             if found is None:
                 break
-            self._context.notify_runner_results(found, [])
+            context.notify_runner_results(found, [])
             fresh = [c for c in (self._take(candidate) for candidate in found) if c]
             if fresh:
                 scores = self._model.scores([candidate.key for candidate in fresh])
-                for candidate, score in zip(fresh, scores, strict=True):
-                    self._waiting.append(
-                        Candidate(candidate.key, candidate.task_key, candidate.body, candidate.origin, score)
-                    )
-                return
-        self._exhausted = True
+                return [replace(c, score=score) for c, score in zip(fresh, scores, strict=True)]
+        return []
+
+    def _context(self, n: int) -> Any:
+        """Return the running search for batches of `n`: a draw from the space without a model, else evolution."""
+        guided = self._model.loaded
+        if self._search is None or self._search[:2] != (n, guided):
+            strategy = meta_schedule.search_strategy.EvolutionarySearch(
+                population_size=_POPULATION if guided else _DRAFT * n,
+                genetic_num_iters=_ROUNDS if guided else 0,
+                init_min_unmeasured=4,
+            )
+            space = open_space(self._space.module, self._space.target, strategy=strategy, seed=self._seed)
+            self._seed = self._seed % (2**30) + 1
+            space.context.pre_tuning(
+                max_trials=1 << 30,
+                num_trials_per_iter=n,
+                design_spaces=list(space.designs),
+                database=self._database,
+                cost_model=self._model.handle,
+            )
+            self._search = (n, guided, space.context)
+        return self._search[2]
 
     def _take(self, found: Any) -> Candidate | None:
         key = program_key(found.sch.mod)
@@ -85,6 +82,7 @@ class EvolutionaryProposer(Proposer):
         self._traces[key] = (found.sch.trace, found.args_info)
         return Candidate(key, self._task.key, trace_body(found.sch.trace, self._space))
 
+    @override
     def tell(self, results: Sequence[Told]) -> None:
         for told in results:
             self._known.add(told.candidate.key)
@@ -99,11 +97,8 @@ class EvolutionaryProposer(Proposer):
             self._database.commit_tuning_record(
                 meta_schedule.database.TuningRecord(trace, self._workload, [told.latency_s], self._space.target, info)
             )
-        if results:
-            # What waits was chosen before these results were known; it may be proposed again if it is still good.
-            self._known.difference_update(candidate.key for candidate in self._waiting)
-            self._waiting.clear()
 
+    @override
     def learn(self, cost_model: str) -> None:
         self._model.load(cost_model)
 
@@ -121,10 +116,12 @@ class SingleProposer(Proposer):
                 self._left.append(candidate)
                 known.add(candidate.key)
 
+    @override
     def propose(self, n: int) -> list[Candidate]:
         chosen, self._left = self._left[:n], self._left[n:]
         return chosen
 
+    @override
     def tell(self, results: Sequence[Told]) -> None:
         known = {told.candidate.key for told in results}
         self._left = [candidate for candidate in self._left if candidate.key not in known]
