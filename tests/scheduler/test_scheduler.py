@@ -175,10 +175,10 @@ def test_a_log_that_was_tampered_with_does_not_replay():
     scheduler.handle(JobSubmitted(0, "j"))
     scheduler.handle(ready("a"))
     lines = list(scheduler.log.lines())
-    with pytest.raises(AssertionError, match="event 1"):
+    with pytest.raises(AssertionError, match="entry 1"):
         Scheduler.replay(EventLog.read([*lines[:2], lines[2].replace('"hint_s": null', '"hint_s": 2.0')]))
     with pytest.raises(UsageError, match="line 2"):
-        EventLog.read([lines[0], json.dumps({"event": {"is": "Nonsense"}, "decisions": []})])
+        EventLog.read([lines[0], json.dumps({"events": [{"is": "Nonsense"}], "decisions": []})])
 
 
 NEEDS = st.sampled_from(

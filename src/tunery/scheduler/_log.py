@@ -13,9 +13,9 @@ from tunery.scheduler._events import Decision, Event, from_json, to_json
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One event and the decisions it led to."""
+    """Events that were handled together and the decisions they led to."""
 
-    event: Event
+    events: tuple[Event, ...]
     decisions: tuple[Decision, ...]
 
 
@@ -31,7 +31,7 @@ class EventLog:
         """Yield the log as JSON lines, the first one its head."""
         yield json.dumps({"resources": self.resources, "strategy": self.strategy})
         for entry in self.entries:
-            yield json.dumps({"event": to_json(entry.event), "decisions": [to_json(d) for d in entry.decisions]})
+            yield json.dumps({key: [to_json(r) for r in getattr(entry, key)] for key in ("events", "decisions")})
 
     @classmethod
     def read(cls, lines: Iterable[str]) -> EventLog:
@@ -48,7 +48,8 @@ class EventLog:
                     log = cls(data["resources"], data["strategy"], [])
                 else:
                     decisions = tuple(cast(Decision, from_json(d)) for d in data["decisions"])
-                    log.entries.append(LogEntry(cast(Event, from_json(data["event"])), decisions))
+                    events = tuple(cast(Event, from_json(e)) for e in data["events"])
+                    log.entries.append(LogEntry(events, decisions))
             except (ValueError, KeyError, TypeError, UsageError) as error:
                 raise UsageError(f"line {number} is not of a scheduler's log: {error}") from error
         if log is None:

@@ -59,14 +59,19 @@ class Scheduler:
         self._lanes: dict[str, Lane] = {}
         self._out: list[Decision] = []
 
-    def handle(self, event: Event) -> list[Decision]:
-        """Take in one event and return what to do now."""
-        self._now_s = max(self._now_s, event.at_s)
+    def handle(self, *events: Event) -> list[Decision]:
+        """Take in what happened and return what to do now.
+
+        Events that happen together (a stage ends and its successor is ready) are best given together: the decisions then
+        know of all of them.
+        """
         self._out = []
-        self._take_in(event)
+        for event in events:
+            self._now_s = max(self._now_s, event.at_s)
+            self._take_in(event)
         self._start_stages()
         if self._keep_log:
-            self.log.entries.append(LogEntry(event, tuple(self._out)))
+            self.log.entries.append(LogEntry(events, tuple(self._out)))
         return self._out
 
     @classmethod
@@ -78,9 +83,9 @@ class Scheduler:
         """
         scheduler = cls(log.resources, log.strategy)
         for number, entry in enumerate(log.entries):
-            decisions = tuple(scheduler.handle(entry.event))
+            decisions = tuple(scheduler.handle(*entry.events))
             if decisions != entry.decisions:
-                raise AssertionError(f"event {number} of the log led to {decisions}, recorded was {entry.decisions}")
+                raise AssertionError(f"entry {number} of the log led to {decisions}, recorded was {entry.decisions}")
         return scheduler
 
     def snapshot(self) -> Snapshot:
@@ -164,6 +169,7 @@ class Scheduler:
             return
         stage = Stage(request, job, needs, self._next(), self._now_s)
         self._stages[request.stage_id] = job.ready[request.stage_id] = stage
+        job.width = max(job.width, len(job.ready) + len(job.running))
         self._queue(stage)
 
     def _finished(self, event: ev.StageFinished) -> None:
@@ -176,6 +182,9 @@ class Scheduler:
         if event.ok:
             request = stage.request
             self.durations.observe(request.kind, stage.sort, request.size, ran_s)
+            done = stage.job.done_units
+            done[request.kind] = done.get(request.kind, 0) + request.size
+            stage.job.spent_s += ran_s
         self._forget(stage)
 
     def _withdrawn(self, stage_id: str) -> None:

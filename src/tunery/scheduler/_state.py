@@ -29,6 +29,13 @@ class Job:
     ready: dict[str, "Stage"] = field(default_factory=dict)
     running: dict[str, "Stage"] = field(default_factory=dict)
     done_units: dict[str, int] = field(default_factory=dict)
+    spent_s: float = 0.0
+    width: int = 1
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def done(self) -> float:
+        """Return the units of work done, as a mean over the kinds of stages that they pass through."""
+        return sum(self.done_units.values()) / max(1, len(self.done_units))
 
     @property
     def share(self) -> float:

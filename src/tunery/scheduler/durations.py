@@ -32,7 +32,7 @@ class _Recent:
 class Durations:
     """Running quantiles of seconds per unit of work, by (kind, sort) and by kind; a sort is a task kind on a device.
 
-    The sort's own observations answer; without any the caller's hint does, then other sorts of the kind, then one second.
+    The own sort's observations answer; without any the caller's hint, then other sorts of the kind, then one second.
     Windows are short, so a machine that slows down is followed.
     """
 

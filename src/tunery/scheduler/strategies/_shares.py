@@ -1,13 +1,17 @@
-"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, and between the jobs of each owner.
+"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, urgency between the jobs of each.
 
 Whoever has used least, divided by its share, goes first. One that comes back after a pause starts at the present
 virtual time: it has no claim on the time it did not ask for.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 
 from tunery.scheduler._state import Job, Phase, Stage
+
+
+_NEAR_OWNERS = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -18,7 +22,6 @@ class Account:
     used: float = 0.0
     carry: float = 0.0
     ready: int = 0
-    children_now: float = 0.0
 
     def charge(self, amount: float) -> None:
         """Book a use and as much of the carry as keeps virtual time from running backwards."""
@@ -27,21 +30,12 @@ class Account:
         self.used += max(0.0, amount)
 
 
-@dataclass(slots=True, eq=False)
-class _Jobs:
-    """One owner's jobs with offered stages of one shape."""
-
-    heap: list[tuple[float, int, Job]] = field(default_factory=list)
-    stages: dict[int, list[tuple[float, int, int, Stage]]] = field(default_factory=dict)
-
-
 class Shares:
-    """The accounts of all owners and jobs."""
+    """The accounts of all owners."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._owners: dict[str, Account] = {}
-        self._jobs: dict[int, Account] = {}
 
     def owner(self, job: Job) -> Account:
         """Return the account of a job's owner; a job without an owner is its own."""
@@ -51,97 +45,145 @@ class Shares:
             account = self._owners[name] = Account(job.order, used=self.now)
         return account
 
-    def job(self, job: Job) -> Account:
-        """Return a job's account."""
-        account = self._jobs.get(job.order)
-        if account is None:
-            account = self._jobs[job.order] = Account(job.order, used=self.owner(job).children_now)
-        return account
-
     def forget(self, job: Job) -> None:
-        """Drop a job's account, and its owner's if nobody is left to know it by."""
-        self._jobs.pop(job.order, None)
+        """Drop the account of a job that is its own owner."""
         if not job.asked.owner:
             self._owners.pop(f"job {job.asked.job_id}", None)
 
     def woke(self, job: Job) -> None:
         """Note a newly offered stage."""
-        owner, mine = self.owner(job), self.job(job)
+        owner = self.owner(job)
         if not owner.ready:
             owner.used = max(owner.used, self.now)
-        if not mine.ready:
-            mine.used = max(mine.used, owner.children_now)
         owner.ready += 1
-        mine.ready += 1
 
     def slept(self, job: Job) -> None:
         """Note that a stage is offered no more."""
         self.owner(job).ready -= 1
-        self.job(job).ready -= 1
 
-    def serve(self, job: Job, owner_use: float, job_use: float) -> None:
-        """Charge a start, already divided by the shares."""
-        owner, mine = self.owner(job), self.job(job)
+    def serve(self, job: Job, use: float) -> None:
+        """Charge a start to the job's owner; `use` is divided by the job's share."""
+        owner = self.owner(job)
         self.now = max(self.now, owner.used)
-        owner.children_now = max(owner.children_now, mine.used)
-        owner.charge(owner_use)
-        mine.charge(job_use)
+        owner.charge(use)
 
-    def correct(self, job: Job, owner_use: float) -> None:
+    def correct(self, job: Job, use: float) -> None:
         """Book the difference between a predicted and an actual use with the next start."""
-        self.owner(job).carry += owner_use
+        self.owner(job).carry += use
+
+
+@dataclass(slots=True, eq=False)
+class _Jobs:
+    """One owner's jobs with offered stages of one shape: the most urgent first, and the longest unserved first."""
+
+    urgent: list[tuple[float, int, Job]] = field(default_factory=list)
+    waiting: list[tuple[float, int, Job]] = field(default_factory=list)
+    urgency: dict[int, float] = field(default_factory=dict)
+    served_s: dict[int, float] = field(default_factory=dict)
+    stages: dict[int, list[tuple[float, int, int, Stage]]] = field(default_factory=dict)
 
 
 class FairQueue:
-    """Offered stages of one shape, in the order of the shares; inside a job by value, then age."""
+    """Offered stages of one shape. Owners in the order of their shares, an owner's jobs by urgency, a job's stages by value.
 
-    def __init__(self, shares: Shares, since_s: float) -> None:
+    `urgency` gives a job's present urgency. A job that was not served for `patience_s` goes before urgent ones.
+    """
+
+    def __init__(self, shares: Shares, urgency: Callable[[Job], float], since_s: float) -> None:
         self.since_s = since_s
         self._shares = shares
+        self._urgency = urgency
         self._heap: list[tuple[float, int, Account]] = []
         self._owners: dict[int, _Jobs] = {}
 
-    def push(self, stage: Stage) -> None:
+    def push(self, stage: Stage, now_s: float) -> None:
         """Add a stage."""
-        owner = self._shares.owner(stage.job)
+        job = stage.job
+        owner = self._shares.owner(job)
         jobs = self._owners.get(owner.order)
         if jobs is None:
             jobs = self._owners[owner.order] = _Jobs()
             heappush(self._heap, (owner.used, owner.order, owner))
-        order = stage.job.order
-        heap = jobs.stages.get(order)
-        if heap is None:
-            heap = jobs.stages[order] = []
-            heappush(jobs.heap, (self._shares.job(stage.job).used, order, stage.job))
-        heappush(heap, (-stage.request.value, stage.order, stage.offer, stage))
+        urgency = self._urgency(job)
+        if job.order not in jobs.stages:
+            jobs.stages[job.order] = []
+            jobs.served_s[job.order] = now_s
+            heappush(jobs.waiting, (now_s, job.order, job))
+            jobs.urgency.pop(job.order, None)
+        # An entry of lower urgency stays behind as a stale one.
+        if urgency > jobs.urgency.get(job.order, -1.0):
+            jobs.urgency[job.order] = urgency
+            heappush(jobs.urgent, (-urgency, job.order, job))
+        heappush(jobs.stages[job.order], (-stage.request.value, stage.order, stage.offer, stage))
 
-    def head(self) -> tuple[float, Stage] | None:
-        """Return the stage whose turn it is with its owner's virtual time, None if none is offered."""
-        while self._heap:
+    def served(self, stage: Stage, now_s: float) -> None:
+        """Note that a stage of this queue started."""
+        self.since_s = now_s
+        jobs = self._owners.get(self._shares.owner(stage.job).order)
+        if jobs and stage.job.order in jobs.served_s:
+            jobs.served_s[stage.job.order] = now_s
+
+    def head(self, now_s: float, patience_s: float, window: float) -> tuple[float, Stage] | None:
+        """Return the stage whose turn it is with its owner's virtual time, None if none is offered.
+
+        Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
+        one with the most urgent job is served.
+        """
+        near: list[tuple[float, int, Account]] = []
+        best: tuple[float, float, int, Stage] | None = None
+        while self._heap and len(near) < _NEAR_OWNERS:
             used, order, owner = self._heap[0]
+            if near and used > near[0][0] + window:
+                break
             if owner.used > used:
                 heapreplace(self._heap, (owner.used, order, owner))
                 continue
-            stage = self._head_of(self._owners[order])
-            if stage:
-                return used, stage
             heappop(self._heap)
-            del self._owners[order]
+            jobs = self._owners[order]
+            stage = self._longest_unserved(jobs, now_s - patience_s) or self._most_urgent(jobs)
+            if stage is None:
+                del self._owners[order]
+                continue
+            near.append((used, order, owner))
+            urgent = (-self._urgency(stage.job), used, order, stage)
+            best = urgent if best is None or urgent < best else best
+        for entry in near:
+            heappush(self._heap, entry)
+        return (best[1], best[3]) if best else None
+
+    def _longest_unserved(self, jobs: _Jobs, before_s: float) -> Stage | None:
+        while jobs.waiting and jobs.waiting[0][0] < before_s:
+            served_s, order, job = jobs.waiting[0]
+            if order not in jobs.stages:
+                heappop(jobs.waiting)
+            elif jobs.served_s[order] > served_s:
+                heapreplace(jobs.waiting, (jobs.served_s[order], order, job))
+            elif stage := self._first(jobs, order):
+                return stage
         return None
 
-    def _head_of(self, jobs: _Jobs) -> Stage | None:
-        while jobs.heap:
-            used, order, job = jobs.heap[0]
-            heap = jobs.stages[order]
-            while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].phase is not Phase.OFFERED):
-                heappop(heap)
-            if not heap:
-                heappop(jobs.heap)
-                del jobs.stages[order]
+    def _most_urgent(self, jobs: _Jobs) -> Stage | None:
+        while jobs.urgent:
+            negative, order, job = jobs.urgent[0]
+            if jobs.urgency.get(order) != -negative:
+                heappop(jobs.urgent)
                 continue
-            now = self._shares.job(job).used
-            if now > used:
-                heapreplace(jobs.heap, (now, order, job))
+            stage = self._first(jobs, order)
+            if stage is None:
                 continue
+            urgency = self._urgency(job)
+            if urgency >= -negative:
+                return stage
+            jobs.urgency[order] = urgency
+            heapreplace(jobs.urgent, (-urgency, order, job))
+        return None
+
+    def _first(self, jobs: _Jobs, order: int) -> Stage | None:
+        """Return a job's first stage that is still offered; forget the job if there is none."""
+        heap = jobs.stages[order]
+        while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].phase is not Phase.OFFERED):
+            heappop(heap)
+        if heap:
             return heap[0][3]
+        del jobs.stages[order], jobs.urgency[order], jobs.served_s[order]
         return None

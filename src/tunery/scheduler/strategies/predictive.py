@@ -1,5 +1,7 @@
 """Fair shares, predicted durations, and reservations: the default."""
 
+import math
+
 from typing_extensions import override
 
 from tunery.scheduler._pool import Needs, Pool
@@ -11,6 +13,10 @@ from tunery.scheduler.strategies._shares import FairQueue, Shares
 # A shape that waits longer than this many typical stages gets a reservation. Making room for a wide stage idles about
 # half a narrow one per core, so 16 keeps that loss near 3 % while bounding the wait.
 _PATIENCE_STAGES = 16.0
+
+# Among one owner's jobs, one that was not served for this many patiences goes before more urgent ones.
+_UNSERVED = 4.0
+_WINDOW = 1.0
 
 
 class Predictive(Strategy):
@@ -28,14 +34,17 @@ class Predictive(Strategy):
         self._shares = Shares()
         self._queues: dict[tuple[str, Needs], FairQueue] = {}
         self._typical_s: dict[str, float] = {}
+        self._unit_s = 1.0
+        self._depth: dict[str, float] = {}
 
     @override
     def push(self, stage: Stage, now_s: float) -> None:
         queue = self._queues.get(stage.shape)
         if queue is None:
-            queue = self._queues[stage.shape] = FairQueue(self._shares, now_s)
+            queue = self._queues[stage.shape] = FairQueue(self._shares, self._urgency, now_s)
+        self._see(stage)
         self._shares.woke(stage.job)
-        queue.push(stage)
+        queue.push(stage, now_s)
 
     @override
     def discard(self, stage: Stage) -> None:
@@ -45,19 +54,19 @@ class Predictive(Strategy):
     def started(self, stage: Stage, now_s: float) -> None:
         queue = self._queues.get(stage.shape)
         if queue:
-            queue.since_s = now_s
+            queue.served(stage, now_s)
         job = stage.job
         used = self.pool.share(stage.needs) * stage.predicted_s / job.share
-        planned = job.asked.planned
         self._shares.slept(job)
-        # Inside an owner all jobs keep the same fraction done, so that no long one is left to run alone at the end.
-        self._shares.serve(job, used, stage.request.size / max(1, planned) / job.share)
+        self._shares.serve(job, used)
 
     @override
     def finished(self, stage: Stage, duration_s: float, now_s: float) -> None:
         kind = stage.request.kind
         typical_s = self._typical_s.get(kind, duration_s)
         self._typical_s[kind] = 0.9 * typical_s + 0.1 * duration_s
+        if stage.job.done():
+            self._unit_s += 0.1 * (stage.job.spent_s / stage.job.done() - self._unit_s)
         late_s = duration_s - stage.predicted_s
         self._shares.correct(stage.job, self.pool.share(stage.needs) * late_s / stage.job.share)
 
@@ -68,13 +77,11 @@ class Predictive(Strategy):
 
     @override
     def pick(self, now_s: float) -> Stage | None:
-        heads = self._heads()
-        if not heads:
-            return None
+        patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
+        heads = self._heads(now_s, patience_s)
         fitting = [head for head in heads if self.pool.fits(head[1].needs)]
         if not fitting:
             return None
-        patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
         starved = [head for head in heads if now_s - head[2].since_s > patience_s]
         if starved:
             _, stage, _ = min(starved, key=lambda head: (head[2].since_s, head[1].order))
@@ -84,19 +91,39 @@ class Predictive(Strategy):
             fitting = [head for head in fitting if self._leaves_room(head[1], stage.needs, at_s, now_s)]
         return min(fitting, key=self._rank)[1] if fitting else None
 
-    def _heads(self) -> list[tuple[float, Stage, FairQueue]]:
+    def _urgency(self, job: Job) -> float:
+        """Return how long the rest of a job takes with all it can have in flight, times its share.
+
+        Serving the longest rest first leaves no long job to run alone at the end (critical path first).
+        """
+        done = job.done()
+        unit_s = job.spent_s / done if done else self._unit_s
+        rest = job.asked.planned - done if job.asked.planned > done else max(done, 1.0)
+        # In powers of two: jobs that are about as urgent are served in their order instead of in turns.
+        return 2.0 ** math.floor(math.log2(max(rest * unit_s / job.width * job.share, 1e-6)))
+
+    def _heads(self, now_s: float, patience_s: float) -> list[tuple[float, Stage, FairQueue]]:
         heads = []
         for shape, queue in list(self._queues.items()):
-            head = queue.head()
+            head = queue.head(now_s, _UNSERVED * patience_s, _WINDOW * patience_s)
             if head:
                 heads.append((*head, queue))
             else:
                 del self._queues[shape]
         return heads
 
-    def _rank(self, head: tuple[float, Stage, FairQueue]) -> tuple[float, float, int]:
+    def _rank(self, head: tuple[float, Stage, FairQueue]) -> tuple[float, float, float, float, int]:
         used, stage, _ = head
-        return -self.pool.share(stage.needs), used, stage.order
+        urgency = self._urgency(stage.job)
+        return -self.pool.share(stage.needs), -urgency, -self._depth[stage.request.kind], used, stage.order
+
+    def _see(self, stage: Stage) -> None:
+        """Learn how far down a job's chain a kind of stage is: as many kinds as its jobs asked for before it."""
+        kind, seen = stage.request.kind, stage.job.kinds
+        if kind not in seen:
+            seen[kind] = len(seen)
+            depth = self._depth.get(kind, seen[kind])
+            self._depth[kind] = depth + 0.1 * (seen[kind] - depth)
 
     def _leaves_room(self, stage: Stage, reserved: Needs, at_s: float, now_s: float) -> bool:
         """Say whether starting `stage` leaves `reserved` free at `at_s`, by predictions on the safe side."""
