@@ -95,6 +95,7 @@ class LoadWatch(Watch):
         self._limits = limits or Limits()
         self._root_pid = os.getppid() if root_pid is None else root_pid
         self._proc = proc
+        self._tasks = str(proc / "self" / "task")
 
     def mark(self, full: bool = False) -> Mark:
         """Read the counters."""
@@ -114,15 +115,17 @@ class LoadWatch(Watch):
 
     def _waited_s(self) -> float | None:
         """Return how long all our threads have waited on a run queue so far."""
-        try:
-            threads = os.listdir(self._proc / "self" / "task")  # noqa: PTH208 - a third of the time iterdir takes
-        except OSError:
-            return None
+        # Two looks go with every sample, so no pathlib and no text files here: a quarter of the time.
         total, seen = 0, False
-        for thread in threads:
-            fields = _read(self._proc / "self" / "task" / thread / "schedstat").split()
-            if len(fields) == 3:
-                total, seen = total + int(fields[1]), True
+        try:
+            for thread in os.listdir(self._tasks):  # noqa: PTH208
+                file = os.open(f"{self._tasks}/{thread}/schedstat", os.O_RDONLY)
+                try:
+                    total, seen = total + int(os.read(file, 128).split()[1]), True
+                finally:
+                    os.close(file)
+        except (OSError, IndexError, ValueError):
+            pass  # no such file, or a thread has just ended
         return total / 1e9 if seen else None
 
     def _stat(self) -> tuple[float | None, float | None, float | None]:

@@ -51,6 +51,8 @@ class Measurer:
         self._overhead_s = clock_overhead()
         self._noise = Noise()
         self._window: Mark = self._watch.mark(full=True)
+        self._window_from = self._clock()
+        self._last_load: dict[str, Any] | None = None
 
     def settings_key(self) -> str:
         """Return the settings' identity, for a record's provenance."""
@@ -178,10 +180,11 @@ class Measurer:
         return placement
 
     def _load(self) -> dict[str, Any]:
-        load = self._watch.since(self._window)
-        if load.wall_s >= _WINDOW_S:
-            self._window = self._watch.mark(full=True)
-        return _plain(load)
+        """Return the load over the latest window that has ended; a full look is dear beside a short race."""
+        if self._last_load is None or self._clock() - self._window_from >= _WINDOW_S:
+            self._last_load = _plain(self._watch.since(self._window))
+            self._window, self._window_from = self._watch.mark(full=True), self._clock()
+        return self._last_load
 
 
 def _race_context(race: Race, rule: Rule, calls: int, warm_up_s: float) -> Mapping[str, Any]:
