@@ -64,7 +64,7 @@ def _variadic(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "_First"
 
 
-def fill_rule(tensor: onnx.TensorProto, uses: list[tuple[onnx.NodeProto, int]]) -> str | None:
+def fill_rule(tensor: onnx.TensorProto, uses: list[tuple[onnx.NodeProto, int]], gain: float) -> str | None:
     """Return the rule that stands for a weight, or None where its values matter and are kept.
 
     Products keep the variance of what goes in (He et al., 2015: a uniform range of sqrt(6 / fan-in) before a ReLU), so
@@ -74,7 +74,7 @@ def fill_rule(tensor: onnx.TensorProto, uses: list[tuple[onnx.NodeProto, int]]) 
     if tensor.data_type != onnx.TensorProto.FLOAT or math.prod(shape) < 16:
         return None
     for node, position in uses:
-        rule = _rule_by_use(node, position, shape)
+        rule = _rule_by_use(node, position, shape, gain)
         if rule:
             return rule
     values = numpy_helper.to_array(tensor)
@@ -85,11 +85,11 @@ def fill_rule(tensor: onnx.TensorProto, uses: list[tuple[onnx.NodeProto, int]]) 
     return _rule(middle - spread, middle + spread)
 
 
-def _rule_by_use(node: onnx.NodeProto, position: int, shape: tuple[int, ...]) -> str | None:
+def _rule_by_use(node: onnx.NodeProto, position: int, shape: tuple[int, ...], gain: float) -> str | None:
     operator = node.op_type
     if operator in ("Conv", "ConvTranspose", "Gemm", "MatMul") and len(shape) > 1:
-        gain = 6.0 if operator in ("Conv", "ConvTranspose") else 3.0
-        bound = math.sqrt(gain / _fan_in(node, shape))
+        own = gain if operator in ("Conv", "ConvTranspose") else 3.0
+        bound = math.sqrt(own / _fan_in(node, shape))
         return _rule(-bound, bound)
     if operator == "Gather" and position == 0 and len(shape) == 2:
         return _rule(-1.0, 1.0)
@@ -115,7 +115,7 @@ def _rule(low: float, high: float) -> str:
     return f"fill:{np.float32(low):.6g}:{np.float32(high):.6g}"
 
 
-def strip(model: onnx.ModelProto) -> None:
+def strip(model: onnx.ModelProto, gain: float) -> None:
     """Replace big weights by rules and drop everything that tells of the exporting machine."""
     uses: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
     for node in model.graph.node:
@@ -128,7 +128,7 @@ def strip(model: onnx.ModelProto) -> None:
     for tensor in model.graph.initializer:
         tensor.doc_string = ""
         del tensor.metadata_props[:]
-        rule = fill_rule(tensor, uses.get(tensor.name, []))
+        rule = fill_rule(tensor, uses.get(tensor.name, []), gain)
         if rule is not None:
             tensor.raw_data = b""
             del tensor.float_data[:]
@@ -160,7 +160,7 @@ def main(names: list[str]) -> int:
                 warnings.simplefilter("ignore")
                 model, parameters = export(RECIPES[name])
             nodes = len(model.graph.node)
-            strip(model)
+            strip(model, RECIPES[name].gain)
         except Exception:  # noqa: BLE001 - one network that cannot be exported must not cost the others
             traceback.print_exc(limit=-3)
             print(f"FAILED {name}", flush=True)

@@ -20,11 +20,15 @@ _OPERATORS.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tens
 
 @dataclass(frozen=True)
 class Recipe:
-    """One network: `build` makes the module, `inputs` its example inputs (batch 2: a batch of 1 would be baked in)."""
+    """One network: `build` makes the module, `inputs` its example inputs (batch 2: a batch of 1 would be baked in).
+
+    `gain` is what convolutions multiply variance by, times three: 6 suits a ReLU; squashing activations need more.
+    """
 
     kind: str
     build: Callable[[], torch.nn.Module]
     inputs: Callable[[], dict[str, torch.Tensor]]
+    gain: float = 6.0
 
 
 class _First(torch.nn.Module):
@@ -177,7 +181,6 @@ _TIMM = (
     "mobilevit_s",
     "res2net50_26w_4s",
     "dla34",
-    "lcnet_100",
     "pvt_v2_b0",
 )
 _BERT = {"vocab_size": 30522, "max_position_embeddings": 512}
@@ -209,6 +212,7 @@ RECIPES: dict[str, Recipe] = {
     **{name: Recipe("image", _torchvision(name), _image()) for name in _TORCHVISION},
     "inception_v3": Recipe("image", _torchvision("inception_v3"), _image(299)),
     **{name: Recipe("image", _timm(name), _image()) for name in _TIMM},
+    "lcnet_100": Recipe("image", _timm("lcnet_100"), _image(), gain=12.0),
     "fcn_resnet50": Recipe("segmentation", lambda: _positional(_segmenter("fcn_resnet50")().inner), _image()),
     "lraspp_mobilenet_v3_large": Recipe(
         "segmentation", lambda: _positional(_segmenter("lraspp_mobilenet_v3_large")().inner), _image()
