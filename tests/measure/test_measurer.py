@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Task, Verification
 from tunery.measure import Rule, Settings, winner
 from tunery.measure.fake import bimodal, gaussian
+from tunery.measure.placement import Placement
 
 BenchMaker = Callable[..., Any]
 
@@ -139,6 +140,7 @@ def test_finals_verify_fully_and_interleave(bench: BenchMaker) -> None:
     assert results[0].latency_s < results[1].latency_s
     assert results[0].verification.inputs == Verification.FULL
     assert all(result.context["isolated"] for result in results)
+    assert results[0].context["energy"]["joules"] >= 0
 
 
 def test_drift_hits_all_finalists_alike(bench: BenchMaker) -> None:
@@ -193,6 +195,19 @@ def test_a_very_slow_baseline_takes_few_samples(bench: BenchMaker) -> None:
     fast, slow = bench().finals(rounds=20, fast={}, slow={"latency_s": 1.0})
     assert len(fast.samples_s) == 20
     assert len(slow.samples_s) == Settings().final_least
+
+
+def test_threads_that_stray_while_timing_contaminate(bench: BenchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([True, False, True, False])
+    monkeypatch.setattr(
+        "tunery.measure.service.inspect_placement", lambda cores: Placement((0,), next(answers), threads=1, nice=0)
+    )
+    machine = bench()
+    raced, (final,) = machine.race(), machine.finals(rounds=3, a={})
+    for result in (raced, final):
+        assert result.outcome is Outcome.OK
+        assert result.context["affinity_held"] is False
+        assert result.context["contaminated"] is True
 
 
 def test_the_settings_key_names_every_setting() -> None:

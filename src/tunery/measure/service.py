@@ -10,6 +10,7 @@ from typing import Any
 from tunery.dialects import Dialect, Kernel, get_dialect
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task, Verification
 from tunery.measure.clocks import read_clocks
+from tunery.measure.energy import open_meter
 from tunery.measure.finals import Finalist, run_finals
 from tunery.measure.load import Load, LoadWatch, Mark, Watch
 from tunery.measure.noise import Noise
@@ -50,6 +51,7 @@ class Measurer:
         self._clock = clock
         self._overhead_s = clock_overhead()
         self._noise = Noise()
+        self._meter = open_meter()
         self._window: Mark = self._watch.mark(full=True)
         self._window_from = self._clock()
         self._last_load: dict[str, Any] | None = None
@@ -84,10 +86,18 @@ class Measurer:
         Returns one measurement per candidate, in their order, in mode FINAL.
         """
         finalists = [self._prepare(task, artifact, reference) for artifact in artifacts]
-        mark = self._watch.mark(full=True)
+        self._keep_placement()
+        mark, energy_j = self._watch.mark(full=True), self._meter.read_j()
         repeats = run_finals(finalists, rounds, self._settings, self._watch)
         load = self._watch.since(mark)
         shared = {**self._context(task), "load": _plain(load), "repeated_rounds": repeats, "rounds": rounds}
+        shared["energy"] = {
+            "joules": self._meter.read_j() - energy_j,
+            "meter": self._meter.name,
+            "modelled": self._meter.modelled,
+        }
+        for finalist in finalists:
+            finalist.forced |= not shared["affinity_held"]
         return [
             finalist.measurement({**shared, "candidate": candidate.key})
             for finalist, candidate in zip(finalists, candidates, strict=True)
