@@ -82,6 +82,13 @@ def test_interference_does_not_abandon_a_winner() -> None:
     assert np.median(result.samples) < 1.1e-3
 
 
+def test_a_loser_is_not_repeated_for_being_contaminated() -> None:
+    result = race(FakeMachine(interference=[(0.0, 1e9, 3.0)]), incumbent_s=0.5e-3)
+    assert result.verdict is Verdict.ABANDON
+    assert len(result.samples) == 1
+    assert result.forced
+
+
 def test_a_machine_that_is_always_loaded_still_finishes_and_says_so() -> None:
     result = race(FakeMachine(interference=[(0.0, 1e9, 1.2)]))
     assert result.forced

@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tunery.domain import (
     Candidate,
@@ -74,6 +75,13 @@ def test_only_ok_races_count() -> None:
 def test_several_races_of_a_candidate_count_as_one() -> None:
     records = [record("a", spread(1.0)), record("b", spread(1.01)), record("a", spread(1.0))]
     assert keys(finalists(records, 10)) == ["a", "b"]
+
+
+def test_a_contaminated_race_does_not_keep_a_candidate_out() -> None:
+    slowed = record("b", [2.0] * 9 + [1.01])
+    assert keys(finalists([record("a", spread(1.0)), slowed], 10)) == ["a"]
+    confessed = replace(slowed, measurement=replace(slowed.measurement, context={"contaminated": True}))
+    assert keys(finalists([record("a", spread(1.0)), confessed], 10)) == ["a", "b"]
 
 
 def test_the_choice_does_not_depend_on_the_order() -> None:

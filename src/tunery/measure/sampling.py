@@ -27,16 +27,22 @@ class Sample:
     spent_s: float
     load: Load
 
+    @property
+    def running_s(self) -> float:
+        """Seconds for one execution without the time our threads waited: a lower bound, 0 where that is not known."""
+        return 0.0 if self.load.waited is None else self.seconds * max(0.0, 1 - self.load.waited)
+
 
 @dataclass(slots=True)
 class Race:
-    """A candidate's samples so far: `samples` count, `contaminated` were repeated.
+    """A candidate's samples so far: `samples` count, `contaminated` were repeated, `running` is the latter's bare time.
 
-    `forced` says that the repeats ran out and contaminated samples were counted after all.
+    `forced` says that contaminated samples were counted after all.
     """
 
     samples: list[float] = field(default_factory=list)
     contaminated: list[float] = field(default_factory=list)
+    running: list[float] = field(default_factory=list)
     spent_s: float = 0.0
     forced: bool = False
     verdict: Verdict = Verdict.CONTINUE
@@ -111,7 +117,8 @@ def run_race(sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: i
     """Sample until the rule decides.
 
     A contaminated sample is put aside and repeated, at most `retries` times. When they are used up the race ends with
-    the clean samples if there are enough of them; else all samples count and the race says so (`forced`).
+    the clean samples if there are enough of them; else all samples count and the race says so (`forced`). A loser need
+    not be repeated: one whose bare running time is too long already is abandoned on contaminated samples too.
     """
     race = Race()
     sample = sampler.calibrate()
@@ -122,7 +129,11 @@ def run_race(sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: i
             race.samples.append(sample.seconds)
         else:
             race.contaminated.append(sample.seconds)
-            if len(race.contaminated) > retries:
+            race.running.append(sample.running_s)
+            if decide(race.samples + race.running, incumbent_s, rule, 0.0) is Verdict.ABANDON:
+                _count_all(race)
+                race.verdict = Verdict.ABANDON
+            elif len(race.contaminated) > retries:
                 _use_up(race, rule)
         if race.verdict is Verdict.CONTINUE:
             race.verdict = decide(race.samples, incumbent_s, rule, race.spent_s)
@@ -135,6 +146,10 @@ def _use_up(race: Race, rule: Rule) -> None:
     if len(race.samples) >= rule.min_samples:
         race.verdict = Verdict.ENOUGH
         return
+    _count_all(race)
+
+
+def _count_all(race: Race) -> None:
     race.forced = True
     race.samples += race.contaminated
     race.contaminated.clear()

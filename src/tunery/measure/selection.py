@@ -14,20 +14,24 @@ def finalists(records: Sequence[Record], limit: int, drift: float = RACE_DRIFT) 
 
     A candidate is separated when the interval of its median lies above the best's by more than `drift`. Several
     records of one candidate count as one with all their samples. Fastest first, by key where equal; only races whose
-    outcome is ok count, of the provenance the caller chose.
+    outcome is ok count, of the provenance the caller chose. Of a contaminated race only the smallest sample says how
+    fast the candidate may be.
     """
     samples: dict[str, list[float]] = {}
+    lowest: dict[str, float] = {}
     candidates: dict[str, Candidate] = {}
     for record in records:
         if record.measurement.outcome is Outcome.OK and record.measurement.mode is Mode.RACE:
             candidates.setdefault(record.candidate.key, record.candidate)
             samples.setdefault(record.candidate.key, []).extend(record.measurement.samples_s)
+            if record.measurement.context.get("contaminated"):
+                lowest[record.candidate.key] = min(record.measurement.samples_s, default=0.0)
     intervals = {key: _interval(taken) for key, taken in samples.items() if taken}
     if not intervals:
         return []
     ranked = sorted(intervals, key=lambda key: (intervals[key][1], key))
     bound = intervals[ranked[0]][2] * (1 + drift)
-    return [candidates[key] for key in ranked if intervals[key][0] <= bound][:limit]
+    return [candidates[key] for key in ranked if min(intervals[key][0], lowest.get(key, bound + 1)) <= bound][:limit]
 
 
 def winner(candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> int | None:
