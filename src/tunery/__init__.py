@@ -1,0 +1,54 @@
+"""tunery: a model in, tuned and verified kernels out.
+
+import tunery
+
+tuned = tunery.load("resnet18.onnx").on("native").within("10min").tune()
+print(tuned.report())
+tuned.compile("resnet18.tunery").benchmark(against=["onnxruntime"])
+network = tunery.load_compiled("resnet18.tunery")
+outputs = network(image)
+
+Nothing heavy is imported before it is used. Everything that is not named here is private.
+"""
+
+from typing import TYPE_CHECKING
+
+from tunery._api import CompiledModel, Model, Placed, Planned, Tuned, load
+from tunery._errors import (
+    BudgetError,
+    CrashError,
+    DeadlineError,
+    DialectError,
+    EngineError,
+    ModelError,
+    NothingFoundError,
+    RemoteError,
+    StoreError,
+    TargetError,
+    TuneryError,
+    UsageError,
+    WorkError,
+)
+
+if TYPE_CHECKING:
+    from tunery.delivery import load_compiled
+
+    __version__: str
+
+__all__ = [
+    "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError", "Model", "ModelError",
+    "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError", "TargetError", "Tuned", "TuneryError",
+    "UsageError", "WorkError", "__version__", "load", "load_compiled",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name == "load_compiled":
+        from tunery.delivery import load_compiled
+
+        return load_compiled
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("tunery")
+    raise AttributeError(f"module 'tunery' has no attribute {name!r}")

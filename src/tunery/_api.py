@@ -1,0 +1,210 @@
+"""The Python face: a chain of immutable steps, each of which offers only what can come next."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from tunery._errors import UsageError
+
+if TYPE_CHECKING:
+    from tunery.dialects import CompiledNetwork
+    from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
+
+SUFFIX = ".tunery"
+
+
+class StepError(UsageError, AttributeError):
+    """A step of the chain was called on the wrong one; the message names the step that comes first."""
+
+
+class _Step:
+    """Answers a step that is not to be had here with what is to be done first."""
+
+    if not TYPE_CHECKING:  # a type checker shall see that the method is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Explain the order of the chain."""
+            here = type(self).__name__
+            if name in _WHERE:
+                raise StepError(f"{here} has no step {name!r}: write {_WHERE[name]}")
+            raise AttributeError(f"{here!r} object has no attribute {name!r}")
+
+
+_CHAIN = 'tunery.load(MODEL).on("native").within("10min").tune()'
+_WHERE = {
+    "on": f"{_CHAIN}, with on() once, right after load()",
+    "within": f"{_CHAIN}, with within() once, after on()",
+    "tune": f"{_CHAIN}, with tune() after on()",
+    "report": f"{_CHAIN}.report()",
+    "compile": f"{_CHAIN}.compile()",
+    "benchmark": f"{_CHAIN}.compile().benchmark()",
+}
+
+
+@dataclass(frozen=True)
+class Model(_Step):
+    """A model and the shapes of its dynamic inputs."""
+
+    source: str
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def on(self, target: str = "native", threads: int = 0, *, dialect: str = "metaschedule") -> "Placed":
+        """Say what to tune for: `target` is `native`, a name or a JSON object; `threads` 0 means all usable cores."""
+        if not isinstance(threads, int) or threads < 0:
+            raise UsageError(f"threads={threads!r} is no number of threads; write 0 for all cores, or 1 and more")
+        return Placed(self, target, threads, dialect)
+
+
+@dataclass(frozen=True)
+class Placed(_Step):
+    """A model and its target."""
+
+    model: Model
+    target: str
+    threads: int
+    dialect: str
+
+    def within(self, budget: str) -> "Planned":
+        """Say what it may cost, for example `10min`, `500trials` or `1h,2000trials`.
+
+        Raises:
+            BudgetError: the budget is malformed.
+        """
+        from tunery.domain import Budget
+
+        Budget.parse(budget)
+        return Planned(self, budget, "standard")
+
+    def tune(self, **more: object) -> "Tuned":
+        """Tune with as many trials as the effort `standard` gives; see `Planned.tune`."""
+        return Planned(self, "", "standard").tune(**more)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Planned(_Step):
+    """A model, its target and its budget."""
+
+    placed: Placed
+    budget: str
+    effort: str
+
+    def tune(
+        self,
+        *,
+        effort: str = "",
+        store: str | os.PathLike[str] = "",
+        seed: int = 0,
+        on_progress: "Callable[[Progress], None] | None" = None,
+    ) -> "Tuned":
+        """Tune, keep every measurement in the store, and return what was reached; an unfinished equal job goes on.
+
+        `effort` is `quick`, `standard` or `full`; `store` a path or URL ("": the user's own store); `on_progress` is
+        called after every batch.
+
+        Raises:
+            UsageError: the model, shapes, target, effort or store are wrong.
+            WorkError: the model cannot be imported.
+        """
+        from tunery.domain import Budget
+        from tunery.jobs._request import Request
+        from tunery.jobs.session import tune
+
+        request = Request(
+            model=self.placed.model.source,
+            shapes=self.placed.model.shapes,
+            target=self.placed.target,
+            dialect=self.placed.dialect,
+            threads=self.placed.threads,
+            budget=Budget.parse(self.budget) if self.budget else Budget(),
+            effort=effort or self.effort,
+            store=os.fspath(store),
+            seed=seed,
+        )
+        return Tuned(request, tune(request, on_progress or _ignore))
+
+
+@dataclass(frozen=True)
+class Tuned(_Step):
+    """What tuning reached; its records are in the store."""
+
+    request: "Request"
+    result: "TuneReport"
+
+    def report(self) -> str:
+        """Return a table: each task untuned and tuned, the totals, where it is stored and how to use it."""
+        from tunery._report import tune_text
+
+        return tune_text(self.result, self.request)
+
+    def compile(self, path: str | os.PathLike[str] | None = None) -> "CompiledModel":
+        """Build the network with the best verified records to `path` (default: its name in the current directory).
+
+        Raises:
+            UsageError: `path` cannot be written.
+            WorkError: the network does not compile.
+        """
+        from tunery.jobs.session import compile_model
+
+        output = Path(path) if path is not None else Path(file_name(self.result.network.name))
+        report, _ = compile_model(self.request, output)
+        return CompiledModel(self.request, output, report)
+
+
+@dataclass(frozen=True)
+class CompiledModel(_Step):
+    """A compiled network in a file: `path` is what `tunery.load_compiled` takes."""
+
+    request: "Request"
+    path: Path
+    result: "CompileReport"
+
+    def load(self) -> "CompiledNetwork":
+        """Load it into this process; call the result with one NumPy array per input."""
+        from tunery.delivery import load_compiled
+
+        return load_compiled(self.path)
+
+    def benchmark(self, against: Sequence[str] = ("onnxruntime", "untuned"), *, seconds: float = 10.0) -> "BenchReport":
+        """Measure the whole network, interleaved with its rivals on the same number of threads.
+
+        Raises:
+            UsageError: a rival is unknown.
+            WorkError: the network does not run.
+        """
+        from tunery.jobs.session import bench
+
+        report: BenchReport = bench(self.request, against, seconds)
+        return report
+
+
+def load(model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """Name a model: an ONNX file, a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`.
+
+    `shapes` binds dynamic inputs by name. The file is read when it is needed, in another process.
+
+    Raises:
+        UsageError: a shape is not a sequence of positive integers.
+
+    Example:
+        tunery.load("bert.onnx", {"input_ids": (1, 128)}).on("native").within("10min").tune()
+    """
+    bound = {}
+    for name, shape in (shapes or {}).items():
+        bound[name] = tuple(shape)
+        if not all(isinstance(size, int) and size > 0 for size in bound[name]):
+            raise UsageError(
+                f"the shape {bound[name]} of {name!r} must be positive integers, for example (1, 3, 224, 224)"
+            )
+    return Model(os.fspath(model), bound)
+
+
+def file_name(network: str) -> str:
+    """Return the file name for a compiled network of this name."""
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in network)
+    return (safe or "network") + SUFFIX
+
+
+def _ignore(_: object) -> None:
+    """Show nothing."""

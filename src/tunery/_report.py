@@ -1,0 +1,225 @@
+"""What was reached, as plain data for programs and as a table for people."""
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunery._api import file_name
+from tunery.domain import Network, TaskState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tunery.jobs._request import BenchReport, Request, TuneReport
+
+TEXT_WIDTH = 120
+_USUAL = frozenset({"ok", "abandoned"})
+_SHOWN_INPUTS = 3
+
+
+def plain(value: object) -> Any:
+    """Return `value` as JSON data: dataclasses as objects, and None for numbers that JSON does not know."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Enum | Path):
+        return plain(value.value) if isinstance(value, Enum) else str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+def tune_data(report: "TuneReport") -> dict[str, Any]:
+    """Return the documented JSON object of `tune`."""
+    job = report.job
+    return {
+        "job": job.job_id,
+        "status": job.state.value,
+        "message": job.message,
+        "resumed": report.resumed,
+        "spend": plain(job.spend),
+        "tasks": [task_data(task) for task in job.tasks],
+        "network": {
+            "name": report.network.name,
+            "before_s": plain(report.before_s),
+            "after_s": plain(report.after_s),
+        },
+        "store": report.store,
+    }
+
+
+def task_data(task: TaskState) -> dict[str, Any]:
+    """Return one task of a job as the JSON of `tune` and `jobs show` has it."""
+    return {
+        "name": task.name,
+        "task": task.task_key,
+        "workload": task.workload_key,
+        "kind": task.kind,
+        "weight": task.weight,
+        "tunable": task.tunable,
+        "baseline_s": plain(task.baseline_s),
+        "best_s": plain(task.best_s),
+        "measured": task.measured,
+        "outcomes": plain(task.outcomes),
+    }
+
+
+def bench_data(report: "BenchReport") -> dict[str, Any]:
+    """Return the documented JSON object of `bench`."""
+    data: dict[str, Any] = plain(report)
+    return data
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tune_text(report: "TuneReport", request: "Request", output: Path | None = None) -> str:
+    """Return the table of a finished or stopped job, where it is stored, and how to use it."""
+    job = report.job
+    lines = [
+        f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
+        f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
+        *([job.message] if job.message else []),
+        as_text(tasks_table(job.tasks)),
+        f"stored in   {report.store}",
+        *_usage(report, request, output),
+    ]
+    return "\n".join(lines)
+
+
+def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
+    path = str(output or file_name(report.network.name))
+    build = [] if output else [f"to use it   tunery compile {request.model} -o {path}"]
+    return [
+        *build,
+        f"{'to use it' if output else '':<11} import tunery",
+        f'            network = tunery.load_compiled("{path}")',
+        f"            outputs = {call(report.network)}",
+    ]
+
+
+def call(network: Network) -> str:
+    """Return the Python call of a loaded network, with what its inputs are."""
+    names = [f"x{i}" for i in range(len(network.inputs))] if len(network.inputs) != 1 else ["x"]
+    shapes = [f"{spec.dtype}{list(spec.shape)}" for spec in network.inputs]
+    shown = ", ".join(shapes[:_SHOWN_INPUTS]) + (", ..." if len(shapes) > _SHOWN_INPUTS else "")
+    return f"network({', '.join(names)})  # NumPy arrays: {shown}"
+
+
+def tasks_table(tasks: Sequence[TaskState]) -> "Table":
+    """Return a table with one row per task, and the totals over the network's call sites."""
+    table = new_table("task", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#measured", "outcomes")
+    for task in tasks:
+        table.add_row(
+            task.name,
+            task.kind,
+            str(task.weight),
+            milliseconds(task.baseline_s),
+            milliseconds(task.best_s),
+            ratio(task.baseline_s, task.best_s),
+            str(task.measured),
+            _notes(task),
+        )
+    before, after = total(tasks, "baseline_s"), total(tasks, "best_s")
+    table.add_section()
+    table.add_row(
+        "all, by calls", "", str(sum(task.weight for task in tasks)), milliseconds(before), milliseconds(after),
+        ratio(before, after), str(sum(task.measured for task in tasks)), "",
+    )  # fmt: skip
+    return table
+
+
+def _notes(task: TaskState) -> str:
+    if not task.tunable:
+        return "nothing to tune"
+    unusual = {name: count for name, count in task.outcomes.items() if name not in _USUAL and count}
+    return ", ".join(f"{count} {name}" for name, count in sorted(unusual.items()))
+
+
+def total(tasks: Sequence[TaskState], what: str) -> float | None:
+    """Return the weighted sum of `baseline_s` or `best_s`, None while a task has none."""
+    values = [(task.weight, getattr(task, what)) for task in tasks]
+    return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
+
+
+def bench_text(report: "BenchReport") -> str:
+    """Return the table of a whole-network comparison, led by ONNX Runtime."""
+    table = new_table("", "#median ms", "#p10 to p90 ms", "#samples", "tunery is")
+    order = ["onnxruntime", "tunery", *sorted(set(report.latency_s) - {"onnxruntime", "tunery"})]
+    ours = report.latency_s["tunery"].median
+    names = {"onnxruntime": "ONNX Runtime", "untuned": "TVM untuned"}
+    for name in order:
+        if (latency := report.latency_s.get(name)) is None:
+            continue
+        spread = f"{milliseconds(latency.p10)} to {milliseconds(latency.p90)}"
+        verdict = "" if name == "tunery" else _verdict(latency.median, ours)
+        table.add_row(names.get(name, name), milliseconds(latency.median), spread, str(latency.samples), verdict)
+    threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
+    return "\n".join(
+        [
+            f"{report.network}, whole network, {threads}",
+            as_text(table),
+            f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
+        ]
+    )
+
+
+def _verdict(rival_s: float, ours_s: float) -> str:
+    if not (ours_s > 0 and rival_s > 0):
+        return "-"
+    return f"{rival_s / ours_s:.2f}x faster" if rival_s >= ours_s else f"{ours_s / rival_s:.2f}x slower"
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def new_table(*headings: str) -> "Table":
+    """Return an empty table; a heading that starts with # is of a column of numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        number = heading.startswith("#")
+        table.add_column(heading.removeprefix("#"), justify="right" if number else "left", no_wrap=number,
+                         overflow="fold")  # fmt: skip
+    return table
+
+
+def as_text(renderable: "RenderableType", width: int = TEXT_WIDTH) -> str:
+    """Return what rich would print, without colours and trailing spaces."""
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None, markup=False).print(renderable)
+    return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a latency for a table, in milliseconds with three significant digits; `-` where there is none."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    amount = seconds * 1e3
+    return f"{amount:.0f}" if amount >= 100 else f"{amount:.{1 if amount >= 10 else 2 if amount >= 1 else 4}f}"
+
+
+def ratio(before: float | None, after: float | None) -> str:
+    """Return how many times faster `after` is; `-` where one is missing."""
+    return f"{before / after:.2f}x" if before and after else "-"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people write them: `2.3s`, `1min 20s`, `2h 05min`."""
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}min {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}min"

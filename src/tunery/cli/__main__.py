@@ -1,0 +1,5 @@
+"""`python -m tunery.cli` is `tunery`."""
+
+from tunery.cli import main
+
+main()

@@ -1,0 +1,68 @@
+"""The commands put together, and the one place where errors become messages and exit codes."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from tunery.cli import (
+    bench,
+    compile,  # noqa: A004 - the command's name
+    devices,
+    doctor,
+    extract,
+    jobs,
+    query,
+    records,
+    spend,
+    tune,
+    version,
+    zoo,
+)
+from tunery.cli._failure import guarded
+
+
+class Program(TyperGroup):
+    """The root command; whatever its commands raise ends as one line and an exit code."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,  # noqa: ARG002 - Typer's own handling of errors is what is replaced here
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run a command line and exit."""
+        words = list(sys.argv[1:] if args is None else args)
+
+        def run() -> object:
+            return super(Program, self).main(
+                words, prog_name or "tunery", complete_var, False, windows_expand_args, **extra
+            )
+
+        sys.exit(guarded(run, words))
+
+
+app = typer.Typer(
+    cls=Program,
+    help="A model in, tuned and verified kernels out.",
+    epilog="Start with: tunery tune zoo:mobilenet_v2 --budget 4min --against untuned,onnxruntime",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+for module in (tune, extract, compile, bench, query, spend, doctor, version):
+    module.register(app)
+for group, name in ((jobs.app, "jobs"), (records.app, "records"), (zoo.app, "zoo"), (devices.app, "devices")):
+    app.add_typer(group, name=name)

@@ -1,0 +1,64 @@
+"""From an exception to one line on stderr and an exit code."""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+import typer
+from typer.exceptions import TyperException
+
+from tunery._errors import TuneryError, UsageError
+
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+
+
+def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
+    """Run `work` and return the exit code; `words` are the command line, for the wishes `--json` and `-v`."""
+    as_json, verbose = "--json" in words, bool({"-v", "--verbose"} & set(words))
+    try:
+        result = work()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_stdout()
+        return FAILED
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
+    except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
+        if verbose:
+            traceback.print_exc()
+        return _fail(_message(error, verbose), _code(error), as_json)
+    return result if isinstance(result, int) else 0
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, TyperException):
+        return error.exit_code
+    return BAD_USAGE if isinstance(error, UsageError) else FAILED
+
+
+def _message(error: Exception, verbose: bool) -> str:
+    if isinstance(error, TyperException):
+        path = getattr(getattr(error, "ctx", None), "command_path", "tunery")
+        return f"{error.format_message().rstrip('.')}; see `{path} --help`"
+    if isinstance(error, TuneryError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "there is not enough memory; end other programs, or use a machine with more"
+    advice = "please report it" if verbose else "run again with -v for the traceback, and please report it"
+    return f"internal error: {type(error).__name__}: {error}; {advice}"
+
+
+def _fail(message: str, code: int, as_json: bool) -> int:
+    line = " ".join(message.split())
+    if as_json:
+        print(json.dumps({"error": line}), flush=True)  # noqa: T201 - the command line's own output
+    else:
+        print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201
+    return code
+
+
+def _drop_stdout() -> None:
+    """Whoever read our output has gone: let the interpreter's last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

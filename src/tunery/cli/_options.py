@@ -1,0 +1,106 @@
+"""The options that commands share, and how a request is made of them."""
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunery._errors import UsageError
+
+if TYPE_CHECKING:
+    from tunery.jobs._request import Request
+
+
+class Effort(StrEnum):
+    """How many trials a task gets where no budget is given."""
+
+    QUICK = "quick"
+    STANDARD = "standard"
+    FULL = "full"
+
+
+RIVALS = ("onnxruntime", "untuned")
+_SHAPE = re.compile(r"(?P<name>.+)=(?P<sizes>[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*)", re.DOTALL)
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), or zoo:NAME.")
+]
+TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]
+StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of a kernel; 0: all usable cores.")]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", metavar="NAME=1x3x224x224", help="Shape of an input; repeatable.")
+]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the search.")]
+DialectName = Annotated[str, typer.Option("--dialect", hidden=True, help="The compiler behind it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
+Against = Annotated[str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned.")]
+DIALECT = "metaschedule"
+
+
+def make_request(
+    model: str,
+    *,
+    target: str,
+    store: str,
+    threads: int,
+    shapes: Sequence[str] | None,
+    dialect: str,
+    budget: str = "",
+    effort: Effort = Effort.STANDARD,
+    seed: int = 0,
+) -> "Request":
+    """Return the request that the options describe.
+
+    Raises:
+        UsageError: a shape or the budget is malformed.
+    """
+    from tunery.domain import Budget
+    from tunery.jobs._request import Request
+
+    return Request(
+        model=model,
+        shapes=parse_shapes(shapes or ()),
+        target=target,
+        dialect=dialect,
+        threads=threads,
+        budget=Budget.parse(budget) if budget else Budget(),
+        effort=effort.value,
+        store=store,
+        seed=seed,
+    )
+
+
+def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read shapes such as `input=1x3x224x224`.
+
+    Raises:
+        UsageError: one is malformed, or an input is named twice.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        match = _SHAPE.fullmatch(text)
+        if not match:
+            raise UsageError(
+                f"--shape {text!r} is not an input's name and its sizes; write for example input=1x3x224x224"
+            )
+        if match["name"] in shapes:
+            raise UsageError(f"--shape names the input {match['name']!r} twice; name each input once")
+        shapes[match["name"]] = tuple(int(size) for size in match["sizes"].split("x"))
+    return shapes
+
+
+def parse_rivals(text: str) -> tuple[str, ...]:
+    """Read rivals such as `untuned,onnxruntime`; "" gives none.
+
+    Raises:
+        UsageError: one is unknown.
+    """
+    chosen = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in chosen:
+        if name not in RIVALS:
+            raise UsageError(f"unknown rival {name!r}; --against takes {', '.join(RIVALS)}, joined by commas")
+    return tuple(chosen)

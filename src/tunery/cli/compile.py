@@ -1,0 +1,50 @@
+"""`tunery compile`: a loadable file from the best verified records."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunery.cli import _options as options
+from tunery.cli._output import check_output, emit, say, width
+from tunery.cli.tune import default_name
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("compile", epilog="Example: tunery compile resnet18.onnx -o resnet18.tunery")(compile_)
+
+
+def compile_(
+    model: options.ModelName,
+    *,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
+    target: options.TargetName = "native",
+    store: options.StoreUrl = "",
+    threads: options.Threads = 0,
+    shape: options.Shapes = None,
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Build a model with the best verified records to one file, and say which operator is covered by which record."""
+    from tunery.jobs.session import compile_model
+
+    path = Path(check_output(output, default_name(model)))
+    request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
+    report, network = compile_model(request, path)
+    if json:
+        coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
+        emit({"network": report.network, "path": report.path, "size_bytes": report.size_bytes, "coverage": coverage})
+        return
+    from tunery._report import as_text, call, new_table
+
+    table = new_table("task", "from", "candidate")
+    for task, (rung, key) in report.coverage.items():
+        table.add_row(task, rung, key or "-")
+    covered = sum(key is not None for _, key in report.coverage.values())
+    say(as_text(table, width()))
+    say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record")
+    say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
+    say(f'  import tunery\n  network = tunery.load_compiled("{report.path}")')
+    say(f"  outputs = {call(network)}")

@@ -1,0 +1,77 @@
+"""`tunery extract`: the tasks of models."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunery.cli import _options as options
+from tunery.cli._output import emit, say, width
+
+if TYPE_CHECKING:
+    from tunery.jobs.job import Imported
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("extract", epilog="Example: tunery extract zoo:resnet18 --json")(extract)
+
+
+def extract(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, .pt2 files, or zoo:NAME.")],
+    *,
+    target: options.TargetName = "native",
+    store: options.StoreUrl = "",
+    threads: options.Threads = 0,
+    shape: options.Shapes = None,
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """List the tasks of a model: its distinct operators, how often each is called, and whether it can be tuned."""
+    from tunery.jobs.session import extract as extract_model
+
+    found = [
+        extract_model(
+            options.make_request(
+                model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect
+            )
+        )
+        for model in models
+    ]  # fmt: skip
+    if json:
+        emit(_data(found[0]) if len(found) == 1 else {"networks": [_data(one) for one in found]})
+    else:
+        for one in found:
+            _print(one)
+
+
+def _data(found: "Imported") -> dict[str, Any]:
+    return {
+        "network": found.network.name,
+        "target": str(found.target),
+        "tasks": [
+            {
+                "name": task.workload.name,
+                "workload": task.workload.key,
+                "weight": task.weight,
+                "tunable": task.tunable,
+                "task": task.key,
+                "kind": task.workload.kind,
+                "flop": task.workload.flop,
+            }
+            for task in found.tasks
+        ],
+    }
+
+
+def _print(found: "Imported") -> None:
+    from tunery._report import as_text, new_table
+
+    table = new_table("task", "kind", "#calls", "#Mflop", "tunable", "workload")
+    for task in found.tasks:
+        work = task.workload
+        table.add_row(work.name, work.kind, str(task.weight), f"{work.flop / 1e6:.1f}",
+                      "yes" if task.tunable else "no", work.key)  # fmt: skip
+    tunable = sum(task.tunable for task in found.tasks)
+    say(f"{found.network.name} on {found.target}: {len(found.tasks)} tasks, {tunable} of them tunable")
+    say(as_text(table, width()))

@@ -1,0 +1,94 @@
+"""`tunery records`: the store's upkeep."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunery.cli import _options as options
+from tunery.cli._output import emit, say
+
+app = typer.Typer(help="Count, export, import and prune records.", no_args_is_help=False)
+
+
+@app.command("stats", epilog="Example: tunery records stats --json")
+def stats(
+    store: options.StoreUrl = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Count what the store holds."""
+    from tunery.store import open_store
+
+    with open_store(store) as opened:
+        found = opened.stats()
+    if json:
+        emit(found)
+        return
+    say(f"{found.place}: {found.records} records, {found.size_bytes / 1e6:.1f} MB")
+    say(f"{found.tasks} tasks of {found.workloads} workloads, {found.networks} networks, {found.jobs} jobs")
+    for title, counts in (("outcomes", found.outcomes), ("devices", found.devices), ("compilers", found.compilers)):
+        if counts:
+            say(f"{title}: {_counts(counts)}")
+
+
+@app.command("export", epilog="Example: tunery records export records.jsonl")
+def export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, JSON lines.")],
+    store: options.StoreUrl = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Write all records to a file that another store can import."""
+    from tunery.store import open_store
+
+    with open_store(store) as opened:
+        count = opened.export_records(file)
+    if json:
+        emit({"records": count, "path": file})
+    else:
+        say(f"{count} records written to {file}")
+
+
+@app.command("import", epilog="Example: tunery records import records.jsonl")
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `tunery records export` wrote.")],
+    store: options.StoreUrl = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Take in the records of a file; those that are here already are not doubled."""
+    from tunery.store import open_store
+
+    with open_store(store) as opened:
+        taken = opened.import_records(file)
+    if json:
+        emit(taken)
+    else:
+        say(f"{taken.added} records added, {taken.known} were known")
+
+
+@app.command("prune", epilog="Example: tunery records prune --keep 20")
+def prune(
+    keep: Annotated[int, typer.Option("--keep", min=0, help="How many candidates stay for each task.")],
+    task: Annotated[str, typer.Option("--task", help="Only this task's records, by its key.")] = "",
+    store: options.StoreUrl = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Delete all but the fastest candidates' records; what is forgotten may be paid for again."""
+    from tunery.store import open_store
+
+    with open_store(store) as opened:
+        if task:
+            opened.task(task)  # a task that is not there is a mistake, not nothing to do
+        removed = opened.prune(task or None, keep=keep)
+    if json:
+        emit({"removed": removed})
+    else:
+        say(f"{removed} records deleted")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda item: -item[1]))

@@ -1,0 +1,131 @@
+"""`tunery tune`: the main job."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunery.cli import _options as options
+from tunery.cli._output import check_output, emit, say
+
+if TYPE_CHECKING:
+    from tunery.jobs._request import BenchReport, CompileReport, Request, TuneReport
+
+BENCH_S = 10.0
+Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(
+        "tune", epilog="Example: tunery tune resnet18.onnx --budget 10min -o resnet18.tunery --against onnxruntime"
+    )(tune)
+
+
+def tune(
+    model: options.ModelName,
+    *,
+    target: options.TargetName = "native",
+    budget: Annotated[str, typer.Option("--budget", help="What it may cost: 10min, 500trials, or 1h,500trials.")] = "",
+    effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
+        options.Effort.STANDARD
+    ),
+    store: options.StoreUrl = "",
+    output: Output = "",
+    against: options.Against = "",
+    threads: options.Threads = 0,
+    shape: options.Shapes = None,
+    seed: options.Seed = 0,
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
+    request = options.make_request(
+        model, target=target, budget=budget, effort=effort, store=store, threads=threads, shapes=shape, seed=seed,
+        dialect=dialect,
+    )  # fmt: skip
+    rivals = options.parse_rivals(against)
+    file = Path(check_output(output, default_name(model))) if output else None
+    run(request, file, rivals, as_json=json, verbose=verbose)
+
+
+def default_name(model: str) -> str:
+    """Return the file name of a compiled model where `-o` names a directory."""
+    from tunery._api import file_name
+
+    return file_name(Path(model.rpartition(":")[2]).stem)
+
+
+def run(request: "Request", output: Path | None, rivals: tuple[str, ...], *, as_json: bool, verbose: bool) -> None:
+    """Tune with a live line, then compile and compare if asked for, and print the result."""
+    report, exit_code = watched(request, verbose=verbose)
+    compiled = compared = None
+    if exit_code is None:
+        compiled, compared = _deliver(request, output, rivals)
+    if as_json:
+        emit(_data(report, compiled, compared))
+    else:
+        _print(report, request, compiled, compared)
+    if exit_code is not None:
+        raise typer.Exit(exit_code)
+
+
+def watched(request: "Request", *, verbose: bool) -> "tuple[TuneReport, int | None]":
+    """Tune with a live line; the second value is the exit code if a signal stopped it."""
+    from tunery.cli._interrupt import Interrupt
+    from tunery.cli._live import LiveLine
+    from tunery.jobs._request import Progress
+    from tunery.jobs.session import tune as tune_model
+
+    with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
+
+        def show(progress: Progress) -> None:
+            # From its first own phase on, the job has state worth a clean stop.
+            interrupt.begun = interrupt.begun or bool(progress.job_id)
+            if not interrupt.event.is_set():
+                live.show(progress)
+
+        report = tune_model(request, show, interrupt.event)
+    return report, interrupt.exit_code
+
+
+def _deliver(
+    request: "Request", output: Path | None, rivals: tuple[str, ...]
+) -> "tuple[CompileReport | None, BenchReport | None]":
+    from tunery.cli._live import LiveLine
+
+    compiled = compared = None
+    with LiveLine() as live:
+        if output is not None:
+            from tunery.jobs.session import compile_model
+
+            live.say("compiling", phase="compiling")
+            compiled, _ = compile_model(request, output)
+        if rivals:
+            from tunery.jobs.session import bench
+
+            live.say(f"comparing with {', '.join(rivals)}", phase="comparing")
+            compared = bench(request, rivals, BENCH_S)
+    return compiled, compared
+
+
+def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:
+    from tunery._report import bench_data, plain, tune_data
+
+    data = tune_data(report)
+    if compiled is not None:
+        data["compiled"] = plain(compiled)
+    if compared is not None:
+        data["bench"] = bench_data(compared)
+    return data
+
+
+def _print(
+    report: "TuneReport", request: "Request", compiled: "CompileReport | None", compared: "BenchReport | None"
+) -> None:
+    from tunery._report import bench_text, tune_text
+
+    if compared is not None:
+        say(bench_text(compared) + "\n")
+    say(tune_text(report, request, Path(compiled.path) if compiled else None))
