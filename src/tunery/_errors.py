@@ -1,18 +1,18 @@
 """Every error a user can meet.
 
-    TuneryError                what happened, with which value, and what to do next
-    ├── UsageError             the request cannot be right (exit code 2)
-    │   ├── ModelError         the model file cannot be read, bound or imported
-    │   ├── TargetError        the target is unknown or incomplete
-    │   ├── BudgetError        the budget is malformed
-    │   └── StoreError         the store cannot be opened or written
-    ├── WorkError              the request was right and the work failed (exit code 1)
-    │   ├── DialectError       the compiler refused a task or a network
-    │   └── NothingFoundError  no record answers the query
-    └── EngineError            a worker did not answer
-        ├── DeadlineError      it ran past its deadline and was killed
-        ├── CrashError         its process ended
-        └── RemoteError        the method raised; carries the remote type and message
+TuneryError                what happened, with which value, and what to do next
+├── UsageError             the request cannot be right (exit code 2)
+│   ├── ModelError         the model file cannot be read, bound or imported
+│   ├── TargetError        the target is unknown or incomplete
+│   ├── BudgetError        the budget is malformed
+│   └── StoreError         the store cannot be opened or written
+├── WorkError              the request was right and the work failed (exit code 1)
+│   ├── DialectError       the compiler refused a task or a network
+│   └── NothingFoundError  no record answers the query
+└── EngineError            a worker did not answer
+    ├── DeadlineError      it ran past its deadline and was killed
+    ├── CrashError         its process ended
+    └── RemoteError        the method raised; carries the remote type and message
 """
 
 

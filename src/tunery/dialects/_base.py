@@ -165,9 +165,7 @@ class Dialect(ABC):
         """Return one row of cost-model features per candidate; a row of NaN where none can be computed."""
 
     @abstractmethod
-    def compile(
-        self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path
-    ) -> Compiled:
+    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.
 
         Raises:

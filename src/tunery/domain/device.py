@@ -10,7 +10,7 @@ from tunery.domain.keys import canonical_json, digest
 
 @dataclass(frozen=True)
 class Device:
-    """A machine's processor or accelerator: `facts` are what makes timings comparable (model, cores, caches, driver)."""
+    """A machine's processor or accelerator: `facts` make timings comparable (model, cores, caches, driver)."""
 
     kind: str
     name: str

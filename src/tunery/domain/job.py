@@ -30,7 +30,7 @@ class Budget:
         for part in re.split(r"[,+]", text):
             match = _AMOUNT.fullmatch(part)
             if not match:
-                raise BudgetError(f"budget {text!r} is not a number with a unit; write for example 10min, 500trials or 1h")
+                raise BudgetError(f"budget {text!r} is not a number with a unit; write 10min, 500trials or 1h")
             number, unit = float(match[1]), match[2].lower()
             singular = unit[:-1] if unit.endswith("s") and len(unit) > 1 else unit
             if number <= 0:
@@ -58,7 +58,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What a job has used so far. `stage_s` maps a stage (`propose`, `build`, `measure`, ...) to busy worker seconds."""
+    """What a job has used so far. `stage_s` maps a stage (`build`, ...) to busy worker seconds."""
 
     wall_s: float = 0.0
     core_s: float = 0.0

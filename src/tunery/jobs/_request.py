@@ -30,8 +30,8 @@ class Request:
 class Progress:
     """One line's worth of a running job.
 
-    `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None until
-    all are measured); `remaining_s` is the predicted time to finish.
+    `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
+    until all are measured); `remaining_s` is the predicted time to finish.
     """
 
     job_id: str

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery.delivery import Known, choose
-from tunery.domain import Budget, Choice, JobStatus, Network, Provenance, Target, Task
+from tunery.dialects import get_dialect
+from tunery.domain import Budget, Choice, JobStatus, Network, Provenance, Target, Task, digest
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role
 from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
 from tunery.jobs.bench import check_rivals, compare
@@ -79,6 +80,17 @@ async def _tune(
     notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
     imported = await import_model(runtime, store, request, cache_directory(), setup)
     runtime.end(setup)
+    return await _tune_imported(runtime, store, request, imported, notify, stop)
+
+
+async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    imported: Imported,
+    notify: Callable[[Progress], None],
+    stop: threading.Event,
+) -> TuneReport:
     plain = request_data(request, imported)
     found = store.resumable(plain)
     status = found or store.create_job(plain)
@@ -89,6 +101,21 @@ async def _tune(
     done = await job.run()
     runtime.end(status.job_id)
     return _report(done, imported, resumed=found is not None, store=store)
+
+
+def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
+    """Tune tasks that were extracted before, of one target; the request's model is only a name.
+
+    Raises:
+        UsageError: no tasks, or tasks of several targets.
+    """
+    if len({task.target.key for task in tasks}) != 1:
+        raise UsageError("tune_tasks needs tasks of one target; group them by `task.target` first")
+    target = tasks[0].target
+    network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        imported = Imported(network, target, get_dialect(request.dialect).compiler, tuple(tasks))
+        return _run(_tune_imported(runtime, store, request, imported, lambda _: None, threading.Event()))
 
 
 def request_data(request: Request, imported: Imported) -> dict[str, str | int | float | bool | None]:

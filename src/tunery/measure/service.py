@@ -150,19 +150,27 @@ class Measurer:
         finalist = Finalist()
         try:
             kernel = self._dialect.load(task, artifact)
-            verdicts = []
-            for number in range(Verification.FULL):
-                inputs, expected = self._references.get(task, reference, number)
-                kernel.bind(inputs)
-                kernel.poison()
-                kernel.run()
-                verdicts.append(compare(expected, kernel.outputs()))
-            finalist.verification = merge(verdicts)
+            if artifact.path == reference.path:
+                # Its outputs are right by definition, and each of its runs may take a second.
+                kernel.bind(self._references.get(task, reference, 0)[0])
+                finalist.verification = Verification("is the reference", Verification.FULL, 0.0, passed=True)
+            else:
+                finalist.verification = self._verify(task, kernel, reference)
             finalist.sampler = self._sampler(kernel)
         except Exception as error:  # noqa: BLE001 - as in a race
             finalist.fail(error)
         finalist.measure_s = self._clock() - start
         return finalist
+
+    def _verify(self, task: Task, kernel: Kernel, reference: Artifact) -> Verification:
+        verdicts = []
+        for number in range(Verification.FULL):
+            inputs, expected = self._references.get(task, reference, number)
+            kernel.bind(inputs)
+            kernel.poison()
+            kernel.run()
+            verdicts.append(compare(expected, kernel.outputs()))
+        return merge(verdicts)
 
     def _sampler(self, kernel: Kernel) -> Sampler:
         return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock)

@@ -62,7 +62,7 @@ class Scheduler:
     def handle(self, *events: Event) -> list[Decision]:
         """Take in what happened and return what to do now.
 
-        Events that happen together (a stage ends and its successor is ready) are best given together: the decisions then
+        Events that happen together (a stage ends, its successor is ready) are best given together: the decisions then
         know of all of them.
         """
         self._out = []

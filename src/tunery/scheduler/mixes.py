@@ -1,4 +1,4 @@
-"""Makespan over its lower bound for each strategy over many random mixes: the simulated half of the scheduling study."""
+"""Makespan over its lower bound, by strategy, over many random mixes: the simulated half of the scheduling study."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ def simulate_mixes(
     make: Callable[[int, UnitSeconds | None], Mix] = gpu_mix,
     recorded: Mapping[str, Sequence[float]] | None = None,
 ) -> list[MixResult]:
-    """Run every strategy on the mix of every seed; with `recorded` unit seconds by kind, durations are drawn from them."""
+    """Run every strategy on the mix of every seed; durations are drawn from `recorded` unit seconds where given."""
     results = []
     for seed in seeds:
         mix = make(seed, recorded)
@@ -66,7 +66,9 @@ def summarize(results: Iterable[MixResult], margin: float = 0.02) -> list[Summar
     for strategy, runs in by_strategy.items():
         ratios = sorted(run.makespan_s / run.bound_s for run in runs)
         versus = [run.makespan_s / greedy[run.seed].makespan_s for run in runs if run.seed in greedy] or [math.nan]
-        finish = [run.mean_finish_s / greedy[run.seed].mean_finish_s for run in runs if run.seed in greedy] or [math.nan]
+        finish = [run.mean_finish_s / greedy[run.seed].mean_finish_s for run in runs if run.seed in greedy] or [
+            math.nan
+        ]
         summaries.append(
             Summary(
                 strategy,

@@ -43,6 +43,8 @@ class Mix:
     jobs: tuple[MockJob, ...]
 
 
+CHAIN = ("propose", "build", "measure", "learn")
+
 UnitSeconds = Mapping[str, Sequence[float]]
 """Recorded seconds per unit of work, by kind of stage."""
 
@@ -79,15 +81,11 @@ class Rates:
         return float(getattr(self, kind))
 
 
-def _duration_s(
-    rng: np.random.Generator, kind: str, rates: Rates, size: int, recorded: UnitSeconds | None, stragglers: float
-) -> float:
+def _unit_s(rng: np.random.Generator, kind: str, rates: Rates, recorded: UnitSeconds | None) -> float:
     if recorded and recorded.get(kind):
-        unit_s = float(rng.choice(np.asarray(recorded[kind])))
-    else:
-        # Builds and runs of one task's candidates spread by about a third around their median.
-        unit_s = rates.of(kind) * float(rng.lognormal(0.0, 0.3))
-    return unit_s * size * (10.0 if rng.random() < stragglers else 1.0)
+        return float(rng.choice(np.asarray(recorded[kind])))
+    # Builds and runs of one task's candidates spread by about a third around their median.
+    return rates.of(kind) * float(rng.lognormal(0.0, 0.3))
 
 
 def tuning_job(
@@ -114,7 +112,7 @@ def tuning_job(
     """
     plan: list[tuple[int, int, tuple[Step, ...]]] = []
     for task in range(tasks):
-        rates = Rates(*(scale.of(kind) * float(rng.lognormal(0.0, 0.5)) for kind in ("propose", "build", "measure", "learn")))
+        rates = Rates(*(scale.of(kind) * float(rng.lognormal(0.0, 0.5)) for kind in CHAIN))
         task_kind = f"kind{task % 5}"
         for batch in range(max(1, int(rng.poisson(batches)))):
             steps = tuple(
@@ -123,11 +121,11 @@ def tuning_job(
                     task_kind,
                     needs[kind],
                     size,
-                    _duration_s(rng, kind, rates, size, recorded, stragglers),
+                    _unit_s(rng, kind, rates, recorded) * size * (10.0 if rng.random() < stragglers else 1.0),
                     affinity=f"{job_id}/{task}" if kind in ("propose", "learn") else None,
                     value=1.0 / (1 + batch),
                 )
-                for kind in ("propose", "build", "measure", "learn")
+                for kind in CHAIN
             )
             plan.append((batch, task, steps))
     plan.sort(key=lambda entry: entry[:2])

@@ -156,4 +156,4 @@ class TvmNetwork(CompiledNetwork):
         return (time.perf_counter_ns() - start) * 1e-9
 
     def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
-        return [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in self.checked(arrays)]
+        return [tvm.runtime.tensor(np.array(array, order="C")) for array in self.checked(arrays)]

@@ -24,7 +24,7 @@ def tasks_of(lowered: Lowered, target: Target) -> list[Task]:
     A function with symbolic shapes cannot be measured and is left out too.
     """
     found: dict[str, Task] = {}
-    for name, (module, key) in lowered.functions.items():
+    for name, (_, key) in lowered.functions.items():
         weight = lowered.calls.get(name, 0)
         if not weight:
             continue
@@ -32,13 +32,14 @@ def tasks_of(lowered: Lowered, target: Target) -> list[Task]:
             known = found[key]
             found[key] = Task(known.workload, target, known.weight + weight, known.tunable)
             continue
-        task = _task(name, module, key, target, weight, lowered.inputs[name])
+        task = _task(lowered, name, target, weight)
         if task is not None:
             found[key] = task
     return sorted(found.values(), key=lambda task: (-task.weight * task.workload.flop, task.workload.key))
 
 
-def _task(name: str, module: Any, key: str, target: Target, weight: int, inputs: int) -> Task | None:
+def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | None:
+    module, key = lowered.functions[name]
     function = module["main"]
     specs = argument_specs(function)
     if specs is None:
@@ -50,7 +51,7 @@ def _task(name: str, module: Any, key: str, target: Target, weight: int, inputs:
         kind=_kind(name, arguments),
         program=tvm.ir.save_json(module),
         arguments=arguments,
-        outputs=len(arguments) - inputs,
+        outputs=len(arguments) - lowered.inputs[name],
         flop=_flop(module),
     )
     try:

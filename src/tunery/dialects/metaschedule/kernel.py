@@ -154,7 +154,7 @@ class TvmKernel(Kernel):
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
-        arrays = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs] + self._outputs
+        arrays = [tvm.runtime.tensor(np.array(array, order="C")) for array in inputs] + self._outputs
         packed = [_empty(tuple(shape), dtype) for shape, dtype in self._manifest["packed"]]
         if self._prepack is not None:
             self._prepack(*(arrays[i] for i in self._manifest["prepack_inputs"]), *packed)

@@ -46,27 +46,34 @@ def lower(network: Network, target: Target) -> Lowered:
     except Exception as error:
         raise DialectError(f"TVM cannot import {network.name}: {_reason(error)}") from error
     try:
-        with tvm_target(target):
-            module = _passes()(module)
-            module = relax.transform.AttachAttrLayoutFreeBuffers()(module)
-            module = _limit_layout_freedom(module)
-    except Exception as error:
-        raise DialectError(f"TVM cannot lower {network.name}: {_reason(error)}") from error
+        lowered = _lowered(module, target, channels_last=True)
+    except Exception:  # noqa: BLE001 - layout conversion fails on some real graphs (dynamic-rank reshapes around a conv)
+        try:
+            lowered = _lowered(module, target, channels_last=False)
+        except Exception as error:
+            raise DialectError(f"TVM cannot lower {network.name}: {_reason(error)}") from error
     functions = {}
-    for name, function in module.functions_items():
+    for name, function in lowered.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc):
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
-    return Lowered(module, functions, *_call_sites(module))
+    return Lowered(lowered, functions, *_call_sites(lowered))
 
 
-def _passes() -> Any:
+def _lowered(module: Any, target: Target, *, channels_last: bool) -> Any:
+    with tvm_target(target):
+        done = relax.transform.AttachAttrLayoutFreeBuffers()(_passes(channels_last=channels_last)(module))
+        return _limit_layout_freedom(done)
+
+
+def _passes(*, channels_last: bool) -> Any:
+    layout = [relax.transform.ConvertLayout(_LAYOUTS)] if channels_last else []
     return tvm.transform.Sequential(
         [
             relax.transform.DecomposeOpsForInference(),
             relax.transform.CanonicalizeBindings(),
             relax.transform.FoldBatchnormToConv2D(),
-            relax.transform.ConvertLayout(_LAYOUTS),
+            *layout,
             relax.transform.Normalize(),
             relax.transform.FoldConstant(),
             relax.get_pipeline("zero"),

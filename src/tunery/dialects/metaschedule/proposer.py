@@ -41,6 +41,8 @@ class EvolutionaryProposer(Proposer):
 
     @override
     def propose(self, n: int) -> list[Candidate]:
+        if n < 1:
+            return []
         context = self._context(n)
         for _ in range(4):
             found = context.generate_measure_candidates()

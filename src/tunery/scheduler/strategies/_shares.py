@@ -4,13 +4,13 @@ Whoever has used least, divided by its share, goes first. One that comes back af
 virtual time: it has no claim on the time it did not ask for.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 
+from tunery.scheduler._pool import Needs
 from tunery.scheduler._state import Job, Phase, Stage
 
-
+# How many owners of about equal virtual time are compared: more gain little, and each costs a few microseconds.
 _NEAR_OWNERS = 4
 
 
@@ -84,27 +84,30 @@ class _Jobs:
 
 
 class FairQueue:
-    """Offered stages of one shape. Owners in the order of their shares, an owner's jobs by urgency, a job's stages by value.
+    """Offered stages of one shape: owners by their shares, an owner's jobs by urgency, a job's stages by value.
 
-    `urgency` gives a job's present urgency. A job that was not served for `patience_s` goes before urgent ones.
+    A job that was not served for `patience_s` goes before urgent ones. `count` stages are
+    offered; `since_s` is when one was last served or the queue was last empty.
     """
 
-    def __init__(self, shares: Shares, urgency: Callable[[Job], float], since_s: float) -> None:
+    def __init__(self, shares: Shares, needs: Needs, since_s: float) -> None:
+        self.needs = needs
         self.since_s = since_s
+        self.count = 0
         self._shares = shares
-        self._urgency = urgency
         self._heap: list[tuple[float, int, Account]] = []
         self._owners: dict[int, _Jobs] = {}
 
     def push(self, stage: Stage, now_s: float) -> None:
         """Add a stage."""
+        self.count += 1
         job = stage.job
         owner = self._shares.owner(job)
         jobs = self._owners.get(owner.order)
         if jobs is None:
             jobs = self._owners[owner.order] = _Jobs()
             heappush(self._heap, (owner.used, owner.order, owner))
-        urgency = self._urgency(job)
+        urgency = job.urgency
         if job.order not in jobs.stages:
             jobs.stages[job.order] = []
             jobs.served_s[job.order] = now_s
@@ -123,8 +126,8 @@ class FairQueue:
         if jobs and stage.job.order in jobs.served_s:
             jobs.served_s[stage.job.order] = now_s
 
-    def head(self, now_s: float, patience_s: float, window: float) -> tuple[float, Stage] | None:
-        """Return the stage whose turn it is with its owner's virtual time, None if none is offered.
+    def head(self, now_s: float, patience_s: float, window: float) -> tuple[float, Stage]:
+        """Return the stage whose turn it is with its owner's virtual time.
 
         Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
         one with the most urgent job is served.
@@ -145,11 +148,13 @@ class FairQueue:
                 del self._owners[order]
                 continue
             near.append((used, order, owner))
-            urgent = (-self._urgency(stage.job), used, order, stage)
+            urgent = (-stage.job.urgency, used, order, stage)
             best = urgent if best is None or urgent < best else best
         for entry in near:
             heappush(self._heap, entry)
-        return (best[1], best[3]) if best else None
+        if best is None:
+            raise AssertionError(f"a queue counts {self.count} stages and has none")
+        return best[1], best[3]
 
     def _longest_unserved(self, jobs: _Jobs, before_s: float) -> Stage | None:
         while jobs.waiting and jobs.waiting[0][0] < before_s:
@@ -171,7 +176,7 @@ class FairQueue:
             stage = self._first(jobs, order)
             if stage is None:
                 continue
-            urgency = self._urgency(job)
+            urgency = job.urgency
             if urgency >= -negative:
                 return stage
             jobs.urgency[order] = urgency

@@ -41,20 +41,21 @@ class Predictive(Strategy):
     def push(self, stage: Stage, now_s: float) -> None:
         queue = self._queues.get(stage.shape)
         if queue is None:
-            queue = self._queues[stage.shape] = FairQueue(self._shares, self._urgency, now_s)
+            queue = self._queues[stage.shape] = FairQueue(self._shares, stage.needs, now_s)
         self._see(stage)
+        stage.job.urgency = self._urgency(stage.job)
         self._shares.woke(stage.job)
         queue.push(stage, now_s)
 
     @override
     def discard(self, stage: Stage) -> None:
         self._shares.slept(stage.job)
+        self._leave(stage)
 
     @override
     def started(self, stage: Stage, now_s: float) -> None:
-        queue = self._queues.get(stage.shape)
-        if queue:
-            queue.served(stage, now_s)
+        self._queues[stage.shape].served(stage, now_s)
+        self._leave(stage)
         job = stage.job
         used = self.pool.share(stage.needs) * stage.predicted_s / job.share
         self._shares.slept(job)
@@ -77,19 +78,24 @@ class Predictive(Strategy):
 
     @override
     def pick(self, now_s: float) -> Stage | None:
-        patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
-        heads = self._heads(now_s, patience_s)
-        fitting = [head for head in heads if self.pool.fits(head[1].needs)]
+        fitting = [queue for queue in self._queues.values() if self.pool.fits(queue.needs)]
         if not fitting:
             return None
-        starved = [head for head in heads if now_s - head[2].since_s > patience_s]
-        if starved:
-            _, stage, _ = min(starved, key=lambda head: (head[2].since_s, head[1].order))
-            if self.pool.fits(stage.needs):
-                return stage
-            at_s = self.pool.fits_at(stage.needs, now_s)
-            fitting = [head for head in fitting if self._leaves_room(head[1], stage.needs, at_s, now_s)]
-        return min(fitting, key=self._rank)[1] if fitting else None
+        patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
+        heads = [queue.head(now_s, _UNSERVED * patience_s, _WINDOW * patience_s) for queue in fitting]
+        starved = min(self._queues.values(), key=lambda queue: queue.since_s)
+        if now_s - starved.since_s > patience_s:
+            if starved in fitting:
+                return heads[fitting.index(starved)][1]
+            at_s = self.pool.fits_at(starved.needs, now_s)
+            heads = [head for head in heads if self._leaves_room(head[1], starved.needs, at_s, now_s)]
+        return min(heads, key=self._rank)[1] if heads else None
+
+    def _leave(self, stage: Stage) -> None:
+        queue = self._queues[stage.shape]
+        queue.count -= 1
+        if not queue.count:
+            del self._queues[stage.shape]
 
     def _urgency(self, job: Job) -> float:
         """Return how long the rest of a job takes with all it can have in flight, times its share.
@@ -102,20 +108,9 @@ class Predictive(Strategy):
         # In powers of two: jobs that are about as urgent are served in their order instead of in turns.
         return 2.0 ** math.floor(math.log2(max(rest * unit_s / job.width * job.share, 1e-6)))
 
-    def _heads(self, now_s: float, patience_s: float) -> list[tuple[float, Stage, FairQueue]]:
-        heads = []
-        for shape, queue in list(self._queues.items()):
-            head = queue.head(now_s, _UNSERVED * patience_s, _WINDOW * patience_s)
-            if head:
-                heads.append((*head, queue))
-            else:
-                del self._queues[shape]
-        return heads
-
-    def _rank(self, head: tuple[float, Stage, FairQueue]) -> tuple[float, float, float, float, int]:
-        used, stage, _ = head
-        urgency = self._urgency(stage.job)
-        return -self.pool.share(stage.needs), -urgency, -self._depth[stage.request.kind], used, stage.order
+    def _rank(self, head: tuple[float, Stage]) -> tuple[float, float, float, float, int]:
+        used, stage = head
+        return -self.pool.share(stage.needs), -stage.job.urgency, -self._depth[stage.request.kind], used, stage.order
 
     def _see(self, stage: Stage) -> None:
         """Learn how far down a job's chain a kind of stage is: as many kinds as its jobs asked for before it."""

@@ -1,0 +1,100 @@
+"""The MetaSchedule dialect: the shipped contract, and what is special to it. Runs the real compiler."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from metaschedule_models import small_network
+
+from tunery._errors import DialectError
+from tunery.dialects import Dialect, Told, get_dialect
+from tunery.dialects.contract import DialectContract
+from tunery.domain import Network, Outcome, Target, Task
+
+pytestmark = pytest.mark.tvm
+
+
+class TestMetaScheduleContract(DialectContract):
+    garbage = '[["NoSuchInstruction"]]'
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dialect(cls) -> Dialect:
+        return get_dialect("metaschedule")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls, tmp_path_factory: pytest.TempPathFactory) -> Network:
+        return small_network(tmp_path_factory.mktemp("network"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def target(cls, dialect: Dialect) -> Target:
+        return dialect.resolve_target("native", 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_target(cls, dialect: Dialect) -> Target:
+        return dialect.resolve_target("native", 2)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def task(cls, tasks: list[Task]) -> Task:
+        return next(task for task in tasks if task.workload.kind == "matmul")
+
+    def test_convolutions_are_channels_last_with_free_weights(self, tasks: list[Task]) -> None:
+        conv = next(task for task in tasks if task.workload.kind == "conv2d")
+        assert [spec.shape for spec in conv.workload.arguments[:2]] == [(1, 12, 12, 16), (3, 3, 16, 32)]
+        assert '"layout_free_buffers"' in conv.workload.program
+
+    def test_a_search_learns_and_keeps_to_new_programs(self, dialect: Dialect, task: Task) -> None:
+        from tunery.costmodels import BoostedModel, Dataset
+
+        proposer = dialect.open(task, [], None, 0)
+        first = proposer.propose(24)
+        dataset = Dataset()
+        for i, (candidate, row) in enumerate(zip(first, dialect.features(task, first), strict=True)):
+            dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
+        proposer.tell([Told(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
+        proposer.learn(BoostedModel.fit(dataset).dumps())
+        second = proposer.propose(12)
+        assert second
+        assert not {c.key for c in first} & {c.key for c in second}
+        assert all(c.score is not None and c.score > 0 for c in second)
+
+    def test_a_candidate_of_another_program_is_refused(self, dialect: Dialect, tasks: list[Task], tmp_path: Path) -> None:
+        conv, dense = (next(t for t in tasks if t.workload.kind == kind) for kind in ("conv2d", "matmul"))
+        foreign = replace(dialect.open(dense, [], None, 0).propose(1)[0], task_key=conv.key)
+        with pytest.raises(DialectError):
+            dialect.build(conv, foreign, tmp_path)
+        assert not list(tmp_path.iterdir())
+
+    def test_a_tampered_candidate_is_refused(self, dialect: Dialect, task: Task, tmp_path: Path) -> None:
+        honest = dialect.open(task, [], None, 0).propose(1)[0]
+        with pytest.raises(DialectError, match="replays to another program"):
+            dialect.build(task, replace(honest, key="0" * 16), tmp_path)
+
+    def test_a_tuned_network_matches_onnx_runtime(
+        self, dialect: Dialect, network: Network, target: Target, tasks: list[Task], tmp_path: Path
+    ) -> None:
+        import onnxruntime
+
+        chosen = {}
+        for task in tasks:
+            proposed = dialect.open(task, [], None, 0).propose(1)
+            if proposed:
+                chosen[task.workload.key] = proposed[0]
+        compiled = dialect.compile(network, target, chosen, tmp_path / "small.tunery")
+        assert {key for key, candidate in compiled.coverage.items() if candidate} == set(chosen)
+        ours = dialect.load_network(tmp_path / "small.tunery")
+        image = np.random.default_rng(0).standard_normal((1, 16, 12, 12)).astype(np.float32)
+        ids = np.array([7])
+        session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+        expected = session.run(None, {"image": image, "ids": ids})[0]
+        np.testing.assert_allclose(ours(image, ids)[0], expected, rtol=1e-4, atol=1e-5)
+
+    def test_bodies_are_data(self, dialect: Dialect, task: Task) -> None:
+        candidate = dialect.open(task, [], None, 0).propose(1)[0]
+        assert isinstance(json.loads(candidate.body), list)
