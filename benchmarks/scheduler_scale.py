@@ -37,6 +37,7 @@ class Drive:
                 self.send(self.stage(0.0, f"j{job}", 0))
 
     def stage(self, at_s: float, job: str, step: int) -> StageReady:
+        """Return a stage at this step of its job's chain."""
         self.count += 1
         kind = CHAIN[step]
         needs = {"device:gpu": 1} if kind == "measure" else {"core": 1}
@@ -45,6 +46,7 @@ class Drive:
         return StageReady(at_s, StageRequest(stage_id, job, kind, f"k{self.count % 5}", needs, 16, affinity))
 
     def send(self, *events: JobSubmitted | StageReady | StageFinished) -> None:
+        """Hand events to the scheduler and plan the ends of what it starts."""
         start = time.process_time()
         decisions = self.scheduler.handle(*events)
         self.handled_s += time.process_time() - start
@@ -66,6 +68,7 @@ class Drive:
 
 
 def main() -> None:
+    """Print the curve."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the curve here")
     parser.add_argument("--strategy", default="predictive", choices=sorted(STRATEGIES))
