@@ -1,0 +1,55 @@
+# One command each: `make demo` tunes a real network, `make test` runs the tests. CI calls the same targets.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.complete
+NETWORK ?= zoo:mobilenet_v2
+BUDGET ?= 4min
+NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
+
+.PHONY: setup demo test lint format bench bench-stock clean
+
+setup: $(STAMP)
+
+# The stamp is written last, so a set-up that was cut short is done again.
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "error: there is no $(PYTHON); install Python 3.11 (Debian, Ubuntu: apt-get install python3.11 python3.11-venv)," \
+	       "or say where it is: make $(MAKECMDGOALS) PYTHON=PATH" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "error: $(PYTHON) is older than Python 3.11; say where a newer one is: make $(MAKECMDGOALS) PYTHON=PATH" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "error: $(PYTHON) lacks the module venv; install it (Debian, Ubuntu: apt-get install $(PYTHON)-venv)" >&2; exit 2; }
+	@echo "setting up $(VENV) (once; some 400 MB of packages)"
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@mkdir -p out
+	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
+
+test: setup
+	$(BIN)/pytest
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+# Whole networks, as tuned so far on this machine, against their rivals.
+bench: setup
+	@for network in $(NETWORKS); do $(BIN)/tunery bench $$network --against untuned,onnxruntime || exit 1; done
+
+# Stock MetaSchedule and tunery, same tasks, same trials, side by side.
+bench-stock: setup
+	$(BIN)/python benchmarks/stock.py
+
+clean:
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
