@@ -216,6 +216,8 @@ class Scheduler:
         if job.paused == pause:
             return
         job.paused = pause
+        if not pause:
+            self._strategy.job_added(job)
         for stage in list(job.ready.values()):
             if pause:
                 self._unqueue(stage)
@@ -223,8 +225,6 @@ class Scheduler:
                 self._queue(stage)
         if pause:
             self._strategy.job_removed(job)
-        else:
-            self._strategy.job_added(job)
 
     def _lost(self, event: ev.WorkerLost) -> None:
         lane = self._lanes.get(event.worker)

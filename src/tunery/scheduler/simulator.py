@@ -97,7 +97,7 @@ def lower_bound_s(mix: Mix) -> float:
                 for name, amount in step.needs.items():
                     work[name] = work.get(name, 0.0) + amount * step.duration_s
         path_s = max(longest_s, total_s / job.in_flight, *workers.values(), 0.0)
-        work_s = max((total / mix.resources[name] for name, total in work.items()), default=0.0)
+        work_s = max((total / mix.resources[n] for n, total in work.items() if mix.resources.get(n)), default=0.0)
         bound_s = max(bound_s, job.at_s + path_s, job.at_s + work_s)
     return bound_s
 

@@ -108,9 +108,9 @@ class Predictive(Strategy):
         # In powers of two: jobs that are about as urgent are served in their order instead of in turns.
         return 2.0 ** math.floor(math.log2(max(rest * unit_s / job.width * job.share, 1e-6)))
 
-    def _rank(self, head: tuple[float, Stage]) -> tuple[float, float, float, float, int]:
+    def _rank(self, head: tuple[float, Stage]) -> tuple[float, float, float, int]:
         used, stage = head
-        return -self.pool.share(stage.needs), -stage.job.urgency, -self._depth[stage.request.kind], used, stage.order
+        return -self.pool.share(stage.needs), -self._depth[stage.request.kind], used, stage.order
 
     def _see(self, stage: Stage) -> None:
         """Learn how far down a job's chain a kind of stage is: as many kinds as its jobs asked for before it."""

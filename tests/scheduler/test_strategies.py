@@ -1,0 +1,146 @@
+"""What defines each strategy."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunery.scheduler import JobEnded, JobSubmitted, Run, Scheduler, StageFinished, StageReady, StageRequest
+
+ONE, WIDE = {"core": 1}, {"core": 2, "device:cpu": 1}
+
+
+def ready(stage_id, job_id="j", at_s=0.0, kind="build", needs=ONE, **fields):
+    return StageReady(at_s, StageRequest(stage_id, job_id, kind, needs=needs, **fields))
+
+
+def runs(decisions):
+    return [d.stage_id for d in decisions if isinstance(d, Run)]
+
+
+def start(strategy, resources=None, jobs=("j",), **fields):
+    scheduler = Scheduler(resources or {"core": 2, "device:cpu": 1}, strategy)
+    for job in jobs:
+        scheduler.handle(JobSubmitted(0, job, owner=job, **fields))
+    return scheduler
+
+
+def test_sequential_leaves_the_next_job_waiting_until_the_first_ends():
+    scheduler = start("sequential", jobs=("j", "k"))
+    assert runs(scheduler.handle(ready("a"))) == ["a"]
+    assert runs(scheduler.handle(ready("b", "k"))) == []
+    assert runs(scheduler.handle(StageFinished(1, "a"))) == []
+    assert runs(scheduler.handle(JobEnded(2, "j"))) == ["b"]
+
+
+def test_synchronous_holds_the_next_kind_until_a_step_is_over():
+    scheduler = start("synchronous", {"core": 2, "device:gpu": 1})
+    scheduler.handle(ready("a"), ready("b"))
+    assert runs(scheduler.handle(ready("m", kind="measure", needs={"device:gpu": 1}))) == []
+    assert runs(scheduler.handle(StageFinished(1, "a"))) == []
+    assert runs(scheduler.handle(StageFinished(2, "b"))) == ["m"]
+
+
+def test_greedy_lets_narrow_stages_pass_a_wide_one_that_fair_would_wait_for():
+    for strategy, passes in (("greedy", ["c"]), ("fair", [])):
+        scheduler = start(strategy)
+        scheduler.handle(ready("a"), ready("w", kind="measure", needs=WIDE))
+        assert runs(scheduler.handle(ready("c"))) == passes
+
+
+def stream(strategy, until_s):
+    """Feed two endless, staggered streams of one-second builds; return when a wide stage that is ready at 0.5 starts."""
+    scheduler = start(strategy)
+    running = {stage: 1.0 + 0.5 * n for n, stage in enumerate(runs(scheduler.handle(ready("0"), ready("1"))))}
+    scheduler.handle(ready("w", at_s=0.5, kind="measure", needs=WIDE))
+    count = 1
+    while running:
+        stage = min(running, key=running.__getitem__)
+        now_s = running.pop(stage)
+        if now_s > until_s:
+            return None
+        count += 1
+        started = runs(scheduler.handle(StageFinished(now_s, stage), ready(str(count), at_s=now_s)))
+        if "w" in started:
+            return now_s
+        running.update((name, now_s + 1.0) for name in started)
+    return None
+
+
+def test_predictive_reserves_room_for_a_wide_stage_that_greedy_starves():
+    assert stream("greedy", 200.0) is None
+    assert 10.0 < stream("predictive", 200.0) < 20.0
+
+
+def test_predictive_fills_the_wait_for_a_reservation_only_with_what_ends_in_time():
+    scheduler = start("predictive")
+    scheduler.handle(ready("first", kind="train", hint_s=100.0), ready("wide", kind="measure", needs=WIDE))
+    assert runs(scheduler.handle(ready("short", at_s=20.0, kind="build", hint_s=50.0))) == ["short"]
+    assert runs(scheduler.handle(ready("long", at_s=21.0, kind="train", hint_s=90.0))) == []
+    assert runs(scheduler.handle(StageFinished(30.0, "short"))) == []
+    assert runs(scheduler.handle(StageFinished(90.0, "first"))) == ["wide"]
+    assert runs(scheduler.handle(StageFinished(91.0, "wide"))) == ["long"]
+
+
+@pytest.mark.parametrize(("weight", "priority", "share"), [(1.0, 0, 0.5), (3.0, 0, 0.75), (1.0, 2, 0.8)])
+def test_predictive_shares_by_weight_and_priority_between_owners(weight, priority, share):
+    scheduler = Scheduler({"core": 1})
+    scheduler.handle(JobSubmitted(0, "j", "ann", weight, priority), JobSubmitted(0, "k", "bob"))
+    events = [ready(f"{job}{n}", job) for n in range(2000) for job in "jk"]
+    (running,) = runs(scheduler.handle(*events))
+    served = []
+    for now_s in range(1, 1000):
+        served.append(running[0])
+        (running,) = runs(scheduler.handle(StageFinished(now_s, running)))
+    assert served.count("j") / len(served) == pytest.approx(share, abs=0.03)
+
+
+def test_predictive_serves_the_longest_rest_first_inside_an_owner_but_not_for_ever():
+    scheduler = Scheduler({"core": 1})
+    scheduler.handle(JobSubmitted(0, "s", "ann", planned=8), JobSubmitted(0, "l", "ann", planned=100_000))
+    (running,) = runs(scheduler.handle(*(ready(f"{job}{n}", job) for n in range(300) for job in "ls")))
+    order = []
+    for now_s in range(1, 300):
+        order.append(running[0])
+        (running,) = runs(scheduler.handle(StageFinished(now_s, running)))
+    assert order[1:50].count("l") > 40
+    assert order.count("s") >= 3
+
+
+def test_best_value_is_next_inside_a_job():
+    scheduler = start("predictive", {"core": 1})
+    scheduler.handle(ready("a"))
+    scheduler.handle(ready("low", value=1.0), ready("high", value=2.0))
+    assert runs(scheduler.handle(StageFinished(1, "a"))) == ["high"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    jobs=st.lists(st.tuples(st.integers(0, 2), st.floats(0.2, 5.0), st.integers(0, 2)), min_size=2, max_size=6),
+    seconds=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=7),
+)
+def test_no_job_waits_without_bound_while_others_keep_submitting(jobs, seconds):
+    scheduler = Scheduler({"core": 2, "device:cpu": 1})
+    for n, (owner, weight, priority) in enumerate(jobs):
+        scheduler.handle(JobSubmitted(0, str(n), f"o{owner}", weight, priority, planned=100 * n))
+    count = 0
+    running, waiting, worst_s, now_s = {}, {}, 0.0, 0.0
+
+    def feed(job):
+        nonlocal count
+        count += 1
+        wide = count % 5 == 0
+        waiting[f"{job}/{count}"] = now_s
+        return ready(f"{job}/{count}", job, now_s, "measure" if wide else "build", WIDE if wide else ONE)
+
+    events = [feed(str(n)) for n in range(len(jobs)) for _ in range(2)]
+    for step in range(600):
+        for stage in runs(scheduler.handle(*events)):
+            worst_s = max(worst_s, now_s - waiting.pop(stage))
+            running[stage] = now_s + seconds[step % len(seconds)]
+        stage = min(running, key=running.__getitem__)
+        now_s = running.pop(stage)
+        events = [StageFinished(now_s, stage), feed(stage.split("/")[0])]
+    worst_s = max([worst_s, *(now_s - since_s for since_s in waiting.values())])
+    # 64 typical stages of patience inside an owner and 16 between shapes, each at most 3 s, for 12 stages in all, with
+    # shares that differ by up to 100.
+    assert worst_s <= 80 * 3.0 * 2
