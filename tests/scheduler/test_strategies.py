@@ -48,7 +48,7 @@ def test_greedy_lets_narrow_stages_pass_a_wide_one_that_fair_would_wait_for():
 
 
 def stream(strategy, until_s):
-    """Feed two endless, staggered streams of one-second builds; return when a wide stage that is ready at 0.5 starts."""
+    """Feed two endless, staggered streams of builds; return when a wide stage that is ready at 0.5 starts."""
     scheduler = start(strategy)
     running = {stage: 1.0 + 0.5 * n for n, stage in enumerate(runs(scheduler.handle(ready("0"), ready("1"))))}
     scheduler.handle(ready("w", at_s=0.5, kind="measure", needs=WIDE))
@@ -73,10 +73,11 @@ def test_predictive_reserves_room_for_a_wide_stage_that_greedy_starves():
 
 def test_predictive_fills_the_wait_for_a_reservation_only_with_what_ends_in_time():
     scheduler = start("predictive")
-    scheduler.handle(ready("first", kind="train", hint_s=100.0), ready("wide", kind="measure", needs=WIDE))
+    scheduler.handle(ready("first", kind="train", hint_s=100.0))
+    scheduler.handle(ready("wide", kind="measure", needs=WIDE))
     assert runs(scheduler.handle(ready("short", at_s=20.0, kind="build", hint_s=50.0))) == ["short"]
+    assert runs(scheduler.handle(StageFinished(20.5, "short"))) == []
     assert runs(scheduler.handle(ready("long", at_s=21.0, kind="train", hint_s=90.0))) == []
-    assert runs(scheduler.handle(StageFinished(30.0, "short"))) == []
     assert runs(scheduler.handle(StageFinished(90.0, "first"))) == ["wide"]
     assert runs(scheduler.handle(StageFinished(91.0, "wide"))) == ["long"]
 
