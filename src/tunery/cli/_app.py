@@ -21,7 +21,7 @@ from tunery.cli import (
     version,
     zoo,
 )
-from tunery.cli._failure import guarded
+from tunery.cli._failure import InterruptedByUser, check_text, guarded
 
 
 class Program(TyperGroup):
@@ -30,7 +30,7 @@ class Program(TyperGroup):
     def main(
         self,
         args: Sequence[str] | None = None,
-        prog_name: str | None = None,
+        prog_name: str | None = None,  # noqa: ARG002 - messages shall not depend on how we are started
         complete_var: str | None = None,
         standalone_mode: bool = True,  # noqa: ARG002 - Typer's own handling of errors is what is replaced here
         windows_expand_args: bool = True,
@@ -40,11 +40,17 @@ class Program(TyperGroup):
         words = list(sys.argv[1:] if args is None else args)
 
         def run() -> object:
-            return super(Program, self).main(
-                words, prog_name or "tunery", complete_var, False, windows_expand_args, **extra
-            )
+            check_text(words)
+            return super(Program, self).main(words, "tunery", complete_var, False, windows_expand_args, **extra)
 
         sys.exit(guarded(run, words))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; Typer would end without a word at a Ctrl-C."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise InterruptedByUser from None
 
 
 app = typer.Typer(

@@ -14,6 +14,23 @@ from tunery._errors import TuneryError, UsageError
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
 
+class InterruptedByUser(Exception):
+    """A Ctrl-C that no command has handled."""
+
+
+def check_text(words: Sequence[str]) -> None:
+    """Refuse a command line that is not text: names go into the store and into JSON.
+
+    Raises:
+        UsageError: a word holds bytes that are not UTF-8.
+    """
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{word!r} is not UTF-8; give the file another name") from None
+
+
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     """Run `work` and return the exit code; `words` are the command line, for the wishes `--json` and `-v`."""
     as_json, verbose = "--json" in words, bool({"-v", "--verbose"} & set(words))
@@ -23,7 +40,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return FAILED
-    except (KeyboardInterrupt, typer.Abort):
+    except (InterruptedByUser, KeyboardInterrupt, typer.Abort):
         return _fail("stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
     except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
         if verbose:

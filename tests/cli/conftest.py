@@ -1,0 +1,59 @@
+"""A command line with a store and a cache of its own, and one tuned job to look at."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tunery.cli._app import app
+
+BUDGET = "30trials"
+
+
+@dataclass(frozen=True)
+class Answer:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+Run = Callable[..., Answer]
+
+
+def run_in_process(*args: str) -> Answer:
+    result = CliRunner().invoke(app, list(args))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "store.db"))
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return run_in_process
+
+
+@pytest.fixture(scope="package")
+def tuned_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that holds one finished job of fake:demo."""
+    directory = tmp_path_factory.mktemp("tuned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNERY_CACHE", str(directory / "cache"))
+        args = ("tune", "fake:demo", "--dialect", "fake", "--budget", BUDGET, "--store", str(directory / "store.db"))
+        assert run_in_process(*args).code == 0
+    return directory / "store.db"
+
+
+@pytest.fixture
+def tuned(run: Run, tuned_store: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TUNERY_STORE", str(tuned_store))
+    return run

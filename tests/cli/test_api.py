@@ -1,0 +1,84 @@
+"""The Python face: a chain of immutable steps whose order is enforced."""
+
+from pathlib import Path
+
+import pytest
+
+import tunery
+from tunery.jobs import Progress
+
+CHAIN = {"dialect": "fake"}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    return str(tmp_path / "store.db")
+
+
+def test_the_chain_tunes_reports_compiles_and_runs(store: str, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    planned = tunery.load("fake:demo?tasks=1&ops=elementwise").on("native", threads=1, **CHAIN).within("10trials")
+    tuned = planned.tune(store=store, on_progress=seen.append)
+    assert tuned.result.job.spend.trials == 10
+    assert {progress.phase for progress in seen} >= {"importing", "search", "finals"}
+    assert "elementwise_0" in tuned.report()
+    assert tuned.result.job.job_id in tuned.report()
+
+    compiled = tuned.compile()
+    assert compiled.path == Path("demo.tunery")
+    assert compiled.path.stat().st_size == compiled.result.size_bytes
+    assert tuned.compile(tmp_path / "again.tunery").path == tmp_path / "again.tunery"
+
+
+def test_without_a_budget_the_effort_decides(store: str) -> None:
+    placed = tunery.load("fake:demo?tasks=1").on(**CHAIN)
+    assert placed.tune(store=store, effort="quick").result.job.spend.trials == 16
+
+
+def test_steps_are_immutable_and_can_branch() -> None:
+    model = tunery.load("x.onnx", {"a": [1, 2]})
+    one, two = model.on(threads=1), model.on(threads=2)
+    assert (one.threads, two.threads) == (1, 2)
+    assert model.shapes == {"a": (1, 2)}
+    with pytest.raises(AttributeError):
+        model.source = "y.onnx"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("steps", [("within",), ("tune",), ("on", "on"), ("on", "compile"), ("on", "within", "report"),
+                                   ("benchmark",), ("on", "within", "within"), ("on", "within", "on")])  # fmt: skip
+def test_a_step_out_of_order_says_which_comes_first(steps: tuple[str, ...]) -> None:
+    *first, last = steps
+    chain: object = tunery.load("x.onnx")
+    for step in first:
+        chain = getattr(chain, step)("1min" if step == "within" else "native")
+    with pytest.raises(tunery.UsageError, match=r"tunery\.load"):
+        getattr(chain, last)
+    assert not hasattr(tunery.load("x.onnx"), "nonsense")
+
+
+def test_wrong_values_are_told_at_once() -> None:
+    with pytest.raises(tunery.BudgetError, match="500trials"):
+        tunery.load("x.onnx").on().within("soon")
+    with pytest.raises(tunery.UsageError, match="threads=-1"):
+        tunery.load("x.onnx").on(threads=-1)
+    with pytest.raises(tunery.UsageError, match="positive integers"):
+        tunery.load("x.onnx", {"a": (1, 0)})
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = tunery.nonsense  # type: ignore[attr-defined]
+
+
+def test_errors_of_the_work_come_out_as_they_are(store: str) -> None:
+    with pytest.raises(tunery.ModelError, match=r"missing\.onnx"):
+        tunery.load("missing.onnx").on(**CHAIN).tune(store=store)
+    with pytest.raises(tunery.DialectError):
+        tunery.load("fake:x?unsupported=1").on(**CHAIN).tune(store=store)
+    with pytest.raises(tunery.UsageError, match="tunery compile"):
+        tunery.load_compiled("missing.tunery")
+
+
+def test_everything_that_is_promised_is_there() -> None:
+    assert all(hasattr(tunery, name) for name in tunery.__all__)
+    assert tunery.__version__ == "0.1.0"
+    assert issubclass(tunery.BudgetError, tunery.UsageError)

@@ -1,0 +1,175 @@
+"""Every command does what it says, on a compiler that needs no time; JSON shapes are those of docs/json.md."""
+
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+from tunery.jobs import BenchReport, Latency, Request
+
+FAKE = ("--dialect", "fake")
+
+
+def test_tune_prints_each_task_the_totals_and_how_to_use_it(run: Run) -> None:
+    answer = run("tune", "fake:demo?tasks=2&frozen=1&refuse=0.3", *FAKE, "--budget", "24trials")
+    assert answer.code == 0
+    for word in ("matmul_0", "untuned ms", "speed-up", "nothing to tune", "build-failed", "all, by calls", "store.db",
+                 "tunery compile", "tunery.load_compiled("):  # fmt: skip
+        assert word in answer.out
+    assert "search" in answer.err
+
+
+def test_tune_json_has_the_documented_shape(run: Run) -> None:
+    answer = run("tune", "fake:demo", *FAKE, "--budget", "24trials", "--json")
+    data = answer.data
+    assert {"job", "status", "spend", "tasks", "network"} <= data.keys()
+    assert data["status"] == "done"
+    assert data["network"].keys() >= {"before_s", "after_s"}
+    assert 0 < data["network"]["after_s"] <= data["network"]["before_s"]
+    assert sum(sum(task["outcomes"].values()) for task in data["tasks"]) == data["spend"]["trials"] == 24
+    for task in data["tasks"]:
+        assert {"name", "baseline_s", "best_s", "measured", "outcomes"} <= task.keys()
+        assert task["best_s"] <= task["baseline_s"]
+
+
+def test_tune_with_output_compiles_into_a_directory(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    data = run("tune", "fake:demo", *FAKE, "--budget", "9trials", "-o", "out", "--json").data
+    assert data["compiled"]["path"] == "out/demo.tunery"
+    assert (tmp_path / "out" / "demo.tunery").stat().st_size == data["compiled"]["size_bytes"]
+
+
+def test_tuning_again_goes_on_from_what_is_known(run: Run) -> None:
+    first = run("tune", "fake:demo", *FAKE, "--budget", "12trials", "--json").data
+    second = run("tune", "fake:demo", *FAKE, "--budget", "12trials", "--json").data
+    assert second["job"] != first["job"]
+    assert second["network"]["after_s"] <= first["network"]["after_s"] * 1.05
+    exported = run("records", "stats", "--json").data
+    assert exported["records"] >= 24
+
+
+def test_extract(run: Run) -> None:
+    data = run("extract", "fake:demo?frozen=1", *FAKE, "--json").data
+    assert data["network"] == "demo"
+    assert [task["tunable"] for task in data["tasks"]].count(False) == 1
+    for task in data["tasks"]:
+        assert {"name", "workload", "weight", "tunable"} <= task.keys()
+    several = run("extract", "fake:a", "fake:b?tasks=1", *FAKE, "--json").data
+    assert [one["network"] for one in several["networks"]] == ["a", "b"]
+    assert "4 tasks, 3 of them tunable" in run("extract", "fake:demo?frozen=1", *FAKE).out
+
+
+def test_compile_says_what_covers_each_task(tuned: Run, tmp_path: Path) -> None:
+    data = tuned("compile", "fake:demo", *FAKE, "-o", "demo.tunery", "--json").data
+    assert {entry["rung"] for entry in data["coverage"].values()} == {"exact"}
+    assert data["size_bytes"] == (tmp_path / "demo.tunery").stat().st_size
+    text = tuned("compile", "fake:demo?seed=1", *FAKE, "-o", "other.tunery").out
+    assert "0 of 3 tasks use a verified record" in text
+    assert 'tunery.load_compiled("other.tunery")' in text
+
+
+def test_query_of_a_model_and_of_a_task(tuned: Run) -> None:
+    data = tuned("query", "fake:demo", *FAKE, "--json").data
+    assert len(data["tasks"]) == 3
+    task = data["tasks"][0]
+    assert task["rung"] == "exact"
+    assert task["latency_s"] <= task["baseline_s"]
+    records = tuned("query", task["task"], "--json").data["records"]
+    assert [record["candidate"] for record in records] == [task["candidate"]]
+    assert records[0]["verification"]["passed"] is True
+    assert task["candidate"] in tuned("query", "fake:demo", *FAKE).out
+    assert task["candidate"] in tuned("query", task["task"]).out
+
+
+def test_query_without_records_says_what_to_do(run: Run) -> None:
+    answer = run("query", "fake:demo", *FAKE)
+    assert answer.code == 1
+    assert "tunery tune fake:demo" in answer.err
+    assert run("query", "0123456789abcdef").code == 1
+
+
+def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
+    [job] = tuned("jobs", "list", "--json").data["jobs"]
+    assert job["status"] == "done"
+    shown = tuned("jobs", "show", job["job"], "--json").data
+    assert shown["request"]["model"] == "fake:demo"
+    assert len(shown["tasks"]) == 3
+    assert job["job"] in tuned("jobs", "list").out
+    assert "matmul_0" in tuned("jobs", "show", job["job"]).out
+    again = tuned("jobs", "resume", job["job"])
+    assert again.code == 2
+    assert "is done" in again.err
+    assert tuned("jobs", "show", "nonsense").code == 1
+
+
+def test_spend_adds_up_the_same_by_stage_and_by_task(tuned: Run) -> None:
+    data = tuned("spend", "--json").data
+    assert {row["name"] for row in data["stages"]} >= {"propose", "build", "measure"}
+    for view in ("stages", "tasks", "outcomes"):
+        for field in ("wall_s", "core_s", "device_s", "count"):
+            assert sum(row[field] for row in data[view]) == pytest.approx(data["total"][field])
+    assert "by stage" in tuned("spend").out
+    assert tuned("spend", "nonsense").code == 1
+
+
+def test_spend_of_an_empty_store(run: Run) -> None:
+    assert run("spend").out == "nothing was spent yet\n"
+    assert run("spend", "--json").data["total"] is None
+
+
+def test_records_travel_from_store_to_store(tuned: Run, tmp_path: Path) -> None:
+    count = tuned("records", "stats", "--json").data["records"]
+    assert tuned("records", "export", "all.jsonl", "--json").data == {"records": count, "path": "all.jsonl"}
+    other = ("--store", str(tmp_path / "other.db"))
+    assert tuned("records", "import", "all.jsonl", *other, "--json").data == {"added": count, "known": 0}
+    assert f"0 records added, {count} were known" in tuned("records", "import", "all.jsonl", *other).out
+    removed = tuned("records", "prune", "--keep", "1", *other, "--json").data["removed"]
+    assert 0 < removed < count
+    assert tuned("records", "stats", *other, "--json").data["records"] == count - removed
+    assert "ok" in tuned("records", "stats", *other).out
+    assert tuned("records", "prune", "--keep", "1", "--task", "0" * 16, *other).code == 1
+
+
+def test_zoo_devices_and_version(run: Run) -> None:
+    networks = run("zoo", "list", "--json").data["networks"]
+    assert {"name", "kind", "parameters"} == networks[0].keys()
+    assert "mobilenet_v2" in run("zoo", "list").out
+    [device] = run("devices", "list", "--json").data["devices"]
+    assert device["fingerprint"] in run("devices", "list").out
+    assert device["records"] == 0
+    assert run("version", "--json").data["apache-tvm"] == "0.27.0.post1"
+    assert "tunery " in run("version").out
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, ...], float]]:
+    """Stands in for the measuring of whole networks, which needs an ONNX model."""
+    asked = []
+
+    def bench(request: Request, against: tuple[str, ...], seconds: float) -> BenchReport:
+        asked.append((request, tuple(against), seconds))
+        rivals = {"untuned": Latency(1.6, 1.5, 1.7, 3), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
+        chosen = {name: rivals[name] for name in against}
+        return BenchReport("demo", 2, {"tunery": Latency(0.008, 0.007, 0.009, 70), **chosen}, float("inf"))
+
+    monkeypatch.setattr("tunery.jobs.session.bench", bench)
+    return asked
+
+
+def test_bench_leads_with_onnx_runtime(run: Run, measured: list[tuple[Request, tuple[str, ...], float]]) -> None:
+    answer = run("bench", "fake:demo", *FAKE, "--against", "untuned, onnxruntime", "--seconds", "2")
+    assert measured == [(measured[0][0], ("untuned", "onnxruntime"), 2.0)]
+    rows = [line for line in answer.out.splitlines() if " to " in line]
+    assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "TVM"]
+    assert "1.50x faster" in rows[1]
+    data = run("bench", "fake:demo", *FAKE, "--json").data
+    assert data["latency_s"]["onnxruntime"] == {"median": 0.012, "p10": 0.011, "p90": 0.013, "samples": 50}
+    assert (data["network"], data["threads"], data["max_abs_error"]) == ("demo", 2, None)
+
+
+def test_tune_against_rivals_ends_with_the_comparison(
+    run: Run, measured: list[tuple[Request, tuple[str, ...], float]]
+) -> None:
+    args = ("tune", "fake:demo", *FAKE, "--budget", "6trials", "--against", "onnxruntime")
+    assert run(*args, "--json").data["bench"]["latency_s"].keys() == {"tunery", "onnxruntime"}
+    assert "ONNX Runtime" in run(*args).out

@@ -1,0 +1,58 @@
+"""The help is quick, complete, and each command's shows an example that parses."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer.main
+from conftest import Run
+
+from tunery.cli._app import app
+
+HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "numpy", "sqlalchemy", "lightgbm", "torch", "pydantic")
+COMMANDS = [
+    (name, command)
+    for name, command in sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
+    if not hasattr(command, "commands")
+] + [
+    (f"{group} {name}", command)
+    for group, parent in sorted(typer.main.get_command(app).commands.items())  # type: ignore[attr-defined]
+    if hasattr(parent, "commands")
+    for name, command in sorted(parent.commands.items())
+]
+
+
+def test_all_commands_are_there() -> None:
+    assert [name for name, _ in COMMANDS] == [
+        "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version", "devices list", "jobs list",
+        "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats", "zoo list",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS)
+def test_help_has_an_example_that_parses(run: Run, name: str, command: typer.main.TyperCommand) -> None:
+    answer = run(*name.split(), "--help")
+    assert answer.code == 0
+    text = " ".join(answer.out.split())
+    assert f"Example: tunery {name}" in text
+    assert "--json" in text
+    example = shlex.split(command.epilog.removeprefix("Example: tunery"))  # type: ignore[union-attr]
+    command.make_context(name, example[len(name.split()) :])
+
+
+@pytest.mark.parametrize("code", [
+    "import sys; from tunery.cli import main; sys.argv = ['tunery', '--help']\ntry: main()\nexcept SystemExit: pass",
+    "import tunery; tunery.load('x.onnx').on('native'); tunery.__version__",
+])  # fmt: skip
+def test_nothing_heavy_is_imported_before_it_is_used(code: str) -> None:
+    code += f"\nimport sys; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_installed_program_starts() -> None:
+    program = os.path.join(os.path.dirname(sys.executable), "tunery")  # noqa: PTH118, PTH120
+    done = subprocess.run([program, "version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("tunery ")

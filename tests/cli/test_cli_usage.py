@@ -1,0 +1,190 @@
+"""Wrong requests end with one clear line and exit code 2, and leave nothing behind."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Answer, Run, run_in_process
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunery._errors import UsageError
+from tunery.cli._options import Effort, parse_rivals, parse_shapes
+from tunery.engines.inline import InlineEngine
+
+FAKE = ("--dialect", "fake")
+
+
+def assert_refused(answer: Answer, *words: str) -> None:
+    assert answer.code == 2
+    assert answer.out == ""
+    *_, last = answer.err.splitlines()
+    assert last.startswith("error: ")
+    assert "Traceback" not in answer.err
+    for word in words:
+        assert word in last
+
+
+@pytest.mark.parametrize(
+    "budget", ["10", "min", "-5min", "0min", "0trials", "1.5trials", "10 parsecs", "10min,5min", "5trials+6trials",
+               "1e3s", "ten minutes", "10min,", "nan s", "inf trials"],
+)  # fmt: skip
+def test_a_malformed_budget(run: Run, budget: str) -> None:
+    assert_refused(run("tune", "fake:demo", *FAKE, f"--budget={budget}"), "budget")
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("tune", "missing.onnx"), "missing.onnx"),
+        (("tune", "garbage.onnx"), "not an ONNX model"),
+        (("tune", "empty.onnx"), "empty"),
+        (("tune", "page.onnx"), "web page"),
+        (("tune", "."), "error"),
+        (("tune", "zoo:resnet81"), "resnet18"),
+        (("tune", "resnet18"), "zoo:resnet18"),
+        (("tune", "fake:demo?nonsense=1"), "nonsense"),
+        (("tune", "fake:demo", "--target", "quantum"), "quantum"),
+        (("tune", "fake:demo", "--shape", "x=1xx2"), "--shape"),
+        (("tune", "fake:demo", "--shape", "x=0x3"), "--shape"),
+        (("tune", "fake:demo", "--shape", "x=1", "--shape", "x=2"), "twice"),
+        (("tune", "fake:demo", "--threads", "4096"), "threads"),
+        (("tune", "fake:demo", "--threads", "-1"), "--threads"),
+        (("tune", "fake:demo", "--seed", "-1"), "--seed"),
+        (("tune", "fake:demo", "--effort", "heroic"), "quick"),
+        (("tune", "fake:demo", "--against", "tensorflow"), "tensorflow"),
+        (("tune", "fake:demo", "-o", "nowhere/out.tunery"), "nowhere"),
+        (("tune", "fake:demo", "--dialect", "llvm2"), "llvm2"),
+        (("tune",), "MODEL"),
+        (("compile", "fake:demo"), "--output"),
+        (("compile", "fake:demo", "-o", "nowhere/out.tunery"), "nowhere"),
+        (("bench", "fake:demo", "--against", "torch7"), "torch7"),
+        (("bench", "fake:demo", "--seconds", "0"), "--seconds"),
+        (("extract",), "MODEL"),
+    ],
+)
+def test_a_request_that_cannot_be_right(run: Run, tmp_path: Path, args: tuple[str, ...], word: str) -> None:
+    (tmp_path / "garbage.onnx").write_bytes(b"\x08\x07garbage\xff")
+    (tmp_path / "empty.onnx").touch()
+    (tmp_path / "page.onnx").write_text("<!DOCTYPE html>")
+    dialect = () if "--dialect" in args else FAKE
+    assert_refused(run(*args, *dialect), word)
+
+
+@pytest.mark.parametrize("args", [("tune",), ("nonsense",), ("jobs",), ("records", "nonsense"), ("--nonsense",)])
+def test_wrong_words_name_the_help(run: Run, args: tuple[str, ...]) -> None:
+    assert_refused(run(*args), "--help")
+
+
+def test_nothing_at_all_shows_the_help(run: Run) -> None:
+    assert "Usage: tunery" in run().out
+
+
+@pytest.mark.parametrize("store", [".", "mysql://host/name", "sqlite:///", "/proc/nowhere/store.db", "text.db"])
+def test_a_store_that_cannot_be(run: Run, tmp_path: Path, store: str) -> None:
+    (tmp_path / "text.db").write_text("no database, but more text than a header of SQLite has" * 10)
+    assert_refused(run("tune", "fake:demo", *FAKE, "--store", store))
+    assert_refused(run("records", "stats", "--store", store))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_places_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        assert_refused(run("tune", "fake:demo", *FAKE), "store.db")
+        assert_refused(run("compile", "fake:demo", *FAKE, "-o", "demo.tunery"), "demo.tunery")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_errors_are_json_where_asked_for(run: Run) -> None:
+    answer = run("tune", "fake:demo", *FAKE, "--budget", "nonsense", "--json")
+    assert answer.code == 2
+    assert answer.data.keys() == {"error"}
+    assert answer.err == ""
+
+
+def test_a_compile_that_fails_leaves_no_file(run: Run, tmp_path: Path) -> None:
+    answer = run("compile", "fake:demo?compile_fails=1", *FAKE, "-o", "demo.tunery")
+    assert answer.code == 1
+    assert answer.err.splitlines()[-1].startswith("error: ")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "store.db"]
+    assert run("tune", "fake:demo?unsupported=1", *FAKE).code == 1
+
+
+def test_an_error_of_ours_is_one_line_and_a_traceback_only_with_v(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(request: object) -> None:
+        raise ZeroDivisionError("several\nlines")
+
+    monkeypatch.setattr("tunery.jobs.session.extract", broken)
+    quiet = run("extract", "fake:demo", *FAKE)
+    assert quiet.code == 1
+    assert quiet.err.count("\n") == 1
+    assert "internal error: ZeroDivisionError: several lines; run again with -v" in quiet.err
+    assert "Traceback" in run("extract", "fake:demo", *FAKE, "-v").err
+
+
+def test_shapes_and_rivals_are_read() -> None:
+    assert parse_shapes(["a=1x3x224x224", "b:0=7", "c=d=2"]) == {"a": (1, 3, 224, 224), "b:0": (7,), "c=d": (2,)}
+    assert parse_rivals("untuned, onnxruntime,untuned") == ("untuned", "onnxruntime")
+    assert parse_rivals("") == ()
+
+
+@given(st.text())
+def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
+    try:
+        shapes = parse_shapes([text])
+    except UsageError:
+        assert not re.fullmatch(r".+=[1-9][0-9]?(x[1-9])*", text, re.DOTALL)
+    else:
+        [(name, sizes)] = shapes.items()
+        assert text == f"{name}={'x'.join(map(str, sizes))}"
+
+
+def test_efforts_are_those_of_the_budgets() -> None:
+    from tunery.budgets.meter import EFFORTS
+
+    assert {effort.value for effort in Effort} == EFFORTS.keys()
+
+
+COMMANDS = st.sampled_from(
+    ["tune", "extract", "compile", "bench", "query", "jobs list", "jobs show", "jobs resume", "records stats",
+     "records export", "records import", "records prune", "zoo list", "devices list", "spend", "version", "nonsense"]
+)  # fmt: skip
+# What a shell can hand over: no NUL, and undecodable bytes as lone surrogates; no slash, to keep to one directory.
+TEXT = st.binary(max_size=10).map(lambda data: os.fsdecode(data.translate(None, b"\0/"))) | st.text(
+    st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), max_size=10
+)
+MODELS = st.sampled_from(["fake:demo?exhaust=2&tasks=1", "fake:", "fake:x?tasks=-1", "zoo:", "zoo:none", "x.onnx"])
+WORDS = st.sampled_from(
+    ["--json", "-v", "--budget", "1trials", "--shape", "a=1x2", "--threads", "1", "--seed", "--target", "native",
+     "--limit", "--keep", "--task", "--effort", "quick", "-o", "--help", "--"]
+)  # fmt: skip
+ARGUMENTS = st.lists(WORDS | TEXT, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def quick_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A directory to run in, with workers in this process: hundreds of command lines in seconds."""
+    directory = tmp_path_factory.mktemp("fuzz")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        patch.setenv("TUNERY_STORE", str(directory / "store.db"))
+        patch.setenv("TUNERY_CACHE", str(directory / "cache"))
+        patch.setattr("tunery.jobs.session.LocalEngine", lambda *_: InlineEngine())
+        yield
+
+
+@pytest.mark.usefixtures("quick_place")
+@settings(max_examples=150, deadline=None)
+@given(COMMANDS, MODELS | TEXT, ARGUMENTS)
+def test_no_arguments_ever_show_a_traceback(command: str, model: str, more: list[str]) -> None:
+    args = [*command.split(), model, *more]
+    if command in {"tune", "extract", "compile", "bench", "query"}:
+        args[1:1] = FAKE
+    answer = run_in_process(*args)
+    assert answer.code in {0, 1, 2}
+    assert "internal error" not in answer.err + answer.out
+    assert "Traceback" not in answer.err or "-v" in args

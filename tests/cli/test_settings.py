@@ -1,0 +1,35 @@
+"""Every setting of the environment is documented, and each has the effect that is documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Run
+
+ROOT = Path(__file__).parents[2]
+NAME = re.compile(r"\bTUNERY_[A-Z_]+\b")
+
+
+def test_the_page_lists_exactly_what_the_code_reads() -> None:
+    read = {name for file in (ROOT / "src").rglob("*.py") for name in NAME.findall(file.read_text())}
+    assert read == set(NAME.findall((ROOT / "docs" / "settings.md").read_text()))
+
+
+def test_store_names_the_store_and_the_option_wins(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "one.db"))
+    assert run("records", "stats", "--json").data["place"] == str(tmp_path / "one.db")
+    two = str(tmp_path / "two.db")
+    assert run("records", "stats", "--store", two, "--json").data["place"] == two
+    monkeypatch.delenv("TUNERY_STORE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run("records", "stats", "--json").data["place"] == str(tmp_path / ".local/share/tunery/tunery.db")
+
+
+def test_cache_names_the_cache(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "there"))
+    run("extract", "fake:demo", "--dialect", "fake")
+    assert (tmp_path / "there").is_dir()
+    monkeypatch.delenv("TUNERY_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    run("extract", "fake:demo", "--dialect", "fake")
+    assert (tmp_path / "xdg" / "tunery").is_dir()
