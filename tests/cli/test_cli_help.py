@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -11,6 +12,7 @@ from conftest import Run
 
 from tunery.cli._app import app
 
+README = Path(__file__).parents[2] / "README.md"
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "numpy", "sqlalchemy", "lightgbm", "torch", "pydantic")
 COMMANDS = [
     (name, command)
@@ -56,3 +58,13 @@ def test_the_installed_program_starts() -> None:
     program = os.path.join(os.path.dirname(sys.executable), "tunery")  # noqa: PTH118, PTH120
     done = subprocess.run([program, "version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("tunery ")
+
+
+def test_the_readme_names_every_command_and_no_other() -> None:
+    table = [line for line in README.read_text().splitlines() if line.startswith("| `tunery ")]
+    named = set()
+    for line in table:
+        words = line.removeprefix("| `tunery ").partition("`")[0].replace("\\|", "|").split()
+        grouped = len(words) > 1 and words[1].islower()
+        named |= {f"{words[0]} {word}" for word in words[1].split("|")} if grouped else {words[0]}
+    assert named == {name for name, _ in COMMANDS}

@@ -21,7 +21,7 @@ from tunery.cli import (
     version,
     zoo,
 )
-from tunery.cli._failure import InterruptedByUser, check_text, guarded
+from tunery.cli._failure import UserStopError, check_text, guarded
 
 
 class Program(TyperGroup):
@@ -50,7 +50,7 @@ class Program(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise InterruptedByUser from None
+            raise UserStopError from None
 
 
 app = typer.Typer(

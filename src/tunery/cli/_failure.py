@@ -14,7 +14,7 @@ from tunery._errors import TuneryError, UsageError
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
 
-class InterruptedByUser(Exception):
+class UserStopError(Exception):
     """A Ctrl-C that no command has handled."""
 
 
@@ -40,7 +40,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return FAILED
-    except (InterruptedByUser, KeyboardInterrupt, typer.Abort):
+    except (UserStopError, KeyboardInterrupt, typer.Abort):
         return _fail("stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
     except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
         if verbose:
