@@ -129,6 +129,7 @@ def stock(work: Path, trials: int) -> None:
         mod=module, target=target, space_generator="post-order-apply", search_strategy="evolutionary",
         task_name="main", rand_state=1, num_threads="physical",
     )  # fmt: skip
+    (work / "stock").mkdir()
     meta_schedule.tune.tune_tasks(
         tasks=[context], task_weights=[1.0], work_dir=str(work / "stock"), max_trials_global=trials
     )

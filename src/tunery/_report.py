@@ -209,7 +209,8 @@ def milliseconds(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return "-"
     amount = seconds * 1e3
-    return f"{amount:.0f}" if amount >= 100 else f"{amount:.{1 if amount >= 10 else 2 if amount >= 1 else 4}f}"
+    decimals = 2 - math.floor(math.log10(amount)) if amount > 0 else 0
+    return f"{amount:.{min(max(decimals, 0), 6)}f}"
 
 
 def ratio(before: float | None, after: float | None) -> str:

@@ -41,8 +41,12 @@ class Allocator:
         self.standings = {standing.task_key: standing for standing in standings}
 
     def next(self) -> Standing | None:
-        """Return the task for the next batch, None while every open task has one in flight or all are exhausted."""
-        ready = [s for s in self.standings.values() if not s.exhausted and not s.in_flight]
+        """Return the task for the next batch, None while there is none to give it to.
+
+        A task has one batch in flight, and a second one only where no other task could use the machine meanwhile.
+        """
+        alive = [s for s in self.standings.values() if not s.exhausted]
+        ready = [s for s in alive if not s.in_flight] or [s for s in alive if s.batches and s.in_flight < 2]
         if not ready:
             return None
         fresh = [s for s in ready if not s.batches]

@@ -19,7 +19,7 @@ from tunery.engines._loop import Loop
 from tunery.engines._payload import signatures
 from tunery.engines._record import Call, Worker
 
-PRELOAD_TVM = "tunery.engines._preload"
+PRELOAD_TVM = "tunery.dialects.metaschedule._tvm"
 """What to preload where workers use TVM: a fresh one then costs milliseconds instead of seconds."""
 
 

@@ -159,6 +159,7 @@ class Job:
                     # The first batch has no model to choose by: half of one tells as much.
                     size = min(size, self._limits.batch if standing.batches else max(self._limits.batch // 2, 1))
                     size = size if search.task.tunable else 1
+                    standing.in_flight += 1
                     self._meter_in_flight(size)
                     running.add(asyncio.create_task(self._one_batch(search, size)))
                 if not running:
@@ -180,6 +181,7 @@ class Job:
         try:
             return await search.batch(size)
         finally:
+            search.standing.in_flight -= 1
             self._meter_in_flight(-size)
 
     def _meter_in_flight(self, change: int) -> None:

@@ -135,7 +135,6 @@ class TaskSearch:
 
     async def batch(self, size: int) -> int:
         """Propose, build and measure up to `size` candidates; return how many were tried."""
-        self.standing.in_flight += 1
         loop = asyncio.get_running_loop()
         start = loop.time()
         tried = 0
@@ -146,7 +145,6 @@ class TaskSearch:
             if built:
                 await self._measure(built)
         finally:
-            self.standing.in_flight -= 1
             self.standing.best_s.append(self._fastest_s())
             self.standing.batch_s.append(max(loop.time() - start, 1e-3))
         return tried

@@ -1,19 +1,25 @@
 """One place that imports TVM, cheaply and with the settings every process of ours needs.
 
-Import `tvm` only through this module: `from tunery.dialects.metaschedule._tvm import tvm`.
+Import `tvm` only through this module: `from tunery.dialects.metaschedule._tvm import tvm`. Engines preload it.
+
+Half of TVM's ten-second start is the registration of tensor intrinsics: each of 496 decorators walks the stack with
+source lines, and three quarters of the rest are CUDA's. Here the stack is walked without source, and only the CPU's
+intrinsics are registered (all are plain data of the compiler: which are loaded does not change what a program means).
 """
 
+import gc
 import inspect
 import os
 import sys
-from types import FrameType
+from types import FrameType, ModuleType
 
 # TVM's thread pool otherwise overrides the process's CPU affinity and lands every process on core 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 
+_NOT_FOR_CPUS = ("cuda", "rocm", "hexagon", "metal")
+
 
 def _frames(context: int = 1) -> list[inspect.FrameInfo]:  # noqa: ARG001 - the signature of inspect.stack
-    """Walk the stack without reading source files."""
     frame: FrameType | None = sys._getframe(1)
     found = []
     while frame is not None:
@@ -23,15 +29,26 @@ def _frames(context: int = 1) -> list[inspect.FrameInfo]:  # noqa: ARG001 - the 
     return found
 
 
-# The tensor intrinsics call inspect.stack() 496 times; reading source lines there is 85 % of a 10 s import.
+def _without_accelerators() -> None:
+    for name in _NOT_FOR_CPUS:
+        full = f"tvm.s_tir.tensor_intrin.{name}"
+        sys.modules.setdefault(full, ModuleType(full))
+
+
 _original, inspect.stack = inspect.stack, _frames
+_collecting = gc.isenabled()
+gc.disable()  # a million short-lived syntax nodes, none of them cyclic garbage worth looking for
 try:
     import tvm
+
+    _without_accelerators()
     import tvm.s_tir.tensor_intrin
     import tvm_ffi
     from tvm import relax
     from tvm.s_tir import meta_schedule
 finally:
     inspect.stack = _original
+    if _collecting:
+        gc.enable()
 
 __all__ = ["meta_schedule", "relax", "tvm", "tvm_ffi"]

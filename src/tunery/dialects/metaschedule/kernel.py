@@ -1,7 +1,7 @@
 """Building candidates to shared objects, and running them.
 
-A candidate that rewrites a weight's layout is split in two functions: `prepack` turns weights into their packed form
-once, `main` is what runs at each call. The artifact's JSON manifest says how their arguments connect.
+A candidate that rewrites a weight's layout is split: packing turns weights into their packed form once, `main` is what
+runs at each call. The artifact's JSON manifest says how the arguments connect, and how weights are packed.
 """
 
 import json
@@ -21,22 +21,28 @@ from tunery._errors import DialectError
 from tunery.dialects._base import Array, Kernel
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.lowering import argument_specs
+from tunery.dialects.metaschedule.packing import Index, pack, read_packing
 from tunery.dialects.metaschedule.program import scheduled_module, tvm_target
 from tunery.domain import Artifact, Candidate, Task
 
 _ENTRY, _PREPACK = "tunery_main", "tunery_prepack"
+# The compiler's own elimination of common subexpressions repeats what LLVM does (10 % of a build), and the argument
+# checks of a kernel that only we call are code to compile for nothing.
+_BUILD_OPTIONS = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
 
 
 @dataclass(frozen=True)
 class Split:
     """A scheduled program ready to build. `prepack_inputs` are indices of the task's arguments; `packed` the shapes and
-    dtypes prepacking produces; `call` names each argument of the entry: an argument index, or -1-i for packed array i.
+    dtypes prepacking produces; `call` names each argument of the entry: an argument index, or -1-i for packed array i;
+    `packing` is, per packed array, its source argument and index expressions, empty where packing must be compiled.
     """
 
     module: Any
     prepack_inputs: tuple[int, ...]
     packed: tuple[tuple[tuple[int, ...], str], ...]
     call: tuple[int, ...]
+    packing: tuple[tuple[int, list[Index]], ...] = ()
 
 
 def split_prepack(module: Any, task: Task) -> Split:
@@ -65,17 +71,21 @@ def split_prepack(module: Any, task: Task) -> Split:
                 source[binding.var] = int(binding.value.index)
     call = [variables[v] if v in variables else -1 - source[v] for v in main.value.args[1].fields]
     call += range(count - task.workload.outputs, count)
-    return Split(
-        tvm.IRModule(
-            {
-                _ENTRY: wrapped[main.value.args[0]].with_attr("global_symbol", _ENTRY),
-                _PREPACK: prepack_function.with_attr("global_symbol", _PREPACK),
-            }
-        ),
-        prepack_inputs,
-        packed,
-        tuple(call),
-    )
+    packing = _packing(prepack_function, prepack_inputs)
+    functions = {_ENTRY: wrapped[main.value.args[0]].with_attr("global_symbol", _ENTRY)}
+    if not packing:
+        functions[_PREPACK] = prepack_function.with_attr("global_symbol", _PREPACK)
+    return Split(tvm.IRModule(functions), prepack_inputs, packed, tuple(call), packing)
+
+
+def _packing(function: Any, inputs: Sequence[int]) -> tuple[tuple[int, list[Index]], ...]:
+    found = read_packing(function)
+    names = [parameter.name for parameter in function.params]
+    outputs = names[len(inputs) :]
+    if found is None or set(outputs) != set(found):
+        return ()
+    sources = {name: inputs[i] for i, name in enumerate(names[: len(inputs)])}
+    return tuple((sources[found[name][0]], found[name][1]) for name in outputs)
 
 
 def _wrap(function: Any, task: Task) -> tuple[Any, list[Any]]:
@@ -104,10 +114,16 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
     path = directory / f"{candidate.key}-{task.target.key}.so"
     if not path.exists() or not path.with_suffix(".json").exists():
         split = split_prepack(scheduled_module(task, candidate), task)
-        manifest = {"prepack_inputs": split.prepack_inputs, "packed": split.packed, "call": split.call}
+        manifest = {
+            "prepack_inputs": split.prepack_inputs,
+            "packed": split.packed,
+            "call": split.call,
+            "packing": split.packing,
+        }
         partial = path.with_name(f"{path.stem}.{os.getpid()}")
         try:
-            library = tvm.tirx.build(split.module, target=tvm_target(task.target))
+            with tvm.transform.PassContext(opt_level=3, config=_BUILD_OPTIONS):
+                library = tvm.tirx.build(split.module, target=tvm_target(task.target))
             library.write_to_file(f"{partial}.o", "o")
             link([Path(f"{partial}.o")], Path(f"{partial}.so"))
             Path(f"{partial}.json").write_text(json.dumps(manifest))
@@ -147,7 +163,7 @@ class TvmKernel(Kernel):
         manifest = json.loads(Path(artifact.path).with_suffix(".json").read_text())
         self._library = tvm.runtime.load_module(artifact.path)
         self._entry = self._library[_ENTRY]
-        self._prepack = self._library[_PREPACK] if manifest["packed"] else None
+        self._prepack = self._library[_PREPACK] if manifest["packed"] and not manifest["packing"] else None
         self._manifest = manifest
         self._outputs = [_empty(spec.shape, spec.dtype) for spec in task.workload.output_specs]
         self._call: list[Any] = []
@@ -155,8 +171,12 @@ class TvmKernel(Kernel):
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
         arrays = [tvm.runtime.tensor(np.array(array, order="C")) for array in inputs] + self._outputs
-        packed = [_empty(tuple(shape), dtype) for shape, dtype in self._manifest["packed"]]
+        packed = [
+            tvm.runtime.tensor(pack(inputs[source], tuple(shape), indices))
+            for (shape, _), (source, indices) in zip(self._manifest["packed"], self._manifest["packing"], strict=False)
+        ]
         if self._prepack is not None:
+            packed = [_empty(tuple(shape), dtype) for shape, dtype in self._manifest["packed"]]
             self._prepack(*(arrays[i] for i in self._manifest["prepack_inputs"]), *packed)
         self._call = [arrays[i] if i >= 0 else packed[-1 - i] for i in self._manifest["call"]]
 

@@ -13,8 +13,10 @@ from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.program import Space, open_space, program_key, replay, trace_body
 from tunery.domain import Candidate, Task
 
-_POPULATION = 128  # stock: 512, five rounds. A sample costs 5-10 ms, a build 150-300 ms: 12 samples per build
-_ROUNDS = 2  # balance the two, where stock pays for 40 (docs/decisions/003-proposal-cost.md)
+# Samples per candidate asked for: population times (1 + rounds). Stock takes 40; a sample costs 5 to 15 ms and a build
+# 100 to 200 ms, so many more samples than this cost more than the builds they could save.
+_POPULATION, _LEAST_POPULATION = 2, 16
+_ROUNDS = 2
 _DRAFT = 2  # samples per candidate while there is no cost model: nothing can tell them apart yet
 
 
@@ -60,7 +62,7 @@ class EvolutionaryProposer(Proposer):
         guided = self._model.loaded
         if self._search is None or self._search[:2] != (n, guided):
             strategy = meta_schedule.search_strategy.EvolutionarySearch(
-                population_size=_POPULATION if guided else _DRAFT * n,
+                population_size=max(_POPULATION * n, _LEAST_POPULATION) if guided else _DRAFT * n,
                 genetic_num_iters=_ROUNDS if guided else 0,
                 init_min_unmeasured=4,
             )
