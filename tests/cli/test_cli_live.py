@@ -63,3 +63,12 @@ def test_on_a_terminal_one_line_is_redrawn_and_the_cursor_comes_back(monkeypatch
     text = stream.getvalue()
     assert "\x1b[?25l" in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+
+
+def test_a_job_outlives_whoever_watched_it() -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    with _live.LiveLine(Gone()) as live:
+        live.show(progress())
