@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
@@ -62,7 +63,8 @@ class LiveLine:
         now = time.monotonic()
         if self._verbose or phase != self._phase or now - self._printed_at >= PLAIN_EVERY_S:
             self._phase, self._printed_at = phase, now
-            print(text, file=self._stream, flush=True)
+            with suppress(OSError):  # a job outlives whoever watched it
+                print(text, file=self._stream, flush=True)
 
 
 def line(progress: "Progress") -> str:
