@@ -11,7 +11,8 @@ from typing_extensions import override
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
 
-_ROUNDS = 120
+_ROUNDS, _MORE = 120, 60
+_LEAST_ROWS = 16
 _PARAMETERS: dict[str, Any] = {
     "objective": "regression",
     "learning_rate": 0.1,
@@ -42,20 +43,16 @@ class Dataset:
         if not np.isnan(row).all():
             self._groups.setdefault(task_key, {})[candidate_key] = (row, latency_s)
 
-    def arrays(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
-        """Return features and labels; a label is the task's best latency over the candidate's, in [0, 1]."""
-        rows, labels = [], []
-        for group in self._groups.values():
+    def groups(self) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
+        """Return features and labels by task; a label is the task's best latency over the candidate's, in [0, 1]."""
+        found = {}
+        for task_key, group in self._groups.items():
             finite = [latency for _, latency in group.values() if np.isfinite(latency)]
-            if not finite:
-                continue
-            best = min(finite)
-            for row, latency in group.values():
-                rows.append(row)
-                labels.append(best / latency if np.isfinite(latency) else 0.0)
-        if not rows:
-            return np.empty((0, 0), np.float32), np.empty(0)
-        return np.stack(rows), np.asarray(labels)
+            if finite:
+                best = min(finite)
+                labels = [best / latency if np.isfinite(latency) else 0.0 for _, latency in group.values()]
+                found[task_key] = (np.stack([row for row, _ in group.values()]), np.asarray(labels))
+        return found
 
 
 class BoostedModel(CostModel):
@@ -65,18 +62,27 @@ class BoostedModel(CostModel):
         self._booster = booster
 
     @classmethod
-    def fit(cls, dataset: Dataset) -> "BoostedModel":
-        """Train on all rows.
+    def fit(cls, dataset: Dataset, base: "BoostedModel | None" = None) -> "BoostedModel":
+        """Train on all rows, on top of `base` if there is one.
+
+        A task's labels are scaled to what `base` expects of its candidates: how good the best found so far is, is not
+        known while a task is tuned, and only the order within a task is to be learned.
 
         Raises:
             UsageError: fewer than 16 rows, or all labels equal.
         """
         import lightgbm
 
-        features, labels = dataset.arrays()
-        if len(labels) < 16 or np.ptp(labels) == 0:
-            raise UsageError(f"{len(labels)} candidates are too few, or too alike, to train a cost model; measure more")
-        return cls(lightgbm.train(_PARAMETERS, lightgbm.Dataset(features, labels), num_boost_round=_ROUNDS))
+        features, labels = [], []
+        for rows, gains in dataset.groups().values():
+            features.append(rows)
+            labels.append(gains * (_scale(base.predict(rows), gains) if base else 1.0))
+        y = np.concatenate(labels) if labels else np.empty(0)
+        if len(y) < _LEAST_ROWS or np.ptp(y) == 0:
+            raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
+        data = lightgbm.Dataset(np.concatenate(features), y)
+        start = base._booster if base else None
+        return cls(lightgbm.train(_PARAMETERS, data, num_boost_round=_MORE if base else _ROUNDS, init_model=start))
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
@@ -99,3 +105,9 @@ class BoostedModel(CostModel):
     @override
     def dumps(self) -> str:
         return json.dumps({"family": "boosted", "booster": self._booster.model_to_string()})
+
+
+def _scale(expected: npt.NDArray[np.float64], gains: npt.NDArray[np.float64]) -> float:
+    """Return the factor that brings gains closest to what was expected (least squares), within reason."""
+    share = float(expected @ gains) / max(float(gains @ gains), 1e-12)
+    return min(max(share, 0.05), 1.0)

@@ -12,7 +12,8 @@ class Request:
 
     `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
     a target name or a JSON object; `threads` is the kernels' thread count (0: all cores of this process);
-    `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path.
+    `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
+    `pretrained` says whether the search starts from the cost model that ships with tunery.
     """
 
     model: str
@@ -24,6 +25,7 @@ class Request:
     effort: str = "standard"
     store: str = ""
     seed: int = 0
+    pretrained: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, UsageError, WorkError
 from tunery.budgets import Allocator, Meter, plan
+from tunery.costmodels import pretrained
 from tunery.domain import JobState, JobStatus, Network, Provenance, Spend, Target, Task
 from tunery.engines import Role
 from tunery.jobs._request import Progress, Request
@@ -82,6 +83,9 @@ class Job:
         device = this_device(runtime.cores)
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, Settings().key)
         self._context = Context(status.job_id, runtime, store, provenance, request.seed)
+        if request.pretrained:
+            self._context.cost_model = pretrained(request.dialect, imported.target.config)
+        self._base = self._context.cost_model
         proposers = runtime.workers(Role.PROPOSER)
         self.searches = [
             TaskSearch(self._context, task, proposers[i % len(proposers)]) for i, task in enumerate(imported.tasks)
@@ -204,7 +208,7 @@ class Job:
         context = self._context
         with suppress(EngineError):
             async with self._runtime.stage(context.job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
-                model = await self._runtime.call(grant.worker, "learn", rows, deadline_s=120.0)
+                model = await self._runtime.call(grant.worker, "learn", rows, self._base, deadline_s=120.0)
             self._store.charge(context.job_id, "", "learn", "", grant.wall_s, grant.core_s, 0.0)
             if model:
                 context.cost_model, context.model_version = model, context.model_version + 1

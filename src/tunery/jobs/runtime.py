@@ -52,7 +52,13 @@ class Runtime:
     """
 
     def __init__(
-        self, engine: Engine, dialect: str, threads: int, scratch: Path, *, strategy: str = "predictive"
+        self,
+        engine: Engine,
+        dialect: str,
+        threads: int,
+        scratch: Path,
+        *,
+        strategy: str = "predictive",
     ) -> None:
         self.engine = engine
         self.scratch = scratch

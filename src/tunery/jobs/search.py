@@ -54,6 +54,21 @@ class Context:
     trials_in_flight: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Built:
+    candidate: Candidate
+    artifact: Artifact
+    wall_s: float
+    core_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Charged:
+    outcome: Outcome
+    wall_s: float
+    core_s: float = 0.0
+
+
 class TaskSearch:
     """Proposes, builds, measures and records the candidates of one task."""
 
@@ -128,7 +143,8 @@ class TaskSearch:
         if self.baseline_s is None:
             async with self._stage("measure", Role.MEASURER) as grant:
                 measurement = await self._race(grant.worker, self._baseline[1], baseline, None)
-                self._record(baseline, measurement, 0.0, grant)
+                self._record(baseline, measurement)
+            self._charge("measure", measurement.outcome.value, grant, 1, device=True)
             self.baseline_s = measurement.latency_s
 
     # -- search ---------------------------------------------------------------------------------------------------
@@ -196,33 +212,45 @@ class TaskSearch:
             await context.runtime.call(self._proposer, "learn", context.cost_model, deadline_s=PROPOSE_DEADLINE_S)
             self._opened = (generation, context.model_version)
 
-    async def _build(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Artifact, float]]:
+    async def _build(self, candidates: Sequence[Candidate]) -> list[_Built]:
         chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
-        built: list[tuple[Candidate, Artifact, float]] = []
+        built: list[_Built] = []
 
         async def one(chunk: Sequence[Candidate]) -> None:
+            mine: list[_Built] = []
+            failed: list[_Charged] = []
             async with self._stage("build", Role.BUILDER, len(chunk)) as grant:
                 for candidate in chunk:
                     started = asyncio.get_running_loop().time()
                     result = await self._call_build(grant.worker, candidate)
                     seconds = asyncio.get_running_loop().time() - started
                     if isinstance(result, Measurement):
-                        self._record(candidate, replace(result, build_s=seconds), 0.0, None)
+                        self._record(candidate, replace(result, build_s=seconds))
+                        failed.append(_Charged(result.outcome, seconds))
                     else:
-                        built.append((candidate, result, seconds))
-            self._charge("build", "", grant, len(chunk))
+                        mine.append(_Built(candidate, result, seconds))
+            rate = grant.core_s / max(grant.wall_s, 1e-9)
+            built.extend(replace(one, core_s=one.wall_s * rate) for one in mine)
+            self._charge_by_outcome("build", failed, rate)
 
         await asyncio.gather(*(one(chunk) for chunk in chunks))
         return built
 
-    async def _measure(self, built: Sequence[tuple[Candidate, Artifact, float]]) -> None:
+    async def _measure(self, built: Sequence[_Built]) -> None:
+        builds: list[_Charged] = []
+        races: list[_Charged] = []
+        loop = asyncio.get_running_loop()
         async with self._stage("measure", Role.MEASURER, len(built)) as grant:
-            for candidate, artifact, build_s in built:
-                measurement = await self._race(grant.worker, artifact, candidate, self._fastest_s())
-                self._record(candidate, replace(measurement, build_s=build_s), measurement.measure_s, None)
+            for one in built:
+                started = loop.time()
+                measurement = await self._race(grant.worker, one.artifact, one.candidate, self._fastest_s())
+                self._record(one.candidate, replace(measurement, build_s=one.wall_s))
+                builds.append(_Charged(measurement.outcome, one.wall_s, one.core_s))
+                races.append(_Charged(measurement.outcome, loop.time() - started))
                 if measurement.outcome is not Outcome.OK:
-                    _discard(artifact)
-        self._charge("measure", "", grant, len(built), device=True)
+                    _discard(one.artifact)
+        self._charge_by_outcome("build", builds)
+        self._charge_by_outcome("measure", races, grant.core_s / max(grant.wall_s, 1e-9), device=True)
 
     # -- finals ---------------------------------------------------------------------------------------------------
 
@@ -331,14 +359,10 @@ class TaskSearch:
     ) -> contextlib.AbstractAsyncContextManager[Grant]:
         return self.context.runtime.stage(self.context.job_id, kind, role, self.task.workload.kind, size, worker)
 
-    def _record(self, candidate: Candidate, measurement: Measurement, device_s: float, grant: Grant | None) -> None:
+    def _record(self, candidate: Candidate, measurement: Measurement) -> None:
         """Store a measurement; only then is it used."""
         context = self.context
-        charges = []
-        if grant is not None:
-            charges = [Charge(context.job_id, self.task.key, "measure", "", grant.wall_s, grant.core_s, device_s)]
-        record = Record(candidate, measurement, context.provenance, context.job_id)
-        context.store.add_record(self.task, record, charges)
+        context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
         self._history[candidate.key] = told
         if candidate.origin is Origin.BASELINE:
@@ -361,6 +385,25 @@ class TaskSearch:
         context.store.charge(
             context.job_id, self.task.key, stage, outcome, grant.wall_s, grant.core_s, device_s, count=max(count, 1)
         )
+
+    def _charge_by_outcome(
+        self, stage: str, spent: Sequence[_Charged], rate: float | None = None, *, device: bool = False
+    ) -> None:
+        """Charge candidates' shares of a stage by their outcome; `rate` turns wall seconds into core-seconds."""
+        by_outcome: dict[Outcome, list[_Charged]] = {}
+        for one in spent:
+            by_outcome.setdefault(one.outcome, []).append(one)
+        charges = []
+        for outcome, ones in by_outcome.items():
+            wall_s = sum(one.wall_s for one in ones)
+            core_s = wall_s * rate if rate is not None else sum(one.core_s for one in ones)
+            device_s = wall_s if device else 0.0
+            charges.append(
+                Charge(
+                    self.context.job_id, self.task.key, stage, outcome.value, wall_s, core_s, device_s, count=len(ones)
+                )
+            )
+        self.context.store.charge_all(charges)
 
     def state(self) -> TaskState:
         """Return the task's standing for a report."""

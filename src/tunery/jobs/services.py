@@ -121,14 +121,15 @@ class Trainer:
 
         self._dataset = Dataset()
 
-    def learn(self, rows: Sequence[FeatureRow]) -> str | None:
-        """Add rows, train, and return the model; None while there is too little to learn from."""
-        from tunery.costmodels import BoostedModel
+    def learn(self, rows: Sequence[FeatureRow], base: str | None) -> str | None:
+        """Add rows, train on top of `base`, and return the model; None while there is too little to learn from."""
+        from tunery.costmodels import BoostedModel, load_cost_model
 
         for row in rows:
             features = np.frombuffer(row.features, np.float32)
             self._dataset.add(row.task_key, row.candidate_key, features, row.latency_s)
+        start = load_cost_model(base) if base else None
         try:
-            return BoostedModel.fit(self._dataset).dumps()
+            return BoostedModel.fit(self._dataset, start if isinstance(start, BoostedModel) else None).dumps()
         except UsageError:
             return None

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
-from tunery.domain import Budget, Choice, JobStatus, Network, Provenance, Target, Task, digest
+from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role
 from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
 from tunery.jobs.bench import check_rivals, compare
@@ -93,6 +93,8 @@ async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
 ) -> TuneReport:
     plain = request_data(request, imported)
     found = store.resumable(plain)
+    if found is None:
+        _refuse_twin(store, plain)
     status = found or store.create_job(plain)
     if not store.acquire_job(status.job_id):
         raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
@@ -101,6 +103,18 @@ async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
     done = await job.run()
     runtime.end(status.job_id)
     return _report(done, imported, resumed=found is not None, store=store)
+
+
+def _refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
+    """Refuse to work on what another live process is working on: both would pay for the same candidates."""
+    asked = {name: value for name, value in request.items() if not name.startswith("budget")}
+    for job in store.jobs(50):
+        theirs = {name: value for name, value in job.request.items() if not name.startswith("budget")}
+        if job.state is JobState.RUNNING and theirs == asked:
+            raise WorkError(
+                f"another process is tuning this as job {job.job_id}; wait for it (`tunery jobs show {job.job_id}`), "
+                "or tune with another --seed"
+            )
 
 
 def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
@@ -133,6 +147,7 @@ def request_data(request: Request, imported: Imported) -> dict[str, str | int | 
         "budget_s": request.budget.seconds,
         "budget_trials": request.budget.trials,
         "seed": request.seed,
+        "pretrained": request.pretrained,
     }
 
 
@@ -149,6 +164,7 @@ def request_of(status: JobStatus, store: str) -> Request:
         effort=data["effort"],
         store=store,
         seed=data["seed"],
+        pretrained=data["pretrained"],
     )
 
 
