@@ -26,6 +26,9 @@ from tunery.scheduler import (
     StageWithdrawn,
 )
 
+BUILDER_BYTES, MEASURER_BYTES = 8 << 30, 16 << 30
+"""Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
+
 
 @dataclass
 class Grant:
@@ -103,7 +106,7 @@ class Runtime:
                 narrow,
                 f"{here}:Builder",
                 {"dialect": dialect, "directory": artifacts},
-                memory_bytes=8 << 30,
+                memory_bytes=BUILDER_BYTES,
             ),
             Role.MEASURER: pool(
                 Role.MEASURER,
@@ -112,7 +115,7 @@ class Runtime:
                 {"dialect": dialect, "cores": self.measure_cores, "cache_dir": str(references)},
                 cores=self.measure_cores,
                 threads=threads,
-                memory_bytes=16 << 30,
+                memory_bytes=MEASURER_BYTES,
             ),
             Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}),
         }

@@ -31,6 +31,8 @@ from tunery.store import Charge, Store
 
 BUILD_DEADLINE_S = 60.0
 PROPOSE_DEADLINE_S = 180.0
+RACE_DEADLINE_S, FIRST_RACE_DEADLINE_S = 10.0, 300.0  # naive loops take seconds, and the first race has no yardstick
+FINALS_DEADLINE_S = 60.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
 _FINALISTS = 4
 _FINAL_ROUNDS = 15
@@ -304,7 +306,7 @@ class TaskSearch:
         assert self._reference is not None
         results: list[Measurement] = await self.context.runtime.call(
             worker, "finals", self.task, [a for _, a in entrants], [c for c, _ in entrants], self._reference[1],
-            _FINAL_ROUNDS, deadline_s=60 + 60 * (self.baseline_s or 1.0),
+            _FINAL_ROUNDS, deadline_s=FINALS_DEADLINE_S + 60 * (self.baseline_s or 1.0),
         )  # fmt: skip
         return results
 
@@ -321,7 +323,7 @@ class TaskSearch:
     ) -> Measurement:
         assert self._reference is not None
         # The reference is run first where its outputs are not cached: naive loops, up to seconds.
-        deadline_s = 10.0 + 20 * self.baseline_s if self.baseline_s else 300.0
+        deadline_s = RACE_DEADLINE_S + 20 * self.baseline_s if self.baseline_s else FIRST_RACE_DEADLINE_S
         try:
             measurement: Measurement = await self.context.runtime.call(
                 worker, "race", self.task, artifact, candidate, incumbent_s, self._reference[1], deadline_s=deadline_s
