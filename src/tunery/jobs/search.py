@@ -267,7 +267,7 @@ class TaskSearch:
 
     def finals_cost_s(self) -> float:
         """Return the predicted seconds of the finals."""
-        return 0.3 + 5 * (self.baseline_s or 0.05) if self._finals_stale else 0.0
+        return 0.5 + 6 * (self.baseline_s or 0.05) if self._finals_stale else 0.0
 
     async def finals(self) -> None:
         """Verify the best candidates fully and time them, interleaved and alone, beside the baseline."""

@@ -138,22 +138,26 @@ class TvmNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self.threads = threads or int(manifest["threads"])
-        # -1: all cores, by index; without this TVM takes half the logical processors whatever the target says.
+        # Without this TVM takes half the logical processors, whatever the target says (1: any cores, fastest first).
         tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
-        self._machine = relax.VirtualMachine(library, tvm.cpu())
+        self._main = relax.VirtualMachine(library, tvm.cpu())["main"]
+        self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
 
     @override
     def __call__(self, *arrays: Array) -> list[Array]:
-        results = self._machine["main"](*self._tensors(arrays))
+        self._fill(arrays)
+        results = self._main(*self._buffers)
         return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
-        tensors, main = self._tensors(arrays), self._machine["main"]
+        self._fill(arrays)
+        main, buffers = self._main, self._buffers
         start = time.perf_counter_ns()
         for _ in range(calls):
-            main(*tensors)
+            main(*buffers)
         return (time.perf_counter_ns() - start) * 1e-9
 
-    def _tensors(self, arrays: Sequence[Array]) -> list[Any]:
-        return [tvm.runtime.tensor(np.array(array, order="C")) for array in self.checked(arrays)]
+    def _fill(self, arrays: Sequence[Array]) -> None:
+        for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):
+            buffer.copyfrom(np.ascontiguousarray(array) if array.ndim else array)
