@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from tunery.dialects import Dialect, Kernel, get_dialect
@@ -64,6 +65,8 @@ class Measurer:
         self, task: Task, artifact: Artifact, candidate: Candidate, incumbent_s: float | None, reference: Artifact
     ) -> Measurement:
         """Verify a candidate on one input, then sample it until it is beaten or known well enough.
+
+        One that beats the incumbent is verified on all inputs, for it is the next incumbent.
 
         `incumbent_s` is the median latency of the best candidate so far, None if there is none; `reference` is the
         built unscheduled program. Whatever the kernel raises is an outcome: this method returns a measurement.
@@ -125,6 +128,12 @@ class Measurer:
             race = self._far_slower(warm_up_s, incumbent_s) or run_race(
                 sampler, incumbent_s, rule, self._settings.retries
             )
+            won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
+            if won and artifact.path != reference.path:
+                # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
+                verification = self._verify(task, kernel, reference)
+                if not verification.passed:
+                    return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
         except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
             return replace(_failed(error), verification=verification)
         if not race.forced and race.verdict is Verdict.ENOUGH:
