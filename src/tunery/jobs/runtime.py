@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import WorkError
+from tunery._errors import CrashError, WorkError
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.scheduler import (
     JobEnded,
@@ -181,9 +181,22 @@ class Runtime:
             self.stage_log.append((kind, chosen, start, self._now()))
             self._decide(StageFinished(self._now(), stage_id, ok=ok))
 
-    async def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
-        """Call a worker's method and wait for the result."""
-        return await asyncio.wrap_future(self.engine.call(worker, method, *args, deadline_s=deadline_s))
+    async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
+        """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
+
+        `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing.
+        """
+        while True:
+            tries -= 1
+            try:
+                return await asyncio.wrap_future(self.engine.call(worker, method, *args, deadline_s=deadline_s))
+            except asyncio.CancelledError:
+                # It would run on beside whatever is measured next.
+                self.engine.kill(worker)
+                raise
+            except CrashError:
+                if tries <= 0:
+                    raise
 
     def _place(self, worker: str, role: Role) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""

@@ -38,6 +38,7 @@ _FINALISTS = 4
 _FINAL_ROUNDS = 15
 _HISTORY_ROWS = 48  # old records whose features are worth replaying on resume
 _PROPOSER_TRIES = 3
+_STALE_TRIES = 3  # proposals in a row without a new candidate after which a task is exhausted
 
 
 @dataclass
@@ -83,6 +84,8 @@ class TaskSearch:
         self._proposer = proposer
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
+        self._stale = 0
+        self._proposed: set[str] = set()
         self._history: dict[str, Told] = {}
         self._untold: list[Told] = []
         self._features: dict[str, bytes] = {}
@@ -141,10 +144,15 @@ class TaskSearch:
             self._baseline = (baseline, built)
         else:
             own = await self._build_one(baseline)
-            self._baseline = (baseline, built if isinstance(own, Measurement) else own)
-        if self.baseline_s is None:
+            if isinstance(own, Measurement):
+                baseline, own = replace(reference, origin=Origin.BASELINE), built
+            self._baseline = (baseline, own)
+        # One that was tried and has no latency is faulty, and would be so again.
+        if self.baseline_s is None and baseline.key not in self._history:
             async with self._stage("measure", Role.MEASURER) as grant:
                 measurement = await self._race(grant.worker, self._baseline[1], baseline, None)
+                if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
+                    measurement = await self._race(grant.worker, self._baseline[1], baseline, None)
                 self._record(baseline, measurement)
             self._charge("measure", measurement.outcome.value, grant, 1, device=True)
             self.baseline_s = measurement.latency_s
@@ -178,6 +186,7 @@ class TaskSearch:
                         self._proposer, "propose", self.task.key, size, told, deadline_s=PROPOSE_DEADLINE_S
                     )
                 self._charge("propose", "", grant, len(proposal.candidates))
+                self._failures = 0
                 break
             except (EngineError, DialectError) as error:
                 self._opened = None
@@ -186,13 +195,16 @@ class TaskSearch:
                     self.standing.exhausted = True
                     self.outcomes[f"gave up: {error}"[:120]] += 1
                     return []
-        if not proposal.candidates:
-            self.standing.exhausted = True
         fresh = []
         for candidate, features in zip(proposal.candidates, proposal.features, strict=True):
-            if candidate.key not in self._history:
+            # A proposer that was started anew does not know what is still on its way.
+            if candidate.key not in self._history and candidate.key not in self._proposed:
                 self._features[candidate.key] = features
+                self._proposed.add(candidate.key)
                 fresh.append(candidate)
+        self._stale = 0 if fresh else self._stale + 1
+        if not proposal.candidates or self._stale >= _STALE_TRIES:
+            self.standing.exhausted = True
         return fresh
 
     async def _open_if_needed(self) -> None:
@@ -281,7 +293,8 @@ class TaskSearch:
             await self.measure_baseline()
         assert self._reference is not None
         assert self._baseline is not None
-        entrants = [self._baseline]
+        # A baseline without a latency is faulty: it would cost the others their common round.
+        entrants = [self._baseline] if self.baseline_s else []
         for candidate in challengers:
             if candidate.key != self._baseline[0].key:
                 artifact = await self._build_one(candidate)
@@ -300,7 +313,8 @@ class TaskSearch:
         best = context.store.best(self.task.key, context.provenance)
         self.final = best[0] if best else None
         self._finals_stale = False
-        self.baseline_s = results[0].latency_s or self.baseline_s
+        if self.baseline_s:
+            self.baseline_s = results[0].latency_s or self.baseline_s
 
     async def _finals_call(self, worker: str, entrants: Sequence[tuple[Candidate, Artifact]]) -> list[Measurement]:
         assert self._reference is not None
@@ -334,19 +348,19 @@ class TaskSearch:
 
     async def _with_builder(self, method: str, *args: object) -> tuple[tuple[Candidate, Candidate], Grant]:
         async with self._stage("build", Role.BUILDER) as grant:
-            result = await self.context.runtime.call(grant.worker, method, *args, deadline_s=BUILD_DEADLINE_S)
+            result = await self.context.runtime.call(grant.worker, method, *args, deadline_s=BUILD_DEADLINE_S, tries=2)
         return result, grant
 
     async def _build_one(self, candidate: Candidate) -> Artifact | Measurement:
         async with self._stage("build", Role.BUILDER) as grant:
-            result = await self._call_build(grant.worker, candidate)
+            result = await self._call_build(grant.worker, candidate, tries=2)
         self._charge("build", "", grant, 1)
         return result
 
-    async def _call_build(self, worker: str, candidate: Candidate) -> Artifact | Measurement:
+    async def _call_build(self, worker: str, candidate: Candidate, tries: int = 1) -> Artifact | Measurement:
         try:
             artifact: Artifact = await self.context.runtime.call(
-                worker, "build", self.task, candidate, deadline_s=BUILD_DEADLINE_S
+                worker, "build", self.task, candidate, deadline_s=BUILD_DEADLINE_S, tries=tries
             )
         except DialectError as error:
             return Measurement(Outcome.BUILD_FAILED, detail=str(error))
