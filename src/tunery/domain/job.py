@@ -1,5 +1,6 @@
 """One user's request and its life."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,9 +33,9 @@ class Budget:
             if not match:
                 raise BudgetError(f"budget {text!r} is not a number with a unit; write 10min, 500trials or 1h")
             number, unit = float(match[1]), match[2].lower()
-            singular = unit[:-1] if unit.endswith("s") and len(unit) > 1 else unit
-            if number <= 0:
-                raise BudgetError(f"budget {text!r} is zero; write for example 10min or 500trials")
+            singular = unit[:-1] if unit.endswith("s") and len(unit) > 2 else unit
+            if number <= 0 or number == math.inf:
+                raise BudgetError(f"budget {text!r} is zero or endless; write for example 10min or 500trials")
             if singular == "trial":
                 if trials is not None or number != int(number):
                     raise BudgetError(f"budget {text!r} needs one whole number of trials, for example 500trials")
@@ -50,7 +51,8 @@ class Budget:
     def __str__(self) -> str:
         parts = []
         if self.seconds is not None:
-            parts.append(f"{self.seconds / 60:g}min" if self.seconds >= 60 else f"{self.seconds:g}s")
+            amount, unit = (self.seconds / 60, "min") if self.seconds >= 60 else (self.seconds, "s")
+            parts.append(f"{amount:.6f}".rstrip("0").rstrip(".") + unit)
         if self.trials is not None:
             parts.append(f"{self.trials}trials")
         return "+".join(parts) or "unlimited"
