@@ -94,7 +94,7 @@ class BoostedModel(CostModel):
         import lightgbm
 
         try:
-            return cls(lightgbm.Booster(model_str=data["booster"]))
+            return cls(lightgbm.Booster(model_str=str(data["booster"])))
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
