@@ -1,19 +1,21 @@
-"""Compiled fake networks: a JSON file of programs and schedules, and what runs it."""
+"""Compiled fake networks: an archive whose manifest holds programs and schedules, and what runs it."""
 
+import io
 import json
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, CompiledNetwork
-from tunery.dialects.fake._files import read, write
+from tunery.dialects.fake._files import write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
 from tunery.dialects.fake._script import Program
 from tunery.dialects.fake._space import Space
 from tunery.domain import Candidate, Target, Task, TensorSpec, Workload, canonical_json, digest
 
-_FORMAT = "fake-network"
+_FORMAT, _MANIFEST = "fake-network", "manifest.json"
 
 
 def workload_of(program: Program) -> Workload:
@@ -30,16 +32,24 @@ def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candida
         for task, candidate in used
     ]
     config = {"config": dict(target.config), "threads": target.threads}
-    write(path, canonical_json({"format": _FORMAT, "target": config, "tasks": parts}))
+    manifest = canonical_json({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(_MANIFEST), manifest)  # without a date: the same network, the same file
+    write(path, content.getvalue())
 
 
 class FakeCompiledNetwork(CompiledNetwork):
     """Runs each task once, one after the other; its time counts each task as often as it has call sites."""
 
     def __init__(self, path: Path, threads: int | None) -> None:
-        data = read(path)
-        if data.get("format") != _FORMAT:
-            raise DialectError(f"{path} is no compiled fake network")
+        try:
+            with zipfile.ZipFile(path) as archive:
+                data = json.loads(archive.read(_MANIFEST))
+            if data["format"] != _FORMAT:
+                raise ValueError("its format is another")  # noqa: TRY301 - one message for all mistakes
+        except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+            raise DialectError(f"{path} is no compiled fake network: {error}") from error
         self.threads = threads or int(data["target"]["threads"])
         target = Target("fake", data["target"]["config"], self.threads)
         self._tasks = [_task(part, target) for part in data["tasks"]]

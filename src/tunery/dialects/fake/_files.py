@@ -9,12 +9,12 @@ from typing import Any
 from tunery._errors import DialectError
 
 
-def write(path: Path, content: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file so that nobody sees a part of it; on an error nothing is left."""
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(content)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         Path(partial).replace(path)
     except BaseException:
         Path(partial).unlink(missing_ok=True)
