@@ -1,0 +1,128 @@
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tunery.delivery import choose
+from tunery.domain import (
+    Candidate,
+    Measurement,
+    Mode,
+    Origin,
+    Outcome,
+    Provenance,
+    Record,
+    Rung,
+    Target,
+    Task,
+    TensorSpec,
+    Verification,
+    Workload,
+)
+from tunery.store import Store, open_store
+
+HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
+CHECKED, HALF = Verification("reference", 3, 0.1, True), Verification("reference", 1, 0.1, True)
+WRONG = Verification("reference", 3, 9.0, False)
+
+
+def task(name: str = "conv", target: str = "cpu", threads: int = 2) -> Task:
+    spec = TensorSpec("x", (4,), "float32")
+    return Task(Workload(name, name, "conv2d", "", (spec, spec), 1, 1.0), Target("fake", {"kind": target}, threads))
+
+
+def add(
+    store: Store,
+    of: Task,
+    key: str,
+    latency_s: float | None = 1e-3,
+    *,
+    verification: Verification | None = CHECKED,
+    outcome: Outcome = Outcome.OK,
+    mode: Mode = Mode.FINAL,
+    provenance: Provenance = HERE,
+    origin: Origin = Origin.SEARCH,
+) -> None:
+    samples = () if latency_s is None else (latency_s,) * 3
+    measurement = Measurement(outcome, samples, mode, verification=verification)
+    store.add_record(of, Record(Candidate(key, of.key, f"body of {key}", origin), measurement, provenance))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def test_the_best_verified_record_is_delivered_with_its_rung(store: Store) -> None:
+    add(store, task(), "slow", 2e-3)
+    add(store, task(), "fast", 1e-3)
+    add(store, task(), "base", 8e-3, origin=Origin.BASELINE)
+    [choice] = choose(store, [task()], HERE).choices
+    assert (choice.rung, choice.latency_s, choice.baseline_s) == (Rung.EXACT, 1e-3, 8e-3)
+    assert choice.candidate is not None
+    assert choice.candidate.key == "fast"
+
+
+def test_the_baseline_wins_where_it_is_fastest(store: Store) -> None:
+    add(store, task(), "slow", 9e-3)
+    add(store, task(), "base", 8e-3, origin=Origin.BASELINE)
+    [choice] = choose(store, [task()], HERE).choices
+    assert (choice.rung, choice.latency_s) == (Rung.EXACT, 8e-3)
+    assert choice.candidate is not None
+    assert choice.candidate.origin is Origin.BASELINE
+
+
+REFUSED = {
+    "of another compiler": {"provenance": replace(HERE, compiler="fake-2")},
+    "measured on another device": {"provenance": replace(HERE, device="device-b")},
+    "measured with other settings": {"provenance": replace(HERE, settings="settings-b")},
+    "of the dialect other": {"provenance": replace(HERE, dialect="other")},
+    "not fully checked": {"verification": HALF},
+    "whose numerics": {"verification": None},
+    "wrong-result": {"verification": WRONG, "outcome": Outcome.WRONG_RESULT, "latency_s": None},
+    "abandoned": {"outcome": Outcome.ABANDONED},
+    "timeout": {"outcome": Outcome.TIMEOUT, "latency_s": None},
+    "crashed": {"outcome": Outcome.CRASHED, "latency_s": None, "verification": None},
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_may_not_be_delivered_is_named_with_its_reason(store: Store, reason: str) -> None:
+    add(store, task(), "a", **REFUSED[reason])  # type: ignore[arg-type]
+    known = choose(store, [task()], HERE)
+    [choice] = known.choices
+    assert (choice.rung, choice.candidate, choice.latency_s) == (Rung.DEFAULT, None, None)
+    [(task_key, why)] = known.skipped
+    assert task_key == task().key
+    assert reason in str(why)
+    assert why.count == 1
+
+
+@pytest.mark.parametrize("other", [task(target="gpu"), task(threads=1)])
+def test_other_targets_are_never_served(store: Store, other: Task) -> None:
+    add(store, other, "a")
+    known = choose(store, [task()], HERE)
+    assert known.choices[0].rung is Rung.DEFAULT
+    assert [str(why) for _, why in known.skipped] == [f"1 record measured for another target ({other.target.key})"]
+
+
+def test_a_planted_fast_and_wrong_one_never_wins(store: Store) -> None:
+    add(store, task(), "right", 1e-3)
+    add(store, task(), "liar", 1e-5)
+    add(store, task(), "liar", None, outcome=Outcome.WRONG_RESULT, verification=WRONG)
+    add(store, task(), "zero", 0.0)
+    add(store, task(), "nan", float("nan"))
+    [choice] = choose(store, [task()], HERE).choices
+    assert choice.candidate is not None
+    assert choice.candidate.key == "right"
+
+
+def test_choices_keep_the_tasks_order_and_mix_rungs(store: Store) -> None:
+    tasks = [task("a"), task("b"), task("c")]
+    add(store, tasks[1], "x")
+    known = choose(store, tasks, HERE)
+    assert [choice.task_key for choice in known.choices] == [t.key for t in tasks]
+    assert [choice.rung for choice in known.choices] == [Rung.DEFAULT, Rung.EXACT, Rung.DEFAULT]
+    assert choose(store, [], HERE).choices == ()

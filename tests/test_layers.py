@@ -1,0 +1,113 @@
+"""Imports point downward only, and heavy libraries stay in the rooms that exist for them."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tunery
+
+ROOT = Path(tunery.__file__).parent
+LEVELS = (
+    {"cli", "_api", "_report", "__init__"},
+    {"jobs"},
+    {"scheduler", "engines", "budgets", "delivery"},
+    {"dialects", "measure", "costmodels", "store", "frontends"},
+    {"domain", "_errors"},
+)
+LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
+# Rooms beside one another that are allowed to know each other, beyond what lies below.
+BESIDE = {
+    ("dialects", "costmodels"),  # a compiler's search asks our cost model
+    ("measure", "dialects"),  # a measurer loads what a dialect has built
+    ("domain", "_errors"),
+}
+# Rooms that may import less than what lies below them.
+ONLY = {"scheduler": {"domain", "_errors"}, "domain": {"_errors"}, "_errors": set(), "store": {"domain", "_errors"}}
+HEAVY = {
+    "tvm": ("dialects/metaschedule/",),
+    "tvm_ffi": ("dialects/metaschedule/",),
+    "torch": ("frontends/_torch_export.py",),
+    "xgboost": (),
+}
+FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+
+
+def room_of(file: str) -> str:
+    return file.split("/", 1)[0].removesuffix(".py")
+
+
+def imports(file: str) -> Iterator[tuple[int, str]]:
+    """Yield line and full name of every import, those inside functions included."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    package = ["tunery", *Path(file).parent.parts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = [*package[: len(package) - node.level + 1]] if node.level else []
+            name = ".".join([*base, *([node.module] if node.module else [])])
+            if name == "tunery":
+                yield from ((node.lineno, f"tunery.{alias.name}") for alias in node.names)
+            else:
+                yield node.lineno, name
+
+
+def ours(file: str) -> Iterator[tuple[int, str]]:
+    for line, name in imports(file):
+        if name.partition(".")[0] == "tunery":
+            parts = name.split(".")
+            inner = parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"
+            yield line, inner
+
+
+def test_imports_are_seen() -> None:
+    assert {"engines", "scheduler", "_errors"} <= {room for _, room in ours("jobs/runtime.py")}
+    assert "frontends" in {room for _, room in ours("jobs/services.py")}, "inside functions too"
+    assert {"tvm"} <= {name.partition(".")[0] for file in FILES for _, name in imports(file)}
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room_of(file) for file in FILES} <= LEVEL.keys() | {"service", "studies"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_imports_point_downward(file: str) -> None:
+    room = room_of(file)
+    allowed = {other for other in LEVEL if LEVEL[other] > LEVEL[room] or other == room or (room, other) in BESIDE}
+    allowed = allowed & (ONLY[room] | {room}) if room in ONLY else allowed
+    if LEVEL[room] == 0:
+        allowed = set(LEVEL)
+    wrong = [f"{file}:{line} imports {other}" for line, other in ours(file) if other not in allowed]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_heavy_libraries_stay_in_their_rooms(file: str) -> None:
+    wrong = []
+    for line, name in imports(file):
+        library = name.partition(".")[0]
+        if library in HEAVY and not any(file.startswith(place) for place in HEAVY[library]):
+            wrong.append(f"{file}:{line} imports {name}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import tunery",
+        "import tunery; tunery.load('x.onnx').on('native').within('1min')",
+        "import tunery.jobs, tunery.delivery, tunery.store, tunery.scheduler, tunery.costmodels",
+        "from typer.testing import CliRunner\nfrom tunery.cli._app import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
+    ],
+)
+def test_starting_up_imports_neither_compiler_nor_framework(code: str) -> None:
+    heavy = "sorted({'tvm', 'tvm_ffi', 'torch', 'onnxruntime', 'lightgbm'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys\nprint({heavy})"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
