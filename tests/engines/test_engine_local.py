@@ -15,6 +15,7 @@ import pytest
 
 from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, ModelError, RemoteError
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role, WorkerSpec
+from tunery.engines._record import Process
 
 ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
 PATIENCE_S = 120.0
@@ -358,3 +359,13 @@ def test_preloaded_tvm_is_there_without_torch_and_obeys_threads() -> None:
         zygote = psutil.Process(pid).parent()
         assert zygote is not None
         assert zygote.num_threads() == 1
+
+
+def test_a_kill_that_comes_after_the_end_is_none(tmp_path: Path) -> None:
+    with subprocess.Popen(["true"]) as ended:
+        process = Process("worker#1", None, None, ended.pid, os.pidfd_open(ended.pid))  # type: ignore[arg-type]
+        ended.wait()
+    process.kill()
+    assert process.doomed
+    assert process.pidfd is not None
+    os.close(process.pidfd)

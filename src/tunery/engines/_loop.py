@@ -87,8 +87,10 @@ class Loop:
         done = threading.Event()
 
         def end() -> None:
-            self._end(worker, CrashError(f"{worker.name} was killed on request", exitcode=-9))
-            done.set()
+            try:
+                self._end(worker, CrashError(f"{worker.name} was killed on request", exitcode=-9))
+            finally:
+                done.set()
 
         self.post(end)
         if threading.current_thread() is not self._thread:
@@ -345,7 +347,8 @@ class Loop:
         if message["event"] == "exit" and worker is not None and not message["leader"]:
             worker.ended_cpu_s += message["cpu_s"]
         if pidfd is not None:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
 
     # Small things.

@@ -1,5 +1,6 @@
 """What the parent knows of one worker, its process and its calls."""
 
+import contextlib
 import enum
 import math
 import signal
@@ -65,7 +66,8 @@ class Process:
         """Send SIGKILL, now or as soon as the process is known; a pidfd never hits a stranger with a reused id."""
         self.doomed = True
         if self.pidfd is not None:
-            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and was reaped, by itself
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
 
 @dataclass(slots=True, eq=False)
