@@ -46,7 +46,7 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         try:
             target, compiler = await runtime.call(
-                grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=2
+                grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
             )
             network = await runtime.call(
                 grant.worker,
@@ -55,12 +55,12 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
                 request.shapes,
                 cache / "networks",
                 deadline_s=IMPORT_DEADLINE_S,
-                tries=2,
+                tries=3,
             )
             tasks = store.load_tasks(network.digest, target.key, compiler)
             if tasks is None:
                 tasks = await runtime.call(
-                    grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=2
+                    grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
                 store.save_tasks(network, tasks, target=target, compiler=compiler)
         except (DialectError, UsageError):

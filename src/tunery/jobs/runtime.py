@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import CrashError, WorkError
+from tunery._errors import CrashError, EngineError, WorkError
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.scheduler import (
     JobEnded,
@@ -192,7 +192,8 @@ class Runtime:
                 return await asyncio.wrap_future(self.engine.call(worker, method, *args, deadline_s=deadline_s))
             except asyncio.CancelledError:
                 # It would run on beside whatever is measured next.
-                self.engine.kill(worker)
+                with suppress(EngineError):  # closed already
+                    self.engine.kill(worker)
                 raise
             except CrashError:
                 if tries <= 0:

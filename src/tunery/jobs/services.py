@@ -1,5 +1,6 @@
 """What runs inside importer, proposer, builder and trainer workers, and how the measurer is started."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from tunery._errors import UsageError
 from tunery.dialects import Compiled, Proposer, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 from tunery.measure import Measurer
+
+_ROOM = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +101,28 @@ class Builder:
         self._directory = directory
 
     def build(self, task: Task, candidate: Candidate) -> Artifact:
-        """Return the built candidate."""
-        return self._dialect.build(task, candidate, self._directory)
+        """Return the built candidate.
+
+        Raises:
+            UsageError: the directory takes no more; that is no fault of the candidate, and every other one would fail.
+        """
+        try:
+            return self._dialect.build(task, candidate, self._directory)
+        except Exception:
+            self._check_room()
+            raise
+
+    def _check_room(self) -> None:
+        probe = self._directory / f".probe-{os.getpid()}"
+        try:
+            probe.write_bytes(bytes(_ROOM))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {self._directory}: {error.strerror}; free some space there, or set TUNERY_CACHE to "
+                "another directory, and give the same command again"
+            ) from error
+        finally:
+            probe.unlink(missing_ok=True)
 
     def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
         """Return the task's reference and its baseline."""
