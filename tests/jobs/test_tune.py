@@ -157,11 +157,7 @@ def test_other_targets_and_threads_are_never_cross_served(tmp_path: Path, change
     # Baselines anew, nothing of the other target's history counted or served.
     assert there.job.spend.trials == 24
     served = query(request_in(tmp_path, SOURCE, **change))  # type: ignore[arg-type]
-    mine = {
-        r.candidate.key
-        for r in records_in(tmp_path, Mode.FINAL)
-        if r.candidate.task_key in {t.key for t in there.tasks}
-    }
+    mine = {r.candidate.key for r in records_in(tmp_path) if r.candidate.task_key in {t.key for t in there.tasks}}
     assert {choice.candidate.key for choice in served.choices if choice.candidate} <= mine
     dialect = FakeDialect()
     for state in there.job.tasks:
