@@ -171,8 +171,8 @@ def test_the_cost_model_is_trained_and_handed_to_the_proposers(tmp_path: Path) -
     def listen(runtime: Runtime) -> None:
         original = runtime.call
 
-        async def call(worker: str, method: str, *args: object, deadline_s: float) -> object:
-            result = await original(worker, method, *args, deadline_s=deadline_s)
+        async def call(worker: str, method: str, *args: object, **limits: float) -> object:
+            result = await original(worker, method, *args, **limits)  # type: ignore[arg-type]
             if method == "learn" and (result or "proposer" in worker):
                 handed.append(worker.partition("-")[0])
             return result
