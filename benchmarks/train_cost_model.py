@@ -32,21 +32,25 @@ def main() -> None:
     parser.add_argument("--write")
     parser.add_argument("--json", default="out/cost_model.json")
     options = parser.parse_args()
-    dataset, kinds = load(options.store)
+    dataset, kinds, builds = load(options.store)
     rows = evaluate(dataset, kinds)
     Path(options.json).parent.mkdir(parents=True, exist_ok=True)
     Path(options.json).write_text(json.dumps(rows, indent=1))
     if options.write:
-        text = BoostedModel.fit(dataset).dumps()
+        text = BoostedModel.fit(dataset).with_build_cost(*builds).dumps()
         Path(options.write).write_bytes(gzip.compress(text.encode(), 9, mtime=0))
         print(
             f"wrote {options.write}: {Path(options.write).stat().st_size / 1e6:.2f} MB, trained on {len(dataset)} rows"
         )
 
 
-def load(store: str) -> tuple[Dataset, dict[str, str]]:
-    """Return all race records as a dataset, and each task's kind; features come from replaying the candidates."""
+def load(store: str) -> tuple[Dataset, dict[str, str], tuple[np.ndarray, np.ndarray]]:
+    """Return all race records as a dataset, each task's kind, and features with build seconds.
+
+    Features come from replaying the candidates.
+    """
     work: list[tuple[Task, list[Candidate], list[float]]] = []
+    seconds: dict[str, float] = {}
     with open_store(store) as opened:
         for task in opened.tasks():
             found: dict[str, tuple[Candidate, float]] = {}
@@ -54,16 +58,21 @@ def load(store: str) -> tuple[Dataset, dict[str, str]]:
                 if record.candidate.origin is Origin.SEARCH:
                     good = record.measurement.outcome in (Outcome.OK, Outcome.ABANDONED)
                     latency = record.measurement.latency_s if good else None
+                    seconds[record.candidate.key] = record.measurement.build_s
                     found[record.candidate.key] = (record.candidate, latency or math.inf)
             if len(found) >= 8 and any(math.isfinite(latency) for _, latency in found.values()):
                 work.append((task, [c for c, _ in found.values()], [s for _, s in found.values()]))
     dataset = Dataset()
+    built: list[tuple[np.ndarray, float]] = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for (task, candidates, latencies), rows in zip(work, pool.map(features, work, chunksize=1), strict=True):
             for candidate, latency, row in zip(candidates, latencies, rows, strict=True):
                 dataset.add(task.key, candidate.key, row, latency)
+                if math.isfinite(latency):
+                    built.append((row, seconds[candidate.key]))
     print(f"{len(dataset)} candidates of {len(work)} tasks")
-    return dataset, {task.key: task.workload.kind for task, _, _ in work}
+    builds = (np.stack([row for row, _ in built]), np.asarray([s for _, s in built]))
+    return dataset, {task.key: task.workload.kind for task, _, _ in work}, builds
 
 
 def features(item: tuple[Task, list[Candidate], list[float]]) -> np.ndarray:

@@ -16,6 +16,10 @@ class CostModel(ABC):
     def predict(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return one score per row; higher is faster, comparable within one task only."""
 
+    def build_cost(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Return the expected logarithm of the seconds each candidate takes to build; all equal where not known."""
+        return np.zeros(len(features))
+
     @abstractmethod
     def dumps(self) -> str:
         """Return the model as JSON text."""

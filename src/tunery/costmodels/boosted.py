@@ -56,10 +56,10 @@ class Dataset:
 
 
 class BoostedModel(CostModel):
-    """LightGBM regression of best latency over latency."""
+    """LightGBM regression of best latency over latency, and beside it of the seconds a build takes."""
 
-    def __init__(self, booster: Any) -> None:
-        self._booster = booster
+    def __init__(self, booster: Any, build_booster: Any = None) -> None:
+        self._booster, self._build_booster = booster, build_booster
 
     @classmethod
     def fit(cls, dataset: Dataset, base: "BoostedModel | None" = None) -> "BoostedModel":
@@ -82,7 +82,15 @@ class BoostedModel(CostModel):
             raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
         data = lightgbm.Dataset(np.concatenate(features), y)
         start = base._booster if base else None
-        return cls(lightgbm.train(_PARAMETERS, data, num_boost_round=_MORE if base else _ROUNDS, init_model=start))
+        booster = lightgbm.train(_PARAMETERS, data, num_boost_round=_MORE if base else _ROUNDS, init_model=start)
+        return cls(booster, base._build_booster if base else None)
+
+    def with_build_cost(self, features: npt.NDArray[np.float32], build_s: npt.NDArray[np.float64]) -> "BoostedModel":
+        """Return this model with a regression of the logarithm of build seconds beside it."""
+        import lightgbm
+
+        data = lightgbm.Dataset(features, np.log(np.maximum(build_s, 1e-3)))
+        return BoostedModel(self._booster, lightgbm.train(_PARAMETERS, data, num_boost_round=_ROUNDS))
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
@@ -94,7 +102,9 @@ class BoostedModel(CostModel):
         import lightgbm
 
         try:
-            return cls(lightgbm.Booster(model_str=str(data["booster"])))
+            build = data.get("build_booster")
+            speed = lightgbm.Booster(model_str=str(data["booster"]))
+            return cls(speed, lightgbm.Booster(model_str=str(build)) if build else None)
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
@@ -103,8 +113,15 @@ class BoostedModel(CostModel):
         return np.asarray(self._booster.predict(features, num_threads=1), dtype=np.float64)
 
     @override
+    def build_cost(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        if self._build_booster is None:
+            return super().build_cost(features)
+        return np.asarray(self._build_booster.predict(features, num_threads=1), dtype=np.float64)
+
+    @override
     def dumps(self) -> str:
-        return json.dumps({"family": "boosted", "booster": self._booster.model_to_string()})
+        build = self._build_booster.model_to_string() if self._build_booster else None
+        return json.dumps({"family": "boosted", "booster": self._booster.model_to_string(), "build_booster": build})
 
 
 def _scale(expected: npt.NDArray[np.float64], gains: npt.NDArray[np.float64]) -> float:

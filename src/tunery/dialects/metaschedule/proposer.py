@@ -16,7 +16,7 @@ from tunery.domain import Candidate, Task
 # Samples per candidate asked for: population times (1 + rounds). Stock takes 40; a sample costs 5 to 15 ms and a build
 # 100 to 200 ms, so many more samples than this cost more than the builds they could save.
 _POPULATION, _LEAST_POPULATION = 2, 16
-_ROUNDS = 2
+_ROUNDS = 1
 _DRAFT = 2  # samples per candidate while there is no cost model: nothing can tell them apart yet
 
 
