@@ -8,7 +8,7 @@ NETWORK ?= zoo:mobilenet_v2
 BUDGET ?= 4min
 NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 
-.PHONY: setup demo test lint format bench bench-stock clean
+.PHONY: setup demo test lint format bench bench-stock bench-networks clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,10 @@ bench: setup
 # Stock MetaSchedule and tunery, same tasks, same trials, side by side.
 bench-stock: setup
 	$(BIN)/python benchmarks/stock.py
+
+# Whole networks on a cold store, within BUDGET each, against ONNX Runtime.
+bench-networks: setup
+	$(BIN)/python benchmarks/networks.py --budget $(BUDGET)
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
