@@ -38,9 +38,11 @@ class Finalist:
         """Whether it computed something else than the reference."""
         return self.verification is not None and not self.verification.passed
 
-    def wants_more(self, rounds: int, settings: Settings) -> bool:
-        """Whether it takes part in the next round: slow ones stop when their seconds are used up."""
+    def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
+        """Whether it takes part in the next round: slow and hopeless ones stop early."""
         if self.sampler is None or self.wrong or len(self.samples) >= rounds:
+            return False
+        if len(self.samples) >= settings.final_least and min(self.samples) > settings.hopeless * fastest_s > 0:
             return False
         return self.spent_s < settings.final_s or len(self.samples) < settings.final_least
 
@@ -73,7 +75,7 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
         if finalist.wants_more(rounds, settings):
             _guarded(finalist, settle, settings)
     repeats = 0
-    while running := [finalist for finalist in finalists if finalist.wants_more(rounds, settings)]:
+    while running := _running(finalists, rounds, settings):
         order.shuffle(running)
         mark = watch.mark(full=True)
         taken = [(finalist, sample) for finalist in running if (sample := _guarded(finalist, _sample, settings))]
@@ -84,6 +86,11 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
             (finalist.contaminated if repeat else finalist.samples).append(sample.seconds)
             finalist.forced |= dirty and not repeat
     return repeats
+
+
+def _running(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> list[Finalist]:
+    fastest_s = min((min(f.samples) for f in finalists if f.samples and not f.wrong), default=0.0)
+    return [finalist for finalist in finalists if finalist.wants_more(rounds, settings, fastest_s)]
 
 
 def settle(sampler: Sampler, settings: Settings) -> Sample:

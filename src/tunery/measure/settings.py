@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from tunery.domain import canonical_json, digest
 from tunery.measure.racing import Rule
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,8 @@ class Settings:
     called in a loop. Kernels run with a warm cache, as an operator does whose input its predecessor has just written.
     A warm-up run is evidence enough to abandon when it is both `far` times and `far_s` seconds slower than the
     incumbent. `retries` bounds the repeats of contaminated samples in a race, and of contaminated rounds in the finals.
-    In the finals a candidate stops after `final_s` seconds of samples (but not before `final_least` of them).
+    In the finals a candidate stops after `final_s` seconds of samples, or once all are `hopeless` times slower than the
+    fastest (but not before `final_least` of them): an untuned program may take a second for each.
     """
 
     rule: Rule = field(default_factory=Rule)
@@ -29,6 +30,7 @@ class Settings:
     retries: int = 5
     final_s: float = 1.0
     final_least: int = 3
+    hopeless: float = 2.0
     settle_s: float = 0.2
     untimed_below_s: float = 10e-3
     seed: int = 0
