@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from cli_tools import Run
 
 from tunery.cli import _checks
 from tunery.cli._checks import Check, State

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from conftest import Run
+from cli_tools import Run
 
 from tunery.cli._app import app
 

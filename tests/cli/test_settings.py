@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from cli_tools import Run
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bTUNERY_[A-Z_]+\b")
