@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from tunery.jobs._request import BenchReport, Request, TuneReport
+    from tunery.jobs._request import BenchReport, CompileReport, Request, TuneReport
 
 TEXT_WIDTH = 120
 _USUAL = frozenset({"ok", "abandoned"})
@@ -71,6 +71,12 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "measured": task.measured,
         "outcomes": plain(task.outcomes),
     }
+
+
+def compile_data(report: "CompileReport") -> dict[str, Any]:
+    """Return the documented JSON object of `compile`."""
+    coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
+    return {"network": report.network, "path": report.path, "size_bytes": report.size_bytes, "coverage": coverage}
 
 
 def bench_data(report: "BenchReport") -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import Run
+from cli_tools import Run
 
 from tunery.jobs import BenchReport, Latency, Request
 
@@ -36,6 +36,7 @@ def test_tune_with_output_compiles_into_a_directory(run: Run, tmp_path: Path) ->
     (tmp_path / "out").mkdir()
     data = run("tune", "fake:demo", *FAKE, "--budget", "9trials", "-o", "out", "--json").data
     assert data["compiled"]["path"] == "out/demo.tunery"
+    assert all(entry.keys() == {"rung", "candidate"} for entry in data["compiled"]["coverage"].values())
     assert (tmp_path / "out" / "demo.tunery").stat().st_size == data["compiled"]["size_bytes"]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Answer, Run, run_in_process
+from cli_tools import Answer, Run, run_in_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,7 +111,23 @@ def test_a_compile_that_fails_leaves_no_file(run: Run, tmp_path: Path) -> None:
     assert answer.code == 1
     assert answer.err.splitlines()[-1].startswith("error: ")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "store.db"]
-    assert run("tune", "fake:demo?unsupported=1", *FAKE).code == 1
+
+
+@pytest.mark.parametrize("command", ["tune", "extract", "query", "compile -o x.tunery"])
+def test_an_unsupported_operator_is_the_models_fault(run: Run, tmp_path: Path, command: str) -> None:
+    name, *more = command.split()
+    assert_refused(run(name, "fake:demo?unsupported=1", *FAKE, *more), "Scripted", "export it")
+    assert not (tmp_path / "x.tunery").exists()
+    assert run("jobs", "list", "--json").data == {"jobs": []}
+
+
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tuned: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for args in (("compile", "fake:demo", *FAKE, "-o", "pipe"), ("tune", "fake:demo", *FAKE, "-o", "pipe"),
+                 ("records", "export", "pipe")):  # fmt: skip
+        assert_refused(tuned(*args), "not a file")
+        assert pipe.is_fifo()
 
 
 def test_an_error_of_ours_is_one_line_and_a_traceback_only_with_v(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

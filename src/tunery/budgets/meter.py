@@ -18,14 +18,23 @@ class Plan:
     batch: int
 
 
+def check_effort(effort: str) -> None:
+    """Check the word for an effort.
+
+    Raises:
+        UsageError: it is unknown.
+    """
+    if effort not in EFFORTS:
+        raise UsageError(f"unknown effort {effort!r}; use {', '.join(EFFORTS)}")
+
+
 def plan(budget: Budget, effort: str, tunable: int) -> Plan:
     """Return the limits of a job over `tunable` tasks; without a budget the effort sets the number of trials.
 
     Raises:
         UsageError: unknown effort.
     """
-    if effort not in EFFORTS:
-        raise UsageError(f"unknown effort {effort!r}; use {', '.join(EFFORTS)}")
+    check_effort(effort)
     trials = budget.trials
     if budget.seconds is None and budget.trials is None:
         trials = EFFORTS[effort] * max(tunable, 1)

@@ -36,7 +36,7 @@ def check_output(text: str, default_name: str) -> str:
     """Return the file to write for `-o`: in a directory it is `default_name`.
 
     Raises:
-        UsageError: the directory is not there, or cannot be written.
+        UsageError: the directory is not there or cannot be written, or `text` names a device or a pipe.
     """
     from pathlib import Path
 
@@ -46,6 +46,8 @@ def check_output(text: str, default_name: str) -> str:
         parent = path.parent
         if not parent.is_dir():
             raise UsageError(f"there is no directory {str(parent)!r}; create it, or choose another place with -o")
+        if path.exists() and not path.is_file():  # it would be replaced by a file
+            raise UsageError(f"{str(path)!r} is not a file; choose another place with -o")
         if not os.access(path if path.exists() else parent, os.W_OK):
             raise UsageError(f"{str(path)!r} cannot be written; choose another place with -o")
     except OSError as error:

@@ -28,16 +28,15 @@ def compile_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Build a model with the best verified records to one file, and say which operator is covered by which record."""
+    from tunery._report import as_text, call, compile_data, new_table
     from tunery.jobs.session import compile_model
 
     path = Path(check_output(output, default_name(model)))
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
     report, network = compile_model(request, path)
     if json:
-        coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
-        emit({"network": report.network, "path": report.path, "size_bytes": report.size_bytes, "coverage": coverage})
+        emit(compile_data(report))
         return
-    from tunery._report import as_text, call, new_table
 
     table = new_table("task", "from", "candidate")
     for task, (rung, key) in report.coverage.items():

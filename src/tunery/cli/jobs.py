@@ -80,7 +80,7 @@ def resume(
         status = opened.job(job)
     if status.state is JobState.DONE:
         raise UsageError(f"job {job} is done; to go further, tune its model again: what is known is used")
-    run(request_of(status, store), None, (), as_json=json, verbose=verbose)
+    run(request_of(status, store), None, (), as_json=json, verbose=verbose, job_id=job)
 
 
 def _summary(status: Any) -> dict[str, Any]:

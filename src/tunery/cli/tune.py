@@ -57,9 +57,17 @@ def default_name(model: str) -> str:
     return file_name(Path(model.rpartition(":")[2]).stem)
 
 
-def run(request: "Request", output: Path | None, rivals: tuple[str, ...], *, as_json: bool, verbose: bool) -> None:
-    """Tune with a live line, then compile and compare if asked for, and print the result."""
-    report, exit_code = watched(request, verbose=verbose)
+def run(
+    request: "Request",
+    output: Path | None,
+    rivals: tuple[str, ...],
+    *,
+    as_json: bool,
+    verbose: bool,
+    job_id: str = "",
+) -> None:
+    """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
+    report, exit_code = watched(request, verbose=verbose, job_id=job_id)
     compiled = compared = None
     if exit_code is None:
         compiled, compared = _deliver(request, output, rivals)
@@ -71,7 +79,7 @@ def run(request: "Request", output: Path | None, rivals: tuple[str, ...], *, as_
         raise typer.Exit(exit_code)
 
 
-def watched(request: "Request", *, verbose: bool) -> "tuple[TuneReport, int | None]":
+def watched(request: "Request", *, verbose: bool, job_id: str = "") -> "tuple[TuneReport, int | None]":
     """Tune with a live line; the second value is the exit code if a signal stopped it."""
     from tunery.cli._interrupt import Interrupt
     from tunery.cli._live import LiveLine
@@ -86,7 +94,7 @@ def watched(request: "Request", *, verbose: bool) -> "tuple[TuneReport, int | No
             if not interrupt.event.is_set():
                 live.show(progress)
 
-        report = tune_model(request, show, interrupt.event)
+        report = tune_model(request, show, interrupt.event, job_id)
     return report, interrupt.exit_code
 
 
@@ -111,11 +119,11 @@ def _deliver(
 
 
 def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:
-    from tunery._report import bench_data, plain, tune_data
+    from tunery._report import bench_data, compile_data, tune_data
 
     data = tune_data(report)
     if compiled is not None:
-        data["compiled"] = plain(compiled)
+        data["compiled"] = compile_data(compiled)
     if compared is not None:
         data["bench"] = bench_data(compared)
     return data

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tunery._errors import DialectError, EngineError, UsageError, WorkError
+from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError
 from tunery.budgets import Allocator, Meter, plan
 from tunery.costmodels import pretrained
 from tunery.domain import JobState, JobStatus, Network, Provenance, Spend, Target, Task
@@ -40,8 +40,8 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
     """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
 
     Raises:
-        UsageError: the model, the shapes or the target are wrong.
-        WorkError: the compiler cannot import the model.
+        UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
+        WorkError: a worker failed, or the model holds nothing that runs on the target.
     """
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         try:
@@ -63,8 +63,12 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
                 store.save_tasks(network, tasks, target=target, compiler=compiler)
-        except (DialectError, UsageError):
+        except UsageError:
             raise
+        except DialectError as error:  # this model cannot be had with this compiler, however often it is tried
+            raise ModelError(
+                f"{error}; export it with other operators or another opset, or replace that part"
+            ) from error
         except EngineError as error:
             raise WorkError(f"importing {request.model} failed: {error}") from error
     if not tasks:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery.budgets import check_effort
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
@@ -59,28 +60,37 @@ def tune(
     request: Request,
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
+    job_id: str = "",
 ) -> TuneReport:
     """Tune a model: measured and verified records go into the store; an unfinished equal job is resumed.
 
     `on_progress` is called from this thread after every batch; setting `stop` ends the job cleanly and resumably.
+    `job_id` names the job to go on with, which `request` must be the request of.
 
     Raises:
-        UsageError: the model, shapes, target, effort, or store are wrong.
-        WorkError: the model cannot be imported, or another process works on the same job.
+        UsageError: the model, shapes, target, effort, or store are wrong, or no longer those of job `job_id`.
+        WorkError: there is nothing to tune, or another process works on the same job.
+        NothingFoundError: there is no job `job_id`.
     """
+    check_effort(request.effort)
     with open_store(request.store) as store, _runtime(request) as runtime:
-        return _run(_tune(runtime, store, request, on_progress, stop or threading.Event()))
+        return _run(_tune(runtime, store, request, on_progress, stop or threading.Event(), job_id))
 
 
-async def _tune(
-    runtime: Runtime, store: Store, request: Request, notify: Callable[[Progress], None], stop: threading.Event
+async def _tune(  # noqa: PLR0917 - what a job needs, passed on
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    notify: Callable[[Progress], None],
+    stop: threading.Event,
+    job_id: str,
 ) -> TuneReport:
     setup = "setup"
     runtime.submit(setup)
     notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
     imported = await import_model(runtime, store, request, cache_directory(), setup)
     runtime.end(setup)
-    return await _tune_imported(runtime, store, request, imported, notify, stop)
+    return await _tune_imported(runtime, store, request, imported, notify, stop, job_id)
 
 
 async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
@@ -90,9 +100,10 @@ async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
     imported: Imported,
     notify: Callable[[Progress], None],
     stop: threading.Event,
+    job_id: str = "",
 ) -> TuneReport:
     plain = request_data(request, imported)
-    found = store.resumable(plain)
+    found = _named(store, job_id, plain) if job_id else store.resumable(plain)
     if found is None:
         _refuse_twin(store, plain)
     status = found or store.create_job(plain)
@@ -103,6 +114,18 @@ async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
     done = await job.run()
     runtime.end(status.job_id)
     return _report(done, imported, resumed=found is not None, store=store)
+
+
+def _named(store: Store, job_id: str, request: Mapping[str, Any]) -> JobStatus:
+    """Return the job of this id; what it was submitted for must still be what its words mean today."""
+    status = store.job(job_id)
+    for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
+        if status.request.get(part) != request[part]:
+            raise UsageError(
+                f"job {job_id} cannot go on, for {what} since it began; start anew with "
+                f"`tunery tune {request['model']}`"
+            )
+    return status
 
 
 def _refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
@@ -164,7 +187,7 @@ def request_of(status: JobStatus, store: str) -> Request:
         effort=data["effort"],
         store=store,
         seed=data["seed"],
-        pretrained=data["pretrained"],
+        pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
     )
 
 
@@ -248,6 +271,8 @@ async def _compile(
 ) -> tuple[CompileReport, Network]:
     if not output.parent.is_dir():
         raise UsageError(f"there is no directory {output.parent}; create it, or choose another place with -o")
+    if output.exists() and not output.is_file():  # a device or a pipe would be replaced by a file
+        raise UsageError(f"{output} is not a file; choose another place with -o")
     imported = await import_model(runtime, store, request, cache_directory(), "compile")
     known = _choices(store, request, imported, runtime)
     workloads = {task.key: task.workload for task in imported.tasks}

@@ -95,6 +95,8 @@ def _write_line(file: TextIO, data: dict[str, Any]) -> None:
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[TextIO]:
+    if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
+        raise StoreError(f"{path} is not a file; name another one")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         try:
