@@ -38,9 +38,9 @@ class SteeringModel:
         self._model = load_cost_model(text)
         self._scores.clear()
 
-    def scores(self, keys: Sequence[str]) -> list[float | None]:
-        """Return the last scores given to these programs, None without a model."""
-        return [self._scores.get(key) for key in keys]
+    def score(self, key: str) -> float | None:
+        """Return the last score given to this program, None if there is none."""
+        return self._scores.get(key)
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> npt.NDArray[np.float64]:
         """Return one positive, finite score per candidate; higher is faster."""

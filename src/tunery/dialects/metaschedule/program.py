@@ -102,12 +102,18 @@ def replay(space: Space, body: str) -> Any:
         return schedule
     try:
         tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(body), schedule)
-        accepted = all(post.apply(schedule) for post in space.context.space_generator.postprocs)
+        accepted = post_process(schedule, space)
     except Exception as error:
         raise DialectError(f"the trace does not replay on this program: {_first_line(error)}") from error
     if not accepted:
         raise DialectError("the trace replays to a program that breaks a limit of the target")
     return schedule
+
+
+def post_process(schedule: Any, space: Space) -> bool:
+    """Apply the target's post-processing, marked as such in the trace; False if the program breaks a limit."""
+    schedule.enter_postproc()
+    return all(post.apply(schedule) for post in space.context.space_generator.postprocs)
 
 
 def scheduled_module(task: Task, candidate: Candidate) -> Any:

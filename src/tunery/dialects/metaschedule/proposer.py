@@ -1,106 +1,105 @@
 """MetaSchedule's evolutionary search, driven by hand for one task."""
 
-import json
+import heapq
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from typing_extensions import override
 
 from tunery.dialects._base import Proposer, Told
-from tunery.dialects.metaschedule._tvm import meta_schedule, tvm
+from tunery.dialects.metaschedule._tvm import meta_schedule, tvm_ffi
+from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.program import Space, open_space, program_key, replay, trace_body
+from tunery.dialects.metaschedule.sampling import Sampler, replayed
 from tunery.domain import Candidate, Task
 
-# Samples per candidate asked for: population times (1 + rounds). Stock takes 40; a sample costs 5 to 15 ms and a build
-# 100 to 200 ms, so many more samples than this cost more than the builds they could save.
-_POPULATION, _LEAST_POPULATION = 2, 16
-_ROUNDS = 1
-_DRAFT = 2  # samples per candidate while there is no cost model: nothing can tell them apart yet
+# Samples per candidate asked for: drawn, and evolved from those and the best. Stock takes forty; a sample costs 5 to
+# 15 ms and a build 100 to 300 ms, so many more samples than this cost more than the builds they could save.
+_DRAWN, _EVOLVED_ROUNDS = 2, 1
+_LEAST_POPULATION = 16
+_ELITE = 16
+_RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the model says
+_TRIES = 4
 
 
 class EvolutionaryProposer(Proposer):
-    """Proposes by evolution from the best records, scored by the shared cost model (random while there is none)."""
+    """Draws from the design space, evolves the draws and the best records by the cost model, and picks the top.
+
+    Without a cost model nothing can tell candidates apart, and the draws themselves are proposed.
+    """
 
     def __init__(self, task: Task, space: Space, history: Sequence[Told], cost_model: str | None, seed: int) -> None:
-        from tunery.dialects.metaschedule.cost_model import SteeringModel
-
         self.features = FeatureCache()
         self._task = task
         self._space = space
         self._model = SteeringModel(self.features, seed)
-        self._database = meta_schedule.database.MemoryDatabase()
-        self._workload = self._database.commit_workload(space.module)
-        # A resumed search must not replay its own first steps.
+        # A resumed search must not repeat its own first steps.
         self._seed = 1 + (seed * 7919 + len(history) * 104729) % (2**30)
-        self._search: tuple[int, bool, Any] | None = None  # batch size, with a model or not, TuneContext
+        self._sampler = Sampler(space, task.workload.kind, self._seed)
+        self._evolution: tuple[int, Any] | None = None  # batch size, MetaSchedule's strategy
         self._known: set[str] = set()
-        self._traces: dict[str, tuple[Any, Any]] = {}
+        self._best: list[tuple[float, str, str]] = []  # negative latency, key, body: a heap of the fastest
         self.tell(history)
         if cost_model:
             self.learn(cost_model)
 
     @override
     def propose(self, n: int) -> list[Candidate]:
-        if n < 1:
-            return []
-        context = self._context(n)
-        for _ in range(4):
-            found = context.generate_measure_candidates()
-            if found is None:
+        chosen: list[Candidate] = []
+        for _ in range(_TRIES if n > 0 else 0):
+            drawn = self._sampler.draw(max(_DRAWN * n, _LEAST_POPULATION))
+            ranked = self._evolve(drawn, n) if self._model.loaded and drawn else drawn
+            lucky = max(1, n // _RANDOM_SHARE) if ranked is not drawn else 0
+            for schedule in [*ranked[: n - lucky], *drawn[:lucky], *ranked[n - lucky :]]:
+                if len(chosen) < n and (candidate := self._take(schedule)):
+                    chosen.append(candidate)
+            if len(chosen) == n:
                 break
-            context.notify_runner_results(found, [])
-            fresh = [c for c in (self._take(candidate) for candidate in found) if c]
-            if fresh:
-                scores = self._model.scores([candidate.key for candidate in fresh])
-                return [replace(c, score=score) for c, score in zip(fresh, scores, strict=True)]
-        return []
+        return chosen
 
-    def _context(self, n: int) -> Any:
-        """Return the running search for batches of `n`: a draw from the space without a model, else evolution."""
-        guided = self._model.loaded
-        if self._search is None or self._search[:2] != (n, guided):
+    def _evolve(self, drawn: list[Any], n: int) -> list[Any]:
+        """Return schedules evolved from draws and the best records that are new, best score first."""
+        best = [body for _, _, body in heapq.nlargest(max(1, n // 4), self._best)]
+        evolve = tvm_ffi.get_global_func("s_tir.meta_schedule.SearchStrategyEvolutionarySearchEvolveWithCostModel")
+        found = list(evolve(self._strategy(n), [*drawn, *replayed(best, self._space)], 2 * n))
+        scored = [
+            (self._model.score(key) or 0.0, key, s) for s in found if (key := program_key(s.mod)) not in self._known
+        ]
+        return [schedule for _, _, schedule in sorted(scored, key=lambda item: (-item[0], item[1]))]
+
+    def _strategy(self, n: int) -> Any:
+        if self._evolution is None or self._evolution[0] != n:
             strategy = meta_schedule.search_strategy.EvolutionarySearch(
-                population_size=max(_POPULATION * n, _LEAST_POPULATION) if guided else _DRAFT * n,
-                genetic_num_iters=_ROUNDS if guided else 0,
-                init_min_unmeasured=4,
+                population_size=max(_DRAWN * n, _LEAST_POPULATION), genetic_num_iters=_EVOLVED_ROUNDS
             )
-            space = open_space(self._space.module, self._space.target, strategy=strategy, seed=self._seed)
             self._seed = self._seed % (2**30) + 1
+            space = open_space(self._space.module, self._space.target, strategy=strategy, seed=self._seed)
             space.context.pre_tuning(
                 max_trials=1 << 30,
                 num_trials_per_iter=n,
                 design_spaces=list(space.designs),
-                database=self._database,
+                database=meta_schedule.database.MemoryDatabase(),
                 cost_model=self._model.handle,
             )
-            self._search = (n, guided, space.context)
-        return self._search[2]
+            self._evolution = (n, space.context)
+        return self._evolution[1].search_strategy
 
-    def _take(self, found: Any) -> Candidate | None:
-        key = program_key(found.sch.mod)
+    def _take(self, schedule: Any) -> Candidate | None:
+        key = program_key(schedule.mod)
         if key in self._known:
             return None
         self._known.add(key)
-        self._traces[key] = (found.sch.trace, found.args_info)
-        return Candidate(key, self._task.key, trace_body(found.sch.trace, self._space))
+        return Candidate(key, self._task.key, trace_body(schedule.trace, self._space), score=self._model.score(key))
 
     @override
     def tell(self, results: Sequence[Told]) -> None:
         for told in results:
             self._known.add(told.candidate.key)
-            if told.latency_s is None or told.latency_s <= 0 or not told.candidate.body:
-                continue
-            trace, info = self._traces.pop(told.candidate.key, (None, None))
-            if trace is None:
-                schedule = tvm.s_tir.Schedule(self._space.module)
-                tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(told.candidate.body), schedule)
-                trace = schedule.trace
-                info = meta_schedule.arg_info.ArgInfo.from_entry_func(self._space.module, remove_preproc=False)
-            self._database.commit_tuning_record(
-                meta_schedule.database.TuningRecord(trace, self._workload, [told.latency_s], self._space.target, info)
-            )
+            if told.latency_s is not None and told.latency_s > 0 and told.candidate.body:
+                heapq.heappush(self._best, (-told.latency_s, told.candidate.key, told.candidate.body))
+                if len(self._best) > _ELITE:
+                    heapq.heappop(self._best)
 
     @override
     def learn(self, cost_model: str) -> None:
