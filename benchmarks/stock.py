@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -116,6 +116,11 @@ def read_task(work: Path) -> Task:
     return _TASK.validate_json((work / "task.json").read_bytes())
 
 
+def stock_config(task: Task) -> dict[str, object]:
+    """Return the task's target as stock has it: without the optimisation level that tunery sets."""
+    return {name: value for name, value in task.target.config.items() if name != "opt-level"}
+
+
 def stock(work: Path, trials: int) -> None:
     """Tune with MetaSchedule's own `tune_tasks`, all settings at their defaults."""
     # As its documentation has it: all cores for the kernel, by the one setting it reads.
@@ -124,7 +129,7 @@ def stock(work: Path, trials: int) -> None:
     from tunery.dialects.metaschedule._tvm import meta_schedule, tvm
 
     module = tvm.ir.load_json(task.workload.program)
-    target = tvm.target.Target(dict(task.target.config))
+    target = tvm.target.Target(stock_config(task))
     context = meta_schedule.TuneContext(
         mod=module, target=target, space_generator="post-order-apply", search_strategy="evolutionary",
         task_name="main", rand_state=1, num_threads="physical",
@@ -172,8 +177,12 @@ def retime(work: Path, trials: int) -> None:
     artifacts = work / "artifacts"
     artifacts.mkdir()
     reference = dialect.build(task, dialect.reference(task), artifacts)
+    # Each winner is built as its own side builds it.
+    plain = replace(task, target=replace(task.target, config=stock_config(task)))
     entrants = [theirs, ours]
-    built = [dialect.build(task, candidate, artifacts) for candidate in entrants]
+    built = [
+        dialect.build(owner, candidate, artifacts) for owner, candidate in zip((plain, task), entrants, strict=True)
+    ]
     measurer = Measurer("metaschedule", tuple(range(task.target.threads)))
     results = measurer.finals(task, [Artifact(**asdict(a)) for a in built], entrants, reference, 60)
     times = [result.latency_s for result in results]
