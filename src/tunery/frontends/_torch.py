@@ -1,7 +1,9 @@
 """Saved torch programs: converted to ONNX in a process of their own, since torch and a compiler never share one."""
 
+import importlib.metadata
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -29,8 +31,8 @@ def export(path: Path, directory: Path) -> Path:
         return target
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        what = " and ".join(missing)
-        raise ModelError(f"{str(path)!r} is a torch program and needs {what}, not installed; pip install tunery[torch]")
+        what, command = " and ".join(missing), f"pip install {shlex.join(_extra())}"
+        raise ModelError(f"{str(path)!r} is a torch program and needs {what}, not installed; {command}")
     command = [sys.executable, "-m", "tunery.frontends._torch_export", str(path), str(target)]
     # The child watches this pipe, which nobody writes to, and ends with this process, however that one is killed.
     reading, writing = os.pipe()
@@ -52,3 +54,9 @@ def export(path: Path, directory: Path) -> Path:
             f"torch cannot convert {str(path)!r}: {reason}; save it with torch.export.save, by a torch near this one"
         )
     return target
+
+
+def _extra() -> list[str]:
+    """Return what the extra `torch` asks for; named one by one, as no index need have a package called tunery."""
+    lines = [line.partition(";") for line in importlib.metadata.requires("tunery") or ()]
+    return [need.strip() for need, _, marker in lines if marker.strip() in {'extra == "torch"', "extra == 'torch'"}]
