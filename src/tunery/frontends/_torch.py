@@ -31,8 +31,8 @@ def export(path: Path, directory: Path) -> Path:
         return target
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        what, command = " and ".join(missing), f"pip install {shlex.join(_extra())}"
-        raise ModelError(f"{str(path)!r} is a torch program and needs {what}, not installed; {command}")
+        what, advice = " and ".join(missing), f"pip install {shlex.join(_extra())}"
+        raise ModelError(f"{str(path)!r} is a torch program and needs {what}, not installed; {advice}")
     command = [sys.executable, "-m", "tunery.frontends._torch_export", str(path), str(target)]
     # The child watches this pipe, which nobody writes to, and ends with this process, however that one is killed.
     reading, writing = os.pipe()
