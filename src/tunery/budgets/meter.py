@@ -40,7 +40,8 @@ def plan(budget: Budget, effort: str, tunable: int) -> Plan:
         trials = EFFORTS[effort] * max(tunable, 1)
     batch = 32
     if trials is not None:
-        batch = max(1, min(batch, trials // (2 * max(tunable, 1)) or 1))
+        # Four rounds a task at least, so that proposing and building overlap and the model learns in between.
+        batch = max(1, min(batch, trials // (4 * max(tunable, 1))))
     return Plan(budget.seconds, trials, batch)
 
 

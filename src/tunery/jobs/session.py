@@ -15,7 +15,7 @@ from tunery.budgets import check_effort
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
-from tunery.engines import PRELOAD_TVM, LocalEngine, Role
+from tunery.engines import LocalEngine, Role
 from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
 from tunery.jobs.bench import check_rivals, compare
 from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
@@ -24,6 +24,7 @@ from tunery.measure import Settings, this_device, usable_cores
 from tunery.store import Skipped, Store, open_store
 
 T = TypeVar("T")
+_PRELOAD = {"metaschedule": "tunery.jobs._preload"}
 
 
 def cache_directory() -> Path:
@@ -46,7 +47,7 @@ def _runtime(request: Request) -> Iterator[Runtime]:
         shutil.rmtree(scratch, ignore_errors=True)
         raise UsageError(f"{threads} threads on {len(usable_cores())} usable cores; use at most {len(usable_cores())}")
     try:
-        with LocalEngine(PRELOAD_TVM if request.dialect == "metaschedule" else None, scratch / "logs") as engine:
+        with LocalEngine(_PRELOAD.get(request.dialect), scratch / "logs") as engine:
             yield Runtime(engine, request.dialect, threads, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
