@@ -64,7 +64,9 @@ class TestMetaScheduleContract(DialectContract):
         assert not {c.key for c in first} & {c.key for c in second}
         assert all(c.score is not None and c.score > 0 for c in second)
 
-    def test_a_candidate_of_another_program_is_refused(self, dialect: Dialect, tasks: list[Task], tmp_path: Path) -> None:
+    def test_a_candidate_of_another_program_is_refused(
+        self, dialect: Dialect, tasks: list[Task], tmp_path: Path
+    ) -> None:
         conv, dense = (next(t for t in tasks if t.workload.kind == kind) for kind in ("conv2d", "matmul"))
         foreign = replace(dialect.open(dense, [], None, 0).propose(1)[0], task_key=conv.key)
         with pytest.raises(DialectError):
@@ -98,3 +100,12 @@ class TestMetaScheduleContract(DialectContract):
     def test_bodies_are_data(self, dialect: Dialect, task: Task) -> None:
         candidate = dialect.open(task, [], None, 0).propose(1)[0]
         assert isinstance(json.loads(candidate.body), list)
+
+    def test_a_swapped_body_is_not_compiled_into_the_network(
+        self, dialect: Dialect, network: Network, target: Target, task: Task, tmp_path: Path
+    ) -> None:
+        honest, other = dialect.open(task, [], None, 0).propose(2)
+        for body in (other.body, "[not JSON"):
+            chosen = {task.workload.key: replace(honest, body=body)}
+            compiled = dialect.compile(network, target, chosen, tmp_path / "out.tunery")
+            assert compiled.coverage[task.workload.key] is None

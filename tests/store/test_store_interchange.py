@@ -136,3 +136,13 @@ def test_an_export_that_fails_leaves_the_old_file(
     assert not list(tmp_path.glob(".*part"))
     with pytest.raises(StoreError, match="cannot be written"):
         store.export_records(tmp_path / "no" / "folder" / "x.jsonl")
+
+
+def test_what_is_imported_is_known_but_not_delivered(store: Store, tmp_path: Path) -> None:
+    store.add_record(CONV, record(CONV, "a"))
+    assert store.best(CONV.key, HERE)
+    store.export_records(tmp_path / "x.jsonl")
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        copy.import_records(tmp_path / "x.jsonl")
+        assert copy.measured_keys(CONV.key, HERE) == store.measured_keys(CONV.key, HERE)
+        assert copy.best(CONV.key, HERE) == []

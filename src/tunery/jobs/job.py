@@ -77,7 +77,7 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
 
 
 class Job:
-    """Tunes one imported model within its budget."""
+    """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now)."""
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
@@ -88,6 +88,7 @@ class Job:
         imported: Imported,
         on_progress: Callable[[Progress], None],
         stop: threading.Event,
+        began: float | None = None,
     ) -> None:
         self.status = status
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
@@ -102,7 +103,7 @@ class Job:
         self.searches = [
             TaskSearch(self._context, task, proposers[i % len(proposers)]) for i, task in enumerate(imported.tasks)
         ]
-        self._start = time.monotonic()
+        self._start = time.monotonic() if began is None else began
         self._phase = "importing"
         self._learned_rows = 0
         self._learning: asyncio.Task[None] | None = None

@@ -1,6 +1,7 @@
 """Worker pools under the scheduler: a driver asks for a stage and gets a worker when the scheduler says so."""
 
 import asyncio
+import fcntl
 import itertools
 import os
 import shutil
@@ -27,6 +28,7 @@ from tunery.scheduler import (
 )
 
 BUILDER_BYTES, MEASURER_BYTES = 8 << 30, 16 << 30
+_LOCK_POLL_S = 0.02
 """Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
 
 
@@ -164,6 +166,13 @@ class Runtime:
             else:
                 self._decide(StageFinished(self._now(), stage_id, ok=False))
             raise
+        lock = None
+        if role is Role.MEASURER:
+            try:
+                lock = await self._exclusive()
+            except BaseException:
+                self._decide(StageFinished(self._now(), stage_id, ok=False))
+                raise
         pool = self._pools[role]
         chosen = worker or pool.idle[0]
         with suppress(ValueError):
@@ -178,6 +187,8 @@ class Runtime:
             grant.wall_s, grant.core_s = self._now() - start, max(self.engine.cpu_s(chosen) - before, 0.0)
             self._pinned.pop(chosen, None)
             pool.idle.append(chosen)
+            if lock is not None:
+                os.close(lock)
             self.stage_log.append((kind, chosen, start, self._now()))
             self._decide(StageFinished(self._now(), stage_id, ok=ok))
 
@@ -198,6 +209,24 @@ class Runtime:
             except CrashError:
                 if tries <= 0:
                     raise
+
+    async def _exclusive(self) -> int:
+        """Wait until no other tunery on this machine measures, and return the lock's descriptor; closing it lets go.
+
+        Builds and proposals of others go on meanwhile; the kernel lets go for a process that dies.
+        """
+        descriptor = os.open(self.scratch.parent / "measuring.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    await asyncio.sleep(_LOCK_POLL_S)
+                else:
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def _place(self, worker: str, role: Role) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""

@@ -114,7 +114,7 @@ class TaskSearch:
             self.standing.batch_s.append(1.0)
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
-        self._finals_stale = not finals or any(key not in finals for key in self._finalist_keys())
+        self._finals_stale = self.final is None or any(key not in finals for key in self._finalist_keys())
 
     def _valid(self) -> list[Told]:
         return [t for t in self._history.values() if t.outcome in (Outcome.OK, Outcome.ABANDONED) and t.latency_s]

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -86,12 +88,12 @@ async def _tune(  # noqa: PLR0917 - what a job needs, passed on
     stop: threading.Event,
     job_id: str,
 ) -> TuneReport:
-    setup = "setup"
+    setup, began = "setup", time.monotonic()
     runtime.submit(setup)
     notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
     imported = await import_model(runtime, store, request, cache_directory(), setup)
     runtime.end(setup)
-    return await _tune_imported(runtime, store, request, imported, notify, stop, job_id)
+    return await _tune_imported(runtime, store, request, imported, notify, stop, job_id, began)
 
 
 async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
@@ -102,6 +104,7 @@ async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
     notify: Callable[[Progress], None],
     stop: threading.Event,
     job_id: str = "",
+    began: float | None = None,
 ) -> TuneReport:
     plain = request_data(request, imported)
     found = _named(store, job_id, plain) if job_id else store.resumable(plain)
@@ -111,7 +114,7 @@ async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
     if not store.acquire_job(status.job_id):
         raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
     runtime.submit(status.job_id)
-    job = Job(runtime, store, request, store.job(status.job_id), imported, notify, stop)
+    job = Job(runtime, store, request, store.job(status.job_id), imported, notify, stop, began)
     done = await job.run()
     runtime.end(status.job_id)
     return _report(done, imported, resumed=found is not None, store=store)
@@ -317,4 +320,7 @@ async def _bench(
         paths["untuned"] = runtime.scratch / "untuned"
         await _compile(runtime, store, request, paths["untuned"], tuned=False)
     async with runtime.stage("bench", "bench", Role.MEASURER):
-        return await compare(runtime, network, paths, against, seconds)
+        report = await compare(runtime, network, paths, against, seconds)
+    if not math.isfinite(report.max_abs_error):
+        raise WorkError(f"the compiled {network.name} differs from ONNX Runtime in shape or finiteness; do not use it")
+    return report

@@ -142,7 +142,8 @@ def _parse(line: str, number: int) -> Task | tuple[Record, float] | None:
 def _insert(connection: Connection, record: Record, created_at: float, tasks: set[str]) -> bool:
     if record.candidate.task_key not in tasks:
         raise ValueError(f"a record of task {record.candidate.task_key}, which no line above describes")
-    row = record_row(record, created_at)
+    # What another machine calls verified was not verified here: it is known, and proposed to the finals, not delivered.
+    row = record_row(record, created_at) | {"deliverable": False}
     if connection.execute(sa.select(_records.c.id).where(_records.c.digest == row["digest"])).first():
         return False
     connection.execute(sa.insert(_records), row)

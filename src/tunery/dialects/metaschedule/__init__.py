@@ -40,7 +40,7 @@ class MetaScheduleDialect(Dialect):
     @cached_property
     @override
     def compiler(self) -> str:
-        return f"apache-tvm {version('apache-tvm')} ffi {version('apache-tvm-ffi')}"
+        return f"apache-tvm {version('apache-tvm')} ffi {version('apache-tvm-ffi')} lowering {_LOWERING} build {_BUILD}"
 
     @override
     def resolve_target(self, spec: str, threads: int) -> Target:
@@ -62,7 +62,7 @@ class MetaScheduleDialect(Dialect):
                 f"target {spec!r} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}"
             )
         known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))}
-        if config.get("mcpu") not in known:
+        if not isinstance(config.get("mcpu"), str) or config["mcpu"] not in known:
             raise TargetError(f"unknown target {spec!r}; use native, a processor name such as znver4, or {_EXAMPLE}")
         config["num-cores"] = threads
         config.setdefault("opt-level", _OPT_LEVEL)
@@ -133,6 +133,9 @@ class MetaScheduleDialect(Dialect):
         return TvmNetwork(path, threads)
 
 
+# Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
+# lowered to tasks, or to how candidates become code.
+_LOWERING, _BUILD = 1, 1
 # LLVM's level 3 builds a depthwise convolution in 0.51 s and level 2 in 0.24 s, for kernels equal within noise: their
 # loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/003).
 _OPT_LEVEL = 2

@@ -17,7 +17,7 @@ from tunery.dialects._base import Array, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.kernel import link
 from tunery.dialects.metaschedule.lowering import Lowered, lower
-from tunery.dialects.metaschedule.program import UNSCHEDULED, open_space, replay, tvm_target
+from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_space, replay, tvm_target
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 _LIBRARY, _MANIFEST = "network.so", "manifest.json"
@@ -51,7 +51,10 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
 
 
 def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate]) -> dict[str, str | None]:
-    """Put each chosen candidate's program in place of the unscheduled one; return candidate by workload key."""
+    """Put each chosen candidate's program in place of the unscheduled one; return candidate by workload key.
+
+    A candidate that does not replay to the program its key names is not used: its coverage is None.
+    """
     coverage: dict[str, str | None] = {}
     for name in lowered.module.get_global_vars():
         if name.name_hint not in lowered.functions or not lowered.calls.get(name.name_hint):
@@ -61,7 +64,13 @@ def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate])
         coverage[key] = candidate.key if candidate else None
         if candidate is None or candidate.body == UNSCHEDULED:
             continue
-        function = replay(open_space(module, tvm_target(target)), candidate.body).mod["main"]
+        try:
+            scheduled = replay(open_space(module, tvm_target(target)), candidate.body).mod
+            check_key(scheduled, candidate)
+        except DialectError:
+            coverage[key] = None  # a record that does not hold any more costs its operator only
+            continue
+        function = scheduled["main"]
         original = lowered.module[name]
         function = function.with_attr("tirx.is_scheduled", True)
         if original.attrs and "global_symbol" in original.attrs:

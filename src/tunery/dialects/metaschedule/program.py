@@ -123,13 +123,18 @@ def scheduled_module(task: Task, candidate: Candidate) -> Any:
         DialectError: it does not replay, or replays to another program than its key says.
     """
     module = replay(space_of(task), candidate.body).mod
-    if (
-        candidate.body != UNSCHEDULED
-        and candidate.origin is not Origin.PLANTED
-        and program_key(module) != candidate.key
-    ):
-        raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
+    check_key(module, candidate)
     return module
+
+
+def check_key(module: Any, candidate: Candidate) -> None:
+    """Check that a replayed program is the one the candidate's records speak of.
+
+    Raises:
+        DialectError: it is another.
+    """
+    if candidate.body != UNSCHEDULED and program_key(module) != candidate.key:
+        raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
 
 
 def unscheduled(task: Task) -> Candidate:
