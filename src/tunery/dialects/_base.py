@@ -168,6 +168,8 @@ class Dialect(ABC):
     def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.
 
+        A candidate that cannot be used is refused, or the coverage says that the default was used instead.
+
         Raises:
             DialectError: the network does not compile; nothing is left at `output`.
         """
