@@ -10,6 +10,7 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.clipping import restore_clips
 from tunery.dialects.metaschedule.program import normalised, program_key, tvm_target
 from tunery.domain import Network, Target
 
@@ -62,7 +63,8 @@ def lower(network: Network, target: Target) -> Lowered:
 
 def _lowered(module: Any, target: Target, *, channels_last: bool) -> Any:
     with tvm_target(target):
-        done = relax.transform.AttachAttrLayoutFreeBuffers()(_passes(channels_last=channels_last)(module))
+        plain = restore_clips(relax.transform.FoldConstant()(module))
+        done = relax.transform.AttachAttrLayoutFreeBuffers()(_passes(channels_last=channels_last)(plain))
         return _limit_layout_freedom(done)
 
 
