@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from metaschedule_models import small_network
 
-from tunery._errors import DialectError
+from tunery._errors import DialectError, TargetError
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.domain import Network, Outcome, Target, Task
@@ -96,6 +96,14 @@ class TestMetaScheduleContract(DialectContract):
         session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
         expected = session.run(None, {"image": image, "ids": ids})[0]
         np.testing.assert_allclose(ours(image, ids)[0], expected, rtol=1e-4, atol=1e-5)
+
+    def test_a_target_whose_instructions_this_machine_lacks_is_refused(
+        self, dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tunery.dialects.metaschedule.target._native", lambda: "haswell")
+        with pytest.raises(TargetError, match="avx512"):
+            dialect.resolve_target("znver4", 1)
+        assert dialect.resolve_target("x86-64-v2", 1).config["mcpu"] == "x86-64-v2"
 
     def test_bodies_are_data(self, dialect: Dialect, task: Task) -> None:
         candidate = dialect.open(task, [], None, 0).propose(1)[0]

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes, task_named
 
+from tunery._errors import StoreError
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Origin
 from tunery.jobs import Progress, query
 from tunery.jobs.runtime import Runtime
-from tunery.store import open_store
+from tunery.store import Store, open_store
 
 TRIALS = 48
 SOURCE = "fake:whole?tasks=3&frozen=1&weights=3,1"
@@ -186,3 +187,20 @@ def test_the_cost_model_is_trained_and_handed_to_the_proposers(tmp_path: Path) -
         run_in(tmp_path, "fake:learn?tasks=2&build_s=0.02", "150trials")
     assert handed.count("trainer") >= 1
     assert handed.index("trainer") < handed.index("proposer")
+
+
+def test_a_heartbeat_that_a_busy_store_refuses_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beats: list[str] = []
+
+    def refuse_the_first(self: Store, job_id: str) -> bool:
+        beats.append(job_id)
+        if len(beats) == 1:
+            raise StoreError("the database is locked")
+        return heartbeat(self, job_id)
+
+    heartbeat = Store.heartbeat
+    monkeypatch.setattr(Store, "heartbeat", refuse_the_first)
+    monkeypatch.setattr("tunery.jobs.job._HEARTBEAT_S", 0.02)
+    report = run_in(tmp_path, SOURCE, f"{TRIALS}trials")
+    assert report.job.state is JobState.DONE
+    assert len(beats) > 1

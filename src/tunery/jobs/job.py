@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError
+from tunery._errors import DialectError, EngineError, ModelError, StoreError, UsageError, WorkError
 from tunery.budgets import Allocator, Meter, plan
 from tunery.costmodels import pretrained
 from tunery.domain import JobState, JobStatus, Network, Provenance, Spend, Target, Task
@@ -246,11 +246,12 @@ class Job:
     async def _heartbeats(self) -> None:
         while True:
             await asyncio.sleep(_HEARTBEAT_S)
-            if not self._store.heartbeat(self.status.job_id):
-                self._stop.set()  # another process owns the job now
-                return
-            self.status = self._snapshot(JobState.RUNNING, self._phase)
-            self._store.save_job(self.status)
+            with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
+                if not self._store.heartbeat(self.status.job_id):
+                    self._stop.set()  # another process owns the job now
+                    return
+                self.status = self._snapshot(JobState.RUNNING, self._phase)
+                self._store.save_job(self.status)
 
     def _enter(self, phase: str) -> None:
         self._phase = phase

@@ -9,7 +9,6 @@ kernel       build, load and run one candidate
 compilation  the whole network
 """
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -21,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from tunery._errors import TargetError
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 
@@ -44,33 +42,9 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def resolve_target(self, spec: str, threads: int) -> Target:
-        from tunery.dialects.metaschedule._tvm import tvm
+        from tunery.dialects.metaschedule.target import resolve
 
-        threads = threads or len(os.sched_getaffinity(0))
-        config: dict[str, object]
-        if spec == "native":
-            config = {"kind": "llvm", "mcpu": str(tvm.target.codegen.llvm_get_system_cpu())}
-        elif spec.lstrip().startswith("{"):
-            try:
-                config = dict(json.loads(spec))
-            except ValueError as error:
-                raise TargetError(f"target {spec!r} is not JSON ({error}); write for example {_EXAMPLE}") from error
-        else:
-            config = {"kind": "llvm", "mcpu": spec}
-        if config.get("kind") != "llvm":
-            raise TargetError(
-                f"target {spec!r} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}"
-            )
-        known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))}
-        if not isinstance(config.get("mcpu"), str) or config["mcpu"] not in known:
-            raise TargetError(f"unknown target {spec!r}; use native, a processor name such as znver4, or {_EXAMPLE}")
-        config["num-cores"] = threads
-        config.setdefault("opt-level", _OPT_LEVEL)
-        try:
-            tvm.target.Target(config)
-        except Exception as error:
-            raise TargetError(f"TVM refuses target {spec!r}; write for example {_EXAMPLE}") from error
-        return Target(self.name, config, threads)
+        return resolve(self.name, spec, threads or len(os.sched_getaffinity(0)))
 
     @override
     def extract(self, network: Network, target: Target) -> list[Task]:
@@ -136,7 +110,3 @@ class MetaScheduleDialect(Dialect):
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code.
 _LOWERING, _BUILD = 2, 1
-# LLVM's level 3 builds a depthwise convolution in 0.51 s and level 2 in 0.24 s, for kernels equal within noise: their
-# loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/003).
-_OPT_LEVEL = 2
-_EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''

@@ -1,0 +1,5 @@
+"""`python -m tunery` is the command line, too."""
+
+from tunery.cli import main
+
+main()
