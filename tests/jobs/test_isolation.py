@@ -6,9 +6,10 @@ import pytest
 from job_tools import outcomes_of, raced, records_in, run_in, runtimes, task_named
 
 from tunery.dialects.fake import FakeDialect
-from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome
+from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.engines import Role
-from tunery.jobs import TuneReport, runtime, search
+from tunery.jobs import TuneReport, calls, finals, runtime, search
+from tunery.jobs.context import Context
 
 TRIALS = 24
 # A space of 24: every planted candidate is tried.
@@ -17,10 +18,10 @@ BASE = "fake:planted?tasks=1&space=4x3x2&noise=0.002"
 
 @pytest.fixture(autouse=True)
 def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "BUILD_DEADLINE_S", 2.0)
-    monkeypatch.setattr(search, "RACE_DEADLINE_S", 2.0)
-    monkeypatch.setattr(search, "FIRST_RACE_DEADLINE_S", 3.0)
-    monkeypatch.setattr(search, "FINALS_DEADLINE_S", 5.0)
+    monkeypatch.setattr(calls, "BUILD_DEADLINE_S", 2.0)
+    monkeypatch.setattr(calls, "RACE_DEADLINE_S", 2.0)
+    monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 3.0)
+    monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
     monkeypatch.setattr(runtime, "MEASURER_BYTES", 512 << 20)
 
 
@@ -132,14 +133,14 @@ def test_a_faulty_baseline_leaves_the_others_alone(tmp_path: Path, fault: str) -
 
 
 def test_a_task_whose_reference_does_not_build_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = search.TaskSearch._build_one
+    original = search.build_one
 
-    async def build_one(self: search.TaskSearch, candidate: Candidate) -> Artifact | Measurement:
-        if candidate.origin is Origin.PLANTED and self.task.workload.name == "matmul_0":
+    async def build_one(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:
+        if candidate.origin is Origin.PLANTED and task.workload.name == "matmul_0":
             return Measurement(Outcome.BUILD_FAILED, detail="planted")
-        return await original(self, candidate)
+        return await original(context, task, candidate)
 
-    monkeypatch.setattr(search.TaskSearch, "_build_one", build_one)
+    monkeypatch.setattr(search, "build_one", build_one)
     report = run_in(tmp_path, "fake:ref?tasks=2", "24trials")
     expect_sound(report, tmp_path)
     bad, good = sorted(report.job.tasks, key=lambda state: state.name != "matmul_0")

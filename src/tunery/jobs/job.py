@@ -14,8 +14,9 @@ from tunery.costmodels import pretrained
 from tunery.domain import JobState, JobStatus, Network, Provenance, Spend, Target, Task
 from tunery.engines import Role
 from tunery.jobs._request import Progress, Request
+from tunery.jobs.context import Context
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.search import Context, TaskSearch
+from tunery.jobs.search import TaskSearch
 from tunery.jobs.services import FeatureRow
 from tunery.measure import Settings, this_device
 from tunery.store import Store

@@ -1,0 +1,76 @@
+"""The last word on a task: its best candidates verified fully and timed, interleaved and alone, beside the baseline."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tunery._errors import EngineError
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Record, Task
+from tunery.engines import Role
+from tunery.jobs.calls import Entrant, Yardsticks, build_one, failure, stage
+from tunery.jobs.charging import charge
+from tunery.jobs.context import Context
+from tunery.measure import finalists
+
+FINALS_DEADLINE_S = 60.0
+_FINALISTS = 4
+_ROUNDS = 15
+
+
+def select(context: Context, task: Task) -> list[Candidate]:
+    """Return the candidates whose races make them finalists."""
+    records = context.store.records(task.key, provenance=context.provenance, modes=[Mode.RACE])
+    raced = [r for r in records if r.candidate.origin is not Origin.BASELINE]
+    return finalists(raced, _FINALISTS)
+
+
+def predicted_s(baseline_s: float | None) -> float:
+    """Return about how long the finals of a task take."""
+    return 0.5 + 6 * (baseline_s or 0.05)
+
+
+async def hold(
+    context: Context, task: Task, yardsticks: Yardsticks, challengers: Sequence[Candidate], baseline_s: float | None
+) -> float | None:
+    """Build and time `challengers` beside the baseline, record all, and return the baseline's new latency."""
+    # A baseline without a latency is faulty: it would cost the others their common round.
+    entrants = [yardsticks.baseline] if baseline_s else []
+    for candidate in challengers:
+        if candidate.key != yardsticks.baseline[0].key:
+            artifact = await build_one(context, task, candidate)
+            if not isinstance(artifact, Measurement):
+                entrants.append((candidate, artifact))
+    reference = yardsticks.reference[1]
+    async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
+        try:
+            results = await _call(context, task, grant.worker, entrants, reference, baseline_s)
+        except EngineError:
+            # One of them took the worker down: alone, each pays for itself.
+            results = [await _alone(context, task, grant.worker, one, reference, baseline_s) for one in entrants]
+    for (candidate, _), measurement in zip(entrants, results, strict=True):
+        context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
+    charge(context, task.key, "finals", "", grant, len(entrants), device=True)
+    return results[0].latency_s or baseline_s if baseline_s else None
+
+
+async def _call(  # noqa: PLR0917 - what one call needs
+    context: Context,
+    task: Task,
+    worker: str,
+    entrants: Sequence[Entrant],
+    reference: Artifact,
+    baseline_s: float | None,
+) -> list[Measurement]:
+    results: list[Measurement] = await context.runtime.call(
+        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, _ROUNDS,
+        deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
+    )  # fmt: skip
+    return results
+
+
+async def _alone(  # noqa: PLR0917 - what one call needs
+    context: Context, task: Task, worker: str, entrant: Entrant, reference: Artifact, baseline_s: float | None
+) -> Measurement:
+    try:
+        return (await _call(context, task, worker, [entrant], reference, baseline_s))[0]
+    except EngineError as error:
+        return replace(failure(error), mode=Mode.FINAL)
