@@ -29,7 +29,8 @@ COMMANDS = [
 def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
         "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version", "devices list", "jobs list",
-        "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats", "zoo list",
+        "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats",
+        "study scheduling", "zoo list",
     ]  # fmt: skip
 
 

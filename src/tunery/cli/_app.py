@@ -17,6 +17,7 @@ from tunery.cli import (
     query,
     records,
     spend,
+    study,
     tune,
     version,
     zoo,
@@ -70,5 +71,6 @@ def _root(context: typer.Context) -> None:
 
 for module in (tune, extract, compile, bench, query, spend, doctor, version):
     module.register(app)
-for group, name in ((jobs.app, "jobs"), (records.app, "records"), (zoo.app, "zoo"), (devices.app, "devices")):
-    app.add_typer(group, name=name)
+GROUPS = {"jobs": jobs, "records": records, "zoo": zoo, "devices": devices, "study": study}
+for name, group in GROUPS.items():
+    app.add_typer(group.app, name=name)

@@ -22,6 +22,11 @@ def say(text: str) -> None:
     typer.echo(text.encode(encoding, "replace").decode(encoding))
 
 
+def remark(text: str) -> None:
+    """Print a remark on the way to the result, on stderr."""
+    typer.echo(text, err=True)
+
+
 def width() -> int:
     """Return the width for tables: the terminal's, or a fixed one where the output goes to a file."""
     from tunery._report import TEXT_WIDTH

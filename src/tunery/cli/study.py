@@ -1,0 +1,57 @@
+"""`tunery study`: the evaluations of the prior work, re-run here."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunery.cli import _options as options
+from tunery.cli._output import emit, remark, say
+
+if TYPE_CHECKING:
+    from tunery.studies import Options, StudyReport
+
+app = typer.Typer(help="Re-run an evaluation on this machine.", no_args_is_help=False)
+Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Write the data as JSON, and plots, to this directory.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A version of a minute or two that shows the same effect.")]
+Repeats = Annotated[int, typer.Option("--repeats", min=1, max=100, help="How often each run is repeated.")]
+
+
+def conduct(  # noqa: PLR0917 - the common options
+    run: "Callable[[Options], StudyReport]", out: str, quick: bool, repeats: int, seed: int, as_json: bool
+) -> None:
+    """Run a study with the common options and show what it found; a claim that was missed is printed as missed."""
+    from pathlib import Path
+
+    from tunery._report import plain
+    from tunery.studies import Options, pyplot, write
+
+    if out:
+        pyplot()  # a missing library is said before the work, not after it
+    report = run(Options(Path(out) if out else None, quick, repeats, seed, remark))
+    files = write(report, Path(out)) if out else []
+    if as_json:
+        found = {"study": report.name, "claims": dict(report.claims), **report.data, "files": files}
+        emit(plain(found))
+        return
+    say(report.text)
+    for claim, met in report.claims.items():
+        say(f"{'met   ' if met else 'MISSED'}  {claim}")
+    for file in files:
+        say(f"written {file}")
+
+
+@app.command("scheduling", epilog="Example: tunery study scheduling --quick --out study")
+def scheduling(
+    *,
+    out: Out = "",
+    quick: Quick = False,
+    repeats: Repeats = 3,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Several jobs at once under every strategy, on this machine."""
+    from tunery.studies.scheduling import run
+
+    conduct(run, out, quick, repeats, seed, json)

@@ -1,0 +1,82 @@
+"""What all studies share: their options, their result, and how it is written."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import UsageError
+from tunery._report import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What every study can be told.
+
+    `out` is where files go (None: nothing is written); `quick` asks for a version of a minute or two that shows the
+    same effect; `say` hears one line of progress at a time.
+    """
+
+    out: Path | None = None
+    quick: bool = False
+    repeats: int = 3
+    seed: int = 0
+    say: Callable[[str], None] = field(default=lambda _: None)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyReport:
+    """What a study found.
+
+    `data` is plain data, all that was measured; `text` is the table for a reader; `claims` maps each claim, with its
+    bound, to whether it was met in this run; `plots` maps a file name (`gantt.png`) to a function that draws on a
+    matplotlib figure made for it.
+    """
+
+    name: str
+    data: Mapping[str, Any]
+    text: str
+    claims: Mapping[str, bool] = field(default_factory=dict)
+    plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
+
+
+def pyplot() -> Any:
+    """Return matplotlib's pyplot for files.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise UsageError(
+            "plots need matplotlib; install it with `pip install 'tunery[study]'`, or leave --out away"
+        ) from None
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def write(report: StudyReport, out: Path) -> list[Path]:
+    """Write `NAME.json` and the plots into `out`, which is made if need be; return the files.
+
+    Raises:
+        UsageError: `out` cannot be written, or matplotlib is missing.
+    """
+    plt = pyplot() if report.plots else None
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        written = [out / f"{report.name}.json"]
+        document = {"study": report.name, "claims": dict(report.claims), **report.data}
+        written[0].write_text(json.dumps(plain(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        for name, draw in report.plots.items():
+            figure = plt.figure(figsize=(11, 6), layout="constrained")  # type: ignore[union-attr]
+            draw(figure)
+            written.append(out / name)
+            figure.savefig(written[-1], dpi=110)
+            plt.close(figure)  # type: ignore[union-attr]
+    except OSError as error:
+        raise UsageError(f"cannot write {out} ({error.strerror}); choose another directory with --out") from error
+    return written
