@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from tunery.domain import Candidate, Measurement, Mode, Outcome, Task, Verification
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task, Verification
 from tunery.measure import Rule, Settings, winner
 from tunery.measure.fake import bimodal, gaussian
 from tunery.measure.placement import Placement
 
 BenchMaker = Callable[..., Any]
+REFERENCE = Artifact("reference", "reference.so", 1)
 
 
 def test_a_good_candidate_is_verified_and_sampled(bench: BenchMaker) -> None:
@@ -222,3 +223,44 @@ def test_the_settings_key_names_every_setting() -> None:
     ]
     assert len({settings.key for settings in (base, *changed)}) == 5
     assert Settings().key == base.key
+
+
+def test_a_clock_that_shows_everybody_the_same_times_is_refused(bench: BenchMaker) -> None:
+    machine = bench()
+    same = {"times": [1e-3, 1.1e-3, 1.2e-3] * 8}
+    assert machine.race(**same).outcome is Outcome.OK
+    machine.dialect.scripts["d"] = same
+    second = machine.measurer.race(machine.task, Artifact("d", "d.so", 1), Candidate("d", "t", "{}"), None, REFERENCE)
+    assert second.outcome is Outcome.RUN_FAILED
+    assert "candidate c" in second.detail
+    finals = machine.finals(a={"times": [1e-3] * 99}, b={"times": [1e-3] * 99}, c={"noise": gaussian(0.01)})
+    assert [one.outcome for one in finals] == [Outcome.RUN_FAILED, Outcome.RUN_FAILED, Outcome.OK]
+
+
+def test_a_measurement_beside_others_is_marked_and_allowed_their_disturbance(bench: BenchMaker) -> None:
+    machine = bench(sharing={2: 1.2})
+    machine.dialect.scripts["c"] = {"latency_s": 0.99e-3, "noise": gaussian(0.002)}
+    machine.machine.busy = 2
+    arguments = (machine.task, Artifact("c", "c.so", 1), Candidate("c", "t", "{}"), 1e-3, REFERENCE, 2)
+    strict, shared = (machine.measurer.race(*arguments, deviation) for deviation in (0.0, 0.2))
+    assert strict.outcome is Outcome.ABANDONED, "a true winner is lost if the disturbance is not allowed for"
+    assert shared.outcome is Outcome.OK
+    assert shared.mode is Mode.SHARED
+    assert (shared.context["degree"], shared.context["isolated"], shared.context["deviation"]) == (2, False, 0.2)
+    machine.machine.busy = 1
+    alone = machine.race(1e-3, noise=gaussian(0.002))
+    assert (alone.mode, alone.context["degree"], alone.context["isolated"]) == (Mode.RACE, 1, True)
+
+
+def test_the_finals_say_how_far_the_machine_drifted(bench: BenchMaker) -> None:
+    ramp = [1e-3 * (1 + i / 100) for i in range(99)]
+    result = bench().finals(a={"times": ramp, "noise": gaussian(0.01)})
+    assert result[0].context["drift"] > 0.02
+
+
+def test_with_cold_caches_kernels_are_timed_after_a_flush(bench: BenchMaker) -> None:
+    machine = bench(settings=Settings(cache="cold"))
+    result = machine.race(noise=gaussian(0.01))
+    assert result.context["cache"] == "cold"
+    assert result.context["calls"] == 1
+    assert machine.measurer._flush._filler.max() >= len(result.samples_s)

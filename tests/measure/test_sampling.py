@@ -1,6 +1,6 @@
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -22,9 +22,10 @@ def sampler(
     overhead_s: float = 0.0,
     times: Sequence[float] = (),
     noise: NoiseScript | None = None,
+    flush: Callable[[], None] | None = None,
 ) -> Sampler:
     kernel = FakeKernel(machine, latency_s, nothing, times=times, noise=noise)
-    return Sampler(kernel, FakeWatch(machine), Settings(), overhead_s, machine.clock)
+    return Sampler(kernel, FakeWatch(machine), Settings(), overhead_s, machine.clock, flush)
 
 
 def test_short_kernels_are_looped_until_the_clock_can_tell() -> None:
@@ -102,3 +103,21 @@ def test_when_load_sets_in_the_clean_samples_are_enough() -> None:
     assert result.verdict is Verdict.ENOUGH
     assert len(result.contaminated) == 4
     assert max(result.samples) < 1.5e-3
+
+
+def test_a_sample_taken_while_the_processor_was_slowed_for_its_heat_is_repeated() -> None:
+    result = race(FakeMachine(throttled=[2.5e-3]))
+    assert len(result.contaminated) == 1
+    assert result.flags == {"throttled"}
+    assert not result.forced
+
+
+def test_with_cold_caches_every_call_is_flushed_and_timed_by_itself() -> None:
+    flushes: list[int] = []
+    cold = sampler(FakeMachine(), 1e-5, overhead_s=1e-6, flush=lambda: flushes.append(1))
+    sample = cold.calibrate()
+    assert cold.calls * 1e-5 >= 20e-6
+    assert sample.seconds == pytest.approx(9e-6)  # the clock's overhead counts for each call, and is taken off
+    taken = len(flushes)
+    cold.sample()
+    assert len(flushes) - taken == cold.calls

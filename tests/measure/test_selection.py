@@ -2,6 +2,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from tunery.domain import (
     Candidate,
     Measurement,
@@ -13,6 +16,8 @@ from tunery.domain import (
     Verification,
 )
 from tunery.measure import finalists, winner
+from tunery.store._ranking import Entry, ranked
+from tunery.store._rows import record_row
 
 FULL = Verification("reference", 3, 0.1, passed=True)
 
@@ -119,3 +124,33 @@ def test_nothing_unverified_wrong_or_raced_wins() -> None:
     assert winner(candidates, measurements) == 5
     assert winner(candidates[:5], measurements[:5]) is None
     assert winner([], []) is None
+
+
+def test_where_a_candidate_was_raced_alone_its_shared_samples_do_not_count() -> None:
+    records = [record("a", spread(1.0)), record("b", spread(0.9), mode=Mode.SHARED), record("b", spread(1.2))]
+    assert keys(finalists(records, 10)) == ["a"]
+
+
+def test_a_shared_timing_is_allowed_the_deviation_that_sharing_was_seen_to_cause() -> None:
+    shared = record("b", spread(1.08), mode=Mode.SHARED)
+    allowed = replace(shared, measurement=replace(shared.measurement, context={"deviation": 0.06}))
+    assert keys(finalists([record("a", spread(1.0)), shared], 10)) == ["a"]
+    assert keys(finalists([record("a", spread(1.0)), allowed], 10)) == ["a", "b"]
+
+
+@given(
+    st.lists(st.lists(st.floats(0.9, 1.1), min_size=1, max_size=15).map(tuple), min_size=1, max_size=6),
+    st.integers(-1, 5),
+)
+def test_a_store_names_the_same_best_as_the_finals(samples: list[tuple[float, ...]], baseline: int) -> None:
+    contenders = [candidate(f"k{i}", Origin.BASELINE if i == baseline else Origin.SEARCH) for i in range(len(samples))]
+    measurements = [final(1.0, samples_s=taken) for taken in samples]
+    provenance = Provenance("d", "c", "m", "s")
+    rows = [record_row(Record(c, m, provenance), 0.0) for c, m in zip(contenders, measurements, strict=True)]
+    entries = [
+        Entry(i, **{name: row[name] for name in Entry.__slots__ if name in row}, samples_s=measurements[i].samples_s)
+        for i, row in enumerate(rows)
+    ]
+    chosen = winner(contenders, measurements)
+    assert chosen is not None
+    assert ranked(entries)[0].candidate_key == contenders[chosen].key

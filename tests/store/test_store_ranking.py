@@ -29,17 +29,19 @@ _entries = st.lists(
                            deliverable=e.deliverable, rejected=e.rejected) for i, e in enumerate(found)])  # fmt: skip
 
 
+def place(entry: Entry) -> tuple[object, ...]:
+    final = entry.mode == "final"
+    tie = final and entry.origin != "baseline"  # one sample each: only equal ones are tied, and the baseline wins
+    return not final, entry.mode == "shared", entry.latency_s, tie, entry.candidate_key
+
+
 @given(_entries)
 def test_the_order_holds_for_all_histories(entries: list[Entry]) -> None:
     order = ranked(entries)
     assert len({e.candidate_key for e in order}) == len(order)
     assert all(e.outcome == "ok" and e.deliverable and not e.rejected and e.latency_s for e in order)
     for first, second in pairwise(order):
-        assert (first.mode, first.latency_s, first.candidate_key) < (
-            second.mode,
-            second.latency_s,
-            second.candidate_key,
-        )
+        assert place(first) < place(second)
 
 
 @given(_entries, st.integers(0, 6))
@@ -57,6 +59,23 @@ def test_pruning_keeps_the_answer_the_baselines_and_the_wrong_results(entries: l
 
 def test_ties_go_to_the_smaller_key() -> None:
     assert [e.candidate_key for e in ranked([entry(1, "b"), entry(2, "a")])] == ["a", "b"]
+
+
+def test_a_tie_of_finals_goes_to_the_baseline_then_to_the_smaller_key() -> None:
+    def final(row_id: int, key: str, level: float, **more: object) -> Entry:
+        samples = tuple(level * (0.99 + 0.002 * i) for i in range(11))
+        return entry(row_id, key, level, mode="final", samples_s=samples, **more)
+
+    close = [final(1, "c", 1.0), final(2, "b", 1.001), final(3, "z", 1.1, origin="baseline")]
+    assert [e.candidate_key for e in ranked(close)] == ["b", "c", "z"]
+    equal = [final(1, "c", 1.0), final(2, "b", 1.001), final(3, "z", 1.002, origin="baseline")]
+    assert [e.candidate_key for e in ranked(equal)] == ["z", "b", "c"]
+    assert kept(equal, 1) == {1, 3}, "the fastest stays: without it others would be tied"
+
+
+def test_what_was_timed_beside_others_ranks_behind_what_was_timed_alone() -> None:
+    order = ranked([entry(1, "shared", 0.5, mode="shared"), entry(2, "alone", 1.0), entry(3, "fin", 2.0, mode="final")])
+    assert [e.candidate_key for e in order] == ["fin", "alone", "shared"]
 
 
 def test_an_unverified_final_does_not_hide_a_verified_one() -> None:

@@ -9,12 +9,14 @@ from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Re
 from tunery.domain.network import Network
 from tunery.domain.task import Target, Task, Workload
 from tunery.domain.tensor import TensorSpec
+from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [
     "Artifact",
     "Budget",
     "Candidate",
     "Choice",
+    "Contender",
     "Device",
     "JobState",
     "JobStatus",
@@ -33,6 +35,9 @@ __all__ = [
     "TensorSpec",
     "Verification",
     "Workload",
+    "best_first",
     "canonical_json",
     "digest",
+    "interval",
+    "median_interval",
 ]

@@ -23,9 +23,14 @@ class Outcome(StrEnum):
 
 
 class Mode(StrEnum):
-    """Which kind of run a measurement was: the race of the search, or the finals in isolation."""
+    """Which kind of run a measurement was: the search's race, alone or beside others (shared), or the finals, alone.
+
+    `context["degree"]` says how many measurements the device was shared by. A shared timing guides the search and never
+    decides a winner while there is another.
+    """
 
     RACE = "race"
+    SHARED = "shared"
     FINAL = "final"
 
 

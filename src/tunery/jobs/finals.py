@@ -18,7 +18,7 @@ _ROUNDS = 15
 
 def select(context: Context, task: Task) -> list[Candidate]:
     """Return the candidates whose races make them finalists."""
-    records = context.store.records(task.key, provenance=context.provenance, modes=[Mode.RACE])
+    records = context.store.records(task.key, provenance=context.provenance, modes=[Mode.RACE, Mode.SHARED])
     raced = [r for r in records if r.candidate.origin is not Origin.BASELINE]
     return finalists(raced, _FINALISTS)
 

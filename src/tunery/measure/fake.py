@@ -1,10 +1,10 @@
-"""A machine with scripted noise, drift, bursts and interference, in virtual time: measuring is tested on it.
+"""A machine with scripted noise, drift, bursts, interference and sharing, in virtual time: measuring is tested on it.
 
 Nothing here waits: a kernel's run moves the machine's clock. The same seed gives the same samples.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,10 +67,17 @@ def drifting(swing: float = 0.01, period: int = 500, sigma: float = 0.01) -> Noi
 
 @dataclass
 class FakeMachine:
-    """A clock, a random generator, and spells of interference: (from, to, factor by which all is slower)."""
+    """A clock, a random generator, and spells of interference: (from, to, factor by which all is slower).
+
+    `sharing` maps how many slots measure at once (`busy`) to the factor by which each of them is slower; no counter of
+    the operating system sees that. `throttled` lists when the processor was slowed down for its heat.
+    """
 
     seed: int = 0
     interference: Sequence[tuple[float, float, float]] = ()
+    sharing: Mapping[int, float] = field(default_factory=dict)
+    throttled: Sequence[float] = ()
+    busy: int = 1
     now_s: float = 0.0
     waited_s: float = 0.0
     generator: np.random.Generator = field(init=False)
@@ -86,8 +93,13 @@ class FakeMachine:
         """Let a kernel run that takes `seconds` undisturbed, and return how long it took."""
         factor = max((f for start, end, f in self.interference if start <= self.now_s < end), default=1.0)
         self.waited_s += seconds * (factor - 1)
+        factor *= self.sharing.get(self.busy, 1.0)
         self.now_s += seconds * factor
         return seconds * factor
+
+    def throttles(self) -> int:
+        """Return how often it was slowed down so far."""
+        return sum(at <= self.now_s for at in self.throttled)
 
 
 class FakeWatch(Watch):
@@ -99,7 +111,8 @@ class FakeWatch(Watch):
 
     def mark(self, full: bool = False) -> Mark:
         """Read the machine's counters."""
-        return Mark(self._machine.now_s, waited_s=self._machine.waited_s, full=full)
+        machine = self._machine
+        return Mark(machine.now_s, waited_s=machine.waited_s, full=full, throttles=machine.throttles())
 
     def since(self, mark: Mark) -> Load:
         """Read them again and compare."""

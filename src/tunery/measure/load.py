@@ -28,6 +28,7 @@ class Mark:
     pressure_s: float | None = None
     tree_cpu_s: float | None = None
     full: bool = False
+    throttles: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,9 @@ class Load:
 
     `waited` is how long our threads were ready but not running, `foreign` the use of the watched cores by others,
     `steal` what the hypervisor took from them, `machine_foreign` the cores used on the whole machine by processes
-    outside our tree, `pressure` the kernel's own figure for anybody's tasks waiting for a CPU. `contaminated` names the
-    limits that were passed: a sample taken meanwhile is not to be used.
+    outside our tree, `pressure` the kernel's own figure for anybody's tasks waiting for a CPU, `throttles` how often a
+    watched core was slowed down for its heat. `contaminated` names the limits that were passed: a sample taken
+    meanwhile is not to be used.
     """
 
     wall_s: float
@@ -47,6 +49,7 @@ class Load:
     steal: float | None = None
     machine_foreign: float | None = None
     pressure: float | None = None
+    throttles: int | None = None
     contaminated: tuple[str, ...] = ()
 
 
@@ -90,23 +93,26 @@ class LoadWatch(Watch):
         limits: Limits | None = None,
         root_pid: int | None = None,
         proc: Path = Path("/proc"),
+        cpus: Path = Path("/sys/devices/system/cpu"),
     ) -> None:
         self._cores = frozenset(f"cpu{core}" for core in cores)
         self._limits = limits or Limits()
         self._root_pid = os.getppid() if root_pid is None else root_pid
         self._proc = proc
         self._tasks = str(proc / "self" / "task")
+        counters = (cpus / f"cpu{core}" / "thermal_throttle" / "core_throttle_count" for core in cores)
+        self._throttle_files = [str(path) for path in counters if path.exists()]
 
     def mark(self, full: bool = False) -> Mark:
         """Read the counters."""
         usage = resource.getrusage(resource.RUSAGE_SELF)
         own_cpu_s = usage.ru_utime + usage.ru_stime
         if not full:
-            return Mark(time.perf_counter(), own_cpu_s, usage.ru_nivcsw, self._waited_s())
+            return Mark(time.perf_counter(), own_cpu_s, usage.ru_nivcsw, self._waited_s(), throttles=self._throttles())
         busy, steal, machine = self._stat()
         return Mark(
             time.perf_counter(), own_cpu_s, usage.ru_nivcsw, self._waited_s(),
-            busy, steal, machine, self._pressure_s(), self._tree_cpu_s(), full=True,
+            busy, steal, machine, self._pressure_s(), self._tree_cpu_s(), full=True, throttles=self._throttles(),
         )  # fmt: skip
 
     def since(self, mark: Mark) -> Load:
@@ -127,6 +133,12 @@ class LoadWatch(Watch):
         except (OSError, IndexError, ValueError):
             pass  # no such file, or a thread has just ended
         return total / 1e9 if seen else None
+
+    def _throttles(self) -> int | None:
+        """Return how often the watched cores were slowed down for their heat so far."""
+        if not self._throttle_files:
+            return None
+        return sum(int(text) for file in self._throttle_files if (text := _read(Path(file)).strip()).isdigit())
 
     def _stat(self) -> tuple[float | None, float | None, float | None]:
         """Return busy and stolen seconds of the watched cores, and busy seconds of the machine."""
@@ -184,8 +196,9 @@ def judge(before: Mark, after: Mark, limits: Limits) -> Load:
         steal=_share(before.cores_steal_s, after.cores_steal_s, wall_s),
         machine_foreign=_foreign(before, after, wall_s),
         pressure=_share(before.pressure_s, after.pressure_s, wall_s),
+        throttles=None if before.throttles is None or after.throttles is None else after.throttles - before.throttles,
     )
-    flags = []
+    flags = ["throttled"] if load.throttles else []
     if load.waited is not None and load.waited > limits.waited:
         flags.append("waited")
     if load.waited is None and load.switches > 1 + wall_s * limits.switches_per_s:

@@ -16,7 +16,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+
+from tunery.domain import median_interval
 
 
 class Verdict(StrEnum):
@@ -82,23 +83,3 @@ def margin(n: int, rule: Rule) -> float:
 def _hopeless(samples: Sequence[float], incumbent: float, rule: Rule) -> bool:
     excess = min(samples) / incumbent / (1 + rule.drift) - 1
     return excess > 0 and excess > margin(len(samples), rule)
-
-
-def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return a distribution-free confidence interval of the median (order statistics), None where too few samples."""
-    rank = _rank(len(samples), confidence)
-    if rank == 0:
-        return None
-    ordered = sorted(samples)
-    return ordered[rank - 1], ordered[-rank]
-
-
-@lru_cache(maxsize=4096)
-def _rank(n: int, confidence: float) -> int:
-    """Return the largest k for which the k-th smallest and k-th largest of n samples enclose the median."""
-    rank, below = 0, 0.0
-    while True:
-        below += math.comb(n, rank) / 2**n
-        if 2 * below > 1 - confidence or rank >= n // 2:
-            return rank
-        rank += 1

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Record
-from tunery.measure.racing import median_interval
+from tunery.domain import Candidate, Contender, Measurement, Mode, Origin, Outcome, Record, best_first, interval
 
 RACE_DRIFT = 0.03
 """How far the machine's speed may have moved between two races: finalists are this much wider than their intervals."""
@@ -13,42 +12,49 @@ def finalists(records: Sequence[Record], limit: int, drift: float = RACE_DRIFT) 
     """Return the candidates of one task that their race samples do not separate from the best, at most `limit`.
 
     A candidate is separated when the interval of its median lies above the best's by more than `drift`. Several
-    records of one candidate count as one with all their samples. Fastest first, by key where equal; only races whose
-    outcome is ok count, of the provenance the caller chose. Of a contaminated race only the smallest sample says how
-    fast the candidate may be.
+    records of one candidate count as one with all their samples; where it was raced alone, what was timed beside others
+    is left out. Fastest first, by key where equal; only races whose outcome is ok count, of the provenance the caller
+    chose. Of a contaminated race only the smallest sample says how fast the candidate may be, and of a shared one the
+    samples less the deviation that sharing was seen to cause.
     """
-    samples: dict[str, list[float]] = {}
-    lowest: dict[str, float] = {}
-    candidates: dict[str, Candidate] = {}
+    raced: dict[str, list[Record]] = {}
     for record in records:
-        if record.measurement.outcome is Outcome.OK and record.measurement.mode is Mode.RACE:
-            candidates.setdefault(record.candidate.key, record.candidate)
-            samples.setdefault(record.candidate.key, []).extend(record.measurement.samples_s)
-            if record.measurement.context.get("contaminated"):
-                lowest[record.candidate.key] = min(record.measurement.samples_s, default=0.0)
-    intervals = {key: _interval(taken) for key, taken in samples.items() if taken}
+        measurement = record.measurement
+        if measurement.outcome is Outcome.OK and measurement.mode is not Mode.FINAL and measurement.samples_s:
+            raced.setdefault(record.candidate.key, []).append(record)
+    intervals = {key: _race_interval(found) for key, found in raced.items()}
     if not intervals:
         return []
     ranked = sorted(intervals, key=lambda key: (intervals[key][1], key))
     bound = intervals[ranked[0]][2] * (1 + drift)
-    return [candidates[key] for key in ranked if min(intervals[key][0], lowest.get(key, bound + 1)) <= bound][:limit]
+    return [raced[key][0].candidate for key in ranked if intervals[key][0] <= bound][:limit]
 
 
 def winner(candidates: Sequence[Candidate], measurements: Sequence[Measurement]) -> int | None:
     """Return the index of the finalist to deliver, None if there is none that may be delivered.
 
-    Only those count that ran in the finals, ended ok and are fully verified. All whose interval of the median overlaps
-    that of the fastest are tied with it; a tie goes to the baseline if it is among them, else to the smallest
-    candidate key, so the same measurements give the same choice in any order.
+    Only those count that ran in the finals, ended ok and are fully verified; among them `best_first` decides, as it
+    does when a store is asked.
     """
-    intervals = {
-        i: _interval(measurement.samples_s) for i, measurement in enumerate(measurements) if _eligible(measurement)
-    }
-    if not intervals:
-        return None
-    best = min(intervals, key=lambda i: (intervals[i][1], candidates[i].key))
-    tied = [i for i in intervals if intervals[i][0] <= intervals[best][2]]
-    return min(tied, key=lambda i: (candidates[i].origin is not Origin.BASELINE, candidates[i].key))
+    eligible = [i for i, measurement in enumerate(measurements) if _eligible(measurement)]
+    order = best_first([
+        Contender(candidates[i].key, measurements[i].samples_s, candidates[i].origin is Origin.BASELINE)
+        for i in eligible
+    ])  # fmt: skip
+    return eligible[order[0]] if order else None
+
+
+def _race_interval(records: Sequence[Record]) -> tuple[float, float, float]:
+    """Return how fast a candidate may be, its median, and how slow it may be."""
+    alone = [record for record in records if record.measurement.mode is Mode.RACE]
+    counted = [record.measurement for record in alone or records]
+    low, middle, high = interval([sample for measurement in counted for sample in measurement.samples_s])
+    for measurement in counted:
+        if measurement.context.get("contaminated"):
+            low = min(low, *measurement.samples_s)
+    if not alone:
+        low /= 1 + max(float(measurement.context.get("deviation", 0.0)) for measurement in counted)
+    return low, middle, high
 
 
 def _eligible(measurement: Measurement) -> bool:
@@ -59,12 +65,3 @@ def _eligible(measurement: Measurement) -> bool:
         and measurement.mode is Mode.FINAL
         and bool(measurement.samples_s)
     )
-
-
-def _interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return low end, median and high end; the full range where the samples are too few for an interval."""
-    ordered = sorted(samples)
-    half = len(ordered) // 2
-    middle = ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
-    low, high = median_interval(samples) or (ordered[0], ordered[-1])
-    return low, middle, high

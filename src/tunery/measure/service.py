@@ -11,14 +11,16 @@ from typing import Any
 from tunery.dialects import Dialect, Kernel, get_dialect
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task, Verification
 from tunery.measure.clocks import read_clocks
+from tunery.measure.device import cache_bytes
 from tunery.measure.energy import open_meter
 from tunery.measure.finals import Finalist, run_finals
+from tunery.measure.hygiene import Flush, Repeats, drift, identical
 from tunery.measure.load import Load, LoadWatch, Mark, Watch
 from tunery.measure.noise import Noise
 from tunery.measure.placement import Placement, inspect_placement, pin
 from tunery.measure.racing import Rule, Verdict
 from tunery.measure.references import References
-from tunery.measure.sampling import Clock, Race, Sampler, clock_overhead, run_race
+from tunery.measure.sampling import BadTimeError, Clock, Race, Sampler, clock_overhead, run_race
 from tunery.measure.settings import Settings
 from tunery.measure.verification import compare, merge
 
@@ -51,7 +53,9 @@ class Measurer:
         self._watch = watch or LoadWatch(self._cores)
         self._clock = clock
         self._overhead_s = clock_overhead()
-        self._noise = Noise()
+        self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
+        self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
+        self._repeats = Repeats()
         self._meter = open_meter()
         self._window: Mark = self._watch.mark(full=True)
         self._window_from = self._clock()
@@ -61,20 +65,38 @@ class Measurer:
         """Return the settings' identity, for a record's provenance."""
         return self._settings.key
 
-    def race(
-        self, task: Task, artifact: Artifact, candidate: Candidate, incumbent_s: float | None, reference: Artifact
+    def race(  # noqa: PLR0917 - arguments cross a process border by position
+        self,
+        task: Task,
+        artifact: Artifact,
+        candidate: Candidate,
+        incumbent_s: float | None,
+        reference: Artifact,
+        degree: int = 1,
+        deviation: float = 0.0,
     ) -> Measurement:
         """Verify a candidate on one input, then sample it until it is beaten or known well enough.
 
         One that beats the incumbent is verified on all inputs, for it is the next incumbent.
 
         `incumbent_s` is the median latency of the best candidate so far, None if there is none; `reference` is the
-        built unscheduled program. Whatever the kernel raises is an outcome: this method returns a measurement.
+        built unscheduled program. `degree` is how many measurements share the device meanwhile, `deviation` by which
+        share that was seen to slow kernels of this task: a candidate is not given up for less. Whatever the kernel
+        raises is an outcome: this method returns a measurement.
         """
         start = self._clock()
-        measurement = self._race(task, artifact, incumbent_s, reference)
-        context = {**measurement.context, "candidate": candidate.key}
-        return replace(measurement, context=context, measure_s=self._clock() - start)
+        measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation)
+        if measurement.samples_s and "warm-up-only" not in measurement.context.get("flags", ()):
+            other = self._repeats.check(task.key, candidate.key, measurement.samples_s)
+            if other:
+                measurement = _failed(BadTimeError(f"the clock shows the very times of candidate {other}"))
+        sharing = {"degree": degree, "isolated": degree == 1, "deviation": deviation}
+        return replace(
+            measurement,
+            mode=Mode.RACE if degree == 1 else Mode.SHARED,
+            context={**measurement.context, **sharing, "candidate": candidate.key},
+            measure_s=self._clock() - start,
+        )
 
     def finals(
         self,
@@ -99,14 +121,26 @@ class Measurer:
             "meter": self._meter.name,
             "modelled": self._meter.modelled,
         }
-        for finalist in finalists:
+        shared["drift"] = drift([finalist.samples for finalist in finalists])
+        broken = identical({i: finalist.samples for i, finalist in enumerate(finalists)})
+        for i, finalist in enumerate(finalists):
             finalist.forced |= not shared["affinity_held"]
+            if i in broken:
+                finalist.fail(BadTimeError("the clock shows the very same times for different candidates"))
         return [
             finalist.measurement({**shared, "candidate": candidate.key})
             for finalist, candidate in zip(finalists, candidates, strict=True)
         ]
 
-    def _race(self, task: Task, artifact: Artifact, incumbent_s: float | None, reference: Artifact) -> Measurement:
+    def _race(  # noqa: PLR0917 - `race` taken apart
+        self,
+        task: Task,
+        artifact: Artifact,
+        incumbent_s: float | None,
+        reference: Artifact,
+        degree: int,
+        deviation: float,
+    ) -> Measurement:
         verification = None
         if incumbent_s is not None and not 0 < incumbent_s < math.inf:
             incumbent_s = None
@@ -124,7 +158,9 @@ class Measurer:
             verification = compare(expected, kernel.outputs())
             if not verification.passed:
                 return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
-            rule = self._noise.rule(self._settings.rule)
+            noise = self._noise[degree > 1]
+            rule = noise.rule(self._settings.rule)
+            rule = replace(rule, drift=rule.drift + deviation)
             race = self._far_slower(warm_up_s, incumbent_s) or run_race(
                 sampler, incumbent_s, rule, self._settings.retries
             )
@@ -137,7 +173,7 @@ class Measurer:
         except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
             return replace(_failed(error), verification=verification)
         if not race.forced and race.verdict is Verdict.ENOUGH:
-            self._noise.learn(race.samples)
+            noise.learn(race.samples)
         context = self._context(task)
         if not context["affinity_held"]:
             race.flags.add("affinity")
@@ -182,7 +218,7 @@ class Measurer:
         return merge(verdicts)
 
     def _sampler(self, kernel: Kernel) -> Sampler:
-        return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock)
+        return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock, self._flush)
 
     def _context(self, task: Task) -> dict[str, Any]:
         placement = self._keep_placement()
@@ -193,6 +229,7 @@ class Measurer:
             "nice": placement.nice,
             "threads": task.target.threads,
             "isolated": True,
+            "degree": 1,
             "cache": self._settings.cache,
             "settings": self._settings.key,
             "clock_overhead_s": self._overhead_s,

@@ -2,10 +2,11 @@
 
 from dataclasses import asdict, dataclass, field
 
+from tunery._errors import UsageError
 from tunery.domain import canonical_json, digest
 from tunery.measure.racing import Rule
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,8 @@ class Settings:
     """How candidates are measured; `key` names it in a record's provenance, so timings are compared like with like.
 
     A timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
-    called in a loop. Kernels run with a warm cache, as an operator does whose input its predecessor has just written.
+    called in a loop. With `cache` "warm" kernels run back to back, as an operator does whose input its predecessor has
+    just written; with "cold" the caches are emptied before every call, and calls are timed one by one.
     A warm-up run is evidence enough to abandon when it is both `far` times and `far_s` seconds slower than the
     incumbent. `retries` bounds the repeats of contaminated samples in a race, and of contaminated rounds in the finals.
     In the finals a candidate stops after `final_s` seconds of samples, or once all are `hopeless` times slower than the
@@ -34,6 +36,10 @@ class Settings:
     settle_s: float = 0.2
     untimed_below_s: float = 10e-3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.cache not in {"warm", "cold"}:
+            raise UsageError(f"cache mode {self.cache!r} is unknown; use warm or cold")
 
     @property
     def key(self) -> str:

@@ -4,12 +4,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tunery.domain import Mode, Origin, Outcome
+from tunery.domain import Contender, Mode, Origin, Outcome, best_first
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What ranking needs to know of one record; all entries of a call share task and provenance."""
+    """What ranking needs to know of one record; all entries of a call share task and provenance.
+
+    `samples_s` are those of a final; without them its latency stands for all of them.
+    """
 
     row_id: int
     candidate_key: str
@@ -19,6 +22,7 @@ class Entry:
     latency_s: float | None
     deliverable: bool
     rejected: bool
+    samples_s: tuple[float, ...] = ()
 
 
 def rankable_latency(latency_s: float | None) -> float | None:
@@ -29,12 +33,16 @@ def rankable_latency(latency_s: float | None) -> float | None:
 def ranked(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
     """Return one entry per candidate that may be used, best first; `entries` come oldest first.
 
-    Finals outrank races, then latency decides, then the candidate's key. The latest final is a candidate's
-    latency; a candidate that ever computed a wrong result, or whose latest final failed, is out. Without `verified`,
-    records that nobody checked count too.
+    Finals outrank races, and races alone those beside others. Among finals `tunery.domain.best_first` decides (ties
+    included), among the rest latency, then the candidate's key. The latest final is a candidate's latency; a candidate
+    that ever computed a wrong result, or whose latest final failed, is out. Without `verified`, records that nobody
+    checked count too.
     """
     verdicts = [_verdict(history, verified) for history in _by_candidate(entries).values()]
-    return sorted((entry for entry in verdicts if entry is not None), key=_order)
+    found = [entry for entry in verdicts if entry is not None]
+    finals = [entry for entry in found if entry.mode == Mode.FINAL]
+    order = best_first([_contender(entry) for entry in finals])
+    return [finals[i] for i in order] + sorted((e for e in found if e.mode != Mode.FINAL), key=_order)
 
 
 def kept(entries: Sequence[Entry], keep: int) -> set[int]:
@@ -45,6 +53,9 @@ def kept(entries: Sequence[Entry], keep: int) -> set[int]:
     """
     order = [entry.candidate_key for entry in (*ranked(entries), *ranked(entries, verified=False))]
     chosen = set(list(dict.fromkeys(order))[:keep])
+    finals = [entry for entry in ranked(entries) if entry.mode == Mode.FINAL]
+    if keep and finals:  # what is tied is tied with the fastest, which need not come first
+        chosen.add(min(finals, key=_by_median).candidate_key)
     chosen |= {entry.candidate_key for entry in entries if entry.origin == Origin.BASELINE}
     return {entry.row_id for entry in entries if entry.rejected or entry.candidate_key in chosen}
 
@@ -73,5 +84,17 @@ def _usable(entry: Entry, verified: bool) -> bool:
     return entry.outcome == Outcome.OK and entry.latency_s is not None and (entry.deliverable or not verified)
 
 
+def _contender(entry: Entry) -> Contender:
+    return Contender(entry.candidate_key, entry.samples_s or (_latency(entry),), entry.origin == Origin.BASELINE)
+
+
+def _by_median(entry: Entry) -> tuple[float, str]:
+    return _latency(entry), entry.candidate_key
+
+
+def _latency(entry: Entry) -> float:
+    return math.inf if entry.latency_s is None else entry.latency_s
+
+
 def _order(entry: Entry) -> tuple[bool, float, str]:
-    return entry.mode != Mode.FINAL, entry.latency_s or math.inf, entry.candidate_key
+    return entry.mode == Mode.SHARED, _latency(entry), entry.candidate_key

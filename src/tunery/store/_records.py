@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +19,9 @@ from tunery.store._skipped import Skipped, classify
 
 _records = _schema.records
 _entry_columns = tuple(
-    _records.c.id.label(name) if name == "row_id" else _records.c[name] for name in Entry.__dataclass_fields__
+    _records.c.id.label(name) if name == "row_id" else _records.c[name]
+    for name in Entry.__dataclass_fields__
+    if name != "samples_s"
 )
 
 
@@ -82,8 +85,9 @@ class Records(Database):
     def best(self, task_key: str, provenance: Provenance, *, limit: int | None = 1) -> list[Record]:
         """Return the deliverable records made under exactly these conditions, one per candidate, best first.
 
-        Finals outrank races, and the latest final is a candidate's latency; ties go to the smaller candidate key. A
-        candidate that ever gave a wrong result, or whose latest final failed, is left out.
+        Finals outrank races, and the latest final is a candidate's latency. What the samples do not separate from the
+        fastest is tied: the baseline comes first, then the smaller key (`tunery.domain.best_first`). A candidate that
+        ever gave a wrong result, or whose latest final failed, is left out.
         """
         with self._read() as connection:
             chosen = [entry.row_id for entry in ranked(entries(connection, task_key, provenance))[:limit]]
@@ -151,8 +155,11 @@ def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
 
 def entries(connection: Connection, task_key: str, provenance: Provenance) -> list[Entry]:
     """Return what ranking needs of all records of a task under these conditions, oldest first."""
-    query = sa.select(*_entry_columns).where(_records.c.task_key == task_key, holds(provenance)).order_by(_records.c.id)
-    return [Entry(*row) for row in connection.execute(query)]
+    here = (_records.c.task_key == task_key, holds(provenance))
+    finals = sa.select(_records.c.id, _records.c.document).where(*here, _records.c.mode == Mode.FINAL.value)
+    samples = {row.id: tuple(row.document["measurement"]["samples_s"]) for row in connection.execute(finals)}
+    query = sa.select(*_entry_columns).where(*here).order_by(_records.c.id)
+    return [replace(Entry(*row), samples_s=samples.get(row.row_id, ())) for row in connection.execute(query)]
 
 
 def insert_tasks(connection: Connection, tasks: Iterable[Task]) -> None:

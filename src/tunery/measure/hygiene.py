@@ -1,0 +1,67 @@
+"""Times that cannot be, and caches that are emptied on purpose."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import numpy as np
+
+_TELLING = 3
+"""Equal samples in a row that no two kernels show by chance at a clock's full resolution; fewer may be an accident."""
+_ACCIDENTS = 3
+_KEPT = 2048
+_LEAST_FLUSH_BYTES = 32 * 2**20
+
+
+class Repeats:
+    """Remembers what was timed, and notices when another candidate shows the very same times: the clock is broken.
+
+    Two different kernels agree in three samples down to the last digit, or four of them in their only sample, if nobody
+    has measured anything.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[tuple[str, tuple[float, ...]], set[str]] = OrderedDict()
+
+    def check(self, task_key: str, candidate_key: str, samples: Sequence[float]) -> str:
+        """Take in a candidate's samples and return whose times they repeat, "" where they are its own."""
+        head = tuple(samples[:_TELLING])
+        owners = self._seen.setdefault((task_key, head), set())
+        others = sorted(owners - {candidate_key})
+        owners.add(candidate_key)
+        while len(self._seen) > _KEPT:
+            self._seen.popitem(last=False)
+        return others[0] if len(others) >= (1 if len(head) == _TELLING else _ACCIDENTS) else ""
+
+
+def identical(samples: Mapping[int, Sequence[float]]) -> set[int]:
+    """Return which of several kernels' samples are the same as another's, to the last digit."""
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for index, taken in samples.items():
+        if len(taken) >= _TELLING:
+            groups.setdefault(tuple(taken), []).append(index)
+    return {index for group in groups.values() if len(group) > 1 for index in group}
+
+
+def drift(samples: Sequence[Sequence[float]]) -> float | None:
+    """Return by which share several kernels' samples, taken in turn, rose from their first third to their last.
+
+    The median over the kernels; None where none has six samples.
+    """
+    moved = []
+    for taken in samples:
+        third = len(taken) // 3
+        if third >= 2 and median(taken[:third]) > 0:
+            moved.append(median(taken[-third:]) / median(taken[:third]) - 1)
+    return median(moved) if moved else None
+
+
+class Flush:
+    """Empties the caches by writing more than they hold."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._filler = np.zeros(max(_LEAST_FLUSH_BYTES, 2 * cache_bytes) // 8, np.int64)
+
+    def __call__(self) -> None:
+        """Write every line once."""
+        self._filler += 1
