@@ -169,7 +169,6 @@ class Scheduler:
             return
         stage = Stage(request, job, needs, self._next(), self._now_s)
         self._stages[request.stage_id] = job.ready[request.stage_id] = stage
-        job.width = max(job.width, len(job.ready) + len(job.running))
         self._queue(stage)
 
     def _finished(self, event: ev.StageFinished) -> None:
@@ -184,7 +183,6 @@ class Scheduler:
             self.durations.observe(request.kind, stage.sort, request.size, ran_s)
             done = stage.job.done_units
             done[request.kind] = done.get(request.kind, 0) + request.size
-            stage.job.spent_s += ran_s
         self._forget(stage)
 
     def _withdrawn(self, stage_id: str) -> None:

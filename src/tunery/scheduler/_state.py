@@ -29,10 +29,8 @@ class Job:
     ready: dict[str, "Stage"] = field(default_factory=dict)
     running: dict[str, "Stage"] = field(default_factory=dict)
     done_units: dict[str, int] = field(default_factory=dict)
-    spent_s: float = 0.0
-    width: int = 1
     kinds: dict[str, int] = field(default_factory=dict)
-    urgency: float = 0.0
+    turn: float = 0.0
 
     def done(self) -> float:
         """Return the units of work done, as a mean over the kinds of stages that they pass through."""

@@ -132,7 +132,7 @@ def tuning_job(
     return MockJob(job_id, tuple(steps for *_, steps in plan), in_flight, owner, weight, priority, at_s)
 
 
-def gpu_mix(seed: int, recorded: UnitSeconds | None = None) -> Mix:
+def gpu_mix(seed: int, recorded: UnitSeconds | None = None, stragglers: float = 0.002) -> Mix:
     """Return a random mix on a GPU-like target: proposals and builds on cores, measurements on 1 to 8 devices.
 
     One to four owners, 2 to 12 jobs, arriving at once or over a while, a few stragglers. Which resource is the
@@ -159,7 +159,7 @@ def gpu_mix(seed: int, recorded: UnitSeconds | None = None) -> Mix:
             owner=f"owner{int(rng.integers(0, owners))}",
             at_s=at_s,
             recorded=recorded,
-            stragglers=0.002,
+            stragglers=stragglers,
         )
         jobs.append(job)
         at_s += float(rng.exponential(20.0)) if late else 0.0

@@ -1,4 +1,4 @@
-"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, urgency between the jobs of each.
+"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, turns between the jobs of each.
 
 Whoever has used least, divided by its share, goes first. One that comes back after a pause starts at the present
 virtual time: it has no claim on the time it did not ask for.
@@ -74,20 +74,20 @@ class Shares:
 
 @dataclass(slots=True, eq=False)
 class _Jobs:
-    """One owner's jobs with offered stages of one shape: the most urgent first, and the longest unserved first."""
+    """One owner's jobs with offered stages of one shape: by turn, and by when they were last served."""
 
-    urgent: list[tuple[float, int, Job]] = field(default_factory=list)
+    turns: list[tuple[float, int, Job]] = field(default_factory=list)
     waiting: list[tuple[float, int, Job]] = field(default_factory=list)
-    urgency: dict[int, float] = field(default_factory=dict)
+    listed: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     served_s: dict[int, float] = field(default_factory=dict)
     stages: dict[int, list[tuple[float, int, int, Stage]]] = field(default_factory=dict)
 
 
 class FairQueue:
-    """Offered stages of one shape: owners by their shares, an owner's jobs by urgency, a job's stages by value.
+    """Offered stages of one shape: owners by their shares, an owner's jobs in turn, a job's stages by value.
 
-    A job that was not served for `patience_s` goes before urgent ones. `count` stages are
-    offered; `since_s` is when one was last served or the queue was last empty.
+    A job that was not served for `patience_s` goes before those whose turn it is. `count` stages are offered; `since_s`
+    is when one was last served or the queue was last empty.
     """
 
     def __init__(self, shares: Shares, needs: Needs, since_s: float) -> None:
@@ -107,16 +107,14 @@ class FairQueue:
         if jobs is None:
             jobs = self._owners[owner.order] = _Jobs()
             heappush(self._heap, (owner.used, owner.order, owner))
-        urgency = job.urgency
         if job.order not in jobs.stages:
             jobs.stages[job.order] = []
             jobs.served_s[job.order] = now_s
-            heappush(jobs.waiting, (now_s, job.order, job))
-            jobs.urgency.pop(job.order, None)
-        # An entry of lower urgency stays behind as a stale one.
-        if urgency > jobs.urgency.get(job.order, -1.0):
-            jobs.urgency[job.order] = urgency
-            heappush(jobs.urgent, (-urgency, job.order, job))
+            # One entry of a job in each heap: what left and came back finds its old one, which is put right when met.
+            for heap, listed, key in zip((jobs.turns, jobs.waiting), jobs.listed, (job.turn, now_s), strict=True):
+                if job.order not in listed:
+                    listed.add(job.order)
+                    heappush(heap, (key, job.order, job))
         heappush(jobs.stages[job.order], (-stage.request.value, stage.order, stage.offer, stage))
 
     def served(self, stage: Stage, now_s: float) -> None:
@@ -130,7 +128,7 @@ class FairQueue:
         """Return the stage whose turn it is with its owner's virtual time.
 
         Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
-        one with the most urgent job is served.
+        one whose job's turn is nearest is served.
         """
         near: list[tuple[float, int, Account]] = []
         best: tuple[float, float, int, Stage] | None = None
@@ -143,13 +141,13 @@ class FairQueue:
                 continue
             heappop(self._heap)
             jobs = self._owners[order]
-            stage = self._longest_unserved(jobs, now_s - patience_s) or self._most_urgent(jobs)
+            stage = self._longest_unserved(jobs, now_s - patience_s) or self._next_in_turn(jobs)
             if stage is None:
                 del self._owners[order]
                 continue
             near.append((used, order, owner))
-            urgent = (-stage.job.urgency, used, order, stage)
-            best = urgent if best is None or urgent < best else best
+            turn = (stage.job.turn, used, order, stage)
+            best = turn if best is None or turn < best else best
         for entry in near:
             heappush(self._heap, entry)
         if best is None:
@@ -161,26 +159,23 @@ class FairQueue:
             served_s, order, job = jobs.waiting[0]
             if order not in jobs.stages:
                 heappop(jobs.waiting)
+                jobs.listed[1].discard(order)
             elif jobs.served_s[order] > served_s:
                 heapreplace(jobs.waiting, (jobs.served_s[order], order, job))
             elif stage := self._first(jobs, order):
                 return stage
         return None
 
-    def _most_urgent(self, jobs: _Jobs) -> Stage | None:
-        while jobs.urgent:
-            negative, order, job = jobs.urgent[0]
-            if jobs.urgency.get(order) != -negative:
-                heappop(jobs.urgent)
-                continue
-            stage = self._first(jobs, order)
-            if stage is None:
-                continue
-            urgency = job.urgency
-            if urgency >= -negative:
+    def _next_in_turn(self, jobs: _Jobs) -> Stage | None:
+        while jobs.turns:
+            turn, order, job = jobs.turns[0]
+            if order not in jobs.stages:
+                heappop(jobs.turns)
+                jobs.listed[0].discard(order)
+            elif job.turn > turn:
+                heapreplace(jobs.turns, (job.turn, order, job))
+            elif stage := self._first(jobs, order):
                 return stage
-            jobs.urgency[order] = urgency
-            heapreplace(jobs.urgent, (-urgency, order, job))
         return None
 
     def _first(self, jobs: _Jobs, order: int) -> Stage | None:
@@ -190,5 +185,5 @@ class FairQueue:
             heappop(heap)
         if heap:
             return heap[0][3]
-        del jobs.stages[order], jobs.urgency[order], jobs.served_s[order]
+        del jobs.stages[order], jobs.served_s[order]
         return None

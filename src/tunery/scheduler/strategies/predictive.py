@@ -1,7 +1,5 @@
 """Fair shares, predicted durations, and reservations: the default."""
 
-import math
-
 from typing_extensions import override
 
 from tunery.scheduler._pool import Needs, Pool
@@ -14,7 +12,7 @@ from tunery.scheduler.strategies._shares import FairQueue, Shares
 # half a narrow one per core, so 16 keeps that loss near 3 % while bounding the wait.
 _PATIENCE_STAGES = 16.0
 
-# Among one owner's jobs, one that was not served for this many patiences goes before more urgent ones.
+# Among one owner's jobs, one that was not served for this many patiences goes before those whose turn it is.
 _UNSERVED = 4.0
 _WINDOW = 1.0
 
@@ -25,6 +23,10 @@ class Predictive(Strategy):
     Among the shapes that fit, the one that needs the largest share of a resource goes first, so wide stages run in one
     block once the machine is theirs. A shape that was not served for long gets a reservation at the time when what it
     needs is predicted to be free; others start only if that does not delay it (EASY backfilling, Lifka, JSSPP 1995).
+
+    An owner's jobs advance in proportion to what is left of them (stride scheduling, Waldspurger and Weihl, OSDI 1994,
+    with the rest as tickets): jobs that need the devices much and those that need them little then stay mixed to the
+    end, where serving one kind first would leave first the devices and then the cores without work.
     """
 
     name = "predictive"
@@ -34,8 +36,8 @@ class Predictive(Strategy):
         self._shares = Shares()
         self._queues: dict[tuple[str, Needs], FairQueue] = {}
         self._typical_s: dict[str, float] = {}
-        self._unit_s = 1.0
         self._depth: dict[str, float] = {}
+        self._turn = 0.0
 
     @override
     def push(self, stage: Stage, now_s: float) -> None:
@@ -43,7 +45,6 @@ class Predictive(Strategy):
         if queue is None:
             queue = self._queues[stage.shape] = FairQueue(self._shares, stage.needs, now_s)
         self._see(stage)
-        stage.job.urgency = self._urgency(stage.job)
         self._shares.woke(stage.job)
         queue.push(stage, now_s)
 
@@ -60,16 +61,21 @@ class Predictive(Strategy):
         used = self.pool.share(stage.needs) * stage.predicted_s / job.share
         self._shares.slept(job)
         self._shares.serve(job, used)
+        self._turn = max(self._turn, job.turn)
+        job.turn += stage.request.size / max(self._rest(job), stage.request.size) / job.share
 
     @override
     def finished(self, stage: Stage, duration_s: float, now_s: float) -> None:
         kind = stage.request.kind
         typical_s = self._typical_s.get(kind, duration_s)
         self._typical_s[kind] = 0.9 * typical_s + 0.1 * duration_s
-        if stage.job.done():
-            self._unit_s += 0.1 * (stage.job.spent_s / stage.job.done() - self._unit_s)
         late_s = duration_s - stage.predicted_s
         self._shares.correct(stage.job, self.pool.share(stage.needs) * late_s / stage.job.share)
+
+    @override
+    def job_added(self, job: Job) -> None:
+        # No claim on the time before it came.
+        job.turn = max(job.turn, self._turn)
 
     @override
     def job_removed(self, job: Job) -> None:
@@ -97,16 +103,10 @@ class Predictive(Strategy):
         if not queue.count:
             del self._queues[stage.shape]
 
-    def _urgency(self, job: Job) -> float:
-        """Return how long the rest of a job takes with all it can have in flight, times its share.
-
-        Serving the longest rest first leaves no long job to run alone at the end (critical path first).
-        """
+    def _rest(self, job: Job) -> float:
+        """Return how many units of work a job is expected to want still; unknown: as many again as it has done."""
         done = job.done()
-        unit_s = job.spent_s / done if done else self._unit_s
-        rest = job.asked.planned - done if job.asked.planned > done else max(done, 1.0)
-        # In powers of two: jobs that are about as urgent are served in their order instead of in turns.
-        return 2.0 ** math.floor(math.log2(max(rest * unit_s / job.width * job.share, 1e-6)))
+        return job.asked.planned - done if job.asked.planned > done else max(done, 1.0)
 
     def _rank(self, head: tuple[float, Stage]) -> tuple[float, float, float, int]:
         used, stage = head
