@@ -174,6 +174,30 @@ def test_worker_takes_its_place(engine: LocalEngine) -> None:
     assert ask(engine, plain, "environment", names) == dict(zip(names, ["0", "1", "1"], strict=True))
 
 
+def test_a_worker_keeps_the_place_it_was_given_through_restarts(engine: LocalEngine) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    worker = engine.start(ROGUE)
+    ask(engine, worker, "pid")
+    for core in (cores[0], cores[-1]):
+        engine.place(worker, (core,))
+        assert ask(engine, worker, "place")[0] == (core,)
+        with pytest.raises(CrashError):
+            ask(engine, worker, "segfault")
+        assert ask(engine, worker, "place")[0] == (core,)
+        engine.kill(worker)
+        engine.place(worker, tuple(cores))  # while it is down
+        assert ask(engine, worker, "place")[0] == tuple(cores)
+
+
+def test_a_place_given_while_a_worker_starts_holds(engine: LocalEngine) -> None:
+    core = max(os.sched_getaffinity(0))
+    worker = engine.start(WorkerSpec(Role.BUILDER, "engine_services:SlowStart", {"seconds": 0.3}))
+    engine.place(worker, (core,))
+    pid = ask(engine, worker, "pid")
+    assert isinstance(pid, int)
+    assert os.sched_getaffinity(pid) == {core}
+
+
 def test_an_impossible_place_is_told(engine: LocalEngine) -> None:
     worker = engine.start(WorkerSpec(Role.MEASURER, ROGUE.service, cores=(1023,)))
     with pytest.raises(RemoteError, match="starting"):

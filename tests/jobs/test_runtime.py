@@ -161,6 +161,25 @@ def test_nothing_is_pinned_to_a_core_that_is_being_measured_on(tmp_path: Path) -
     made[0].scheduler.validate_state()
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_a_builder_that_starts_anew_in_mid_stage_stays_off_the_measured_core(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with runtime_in(tmp_path) as runtime:
+            engine = runtime.engine
+            task = FakeDialect().extract(fake_network("fake:anew"), FakeDialect().resolve_target("native", 1))[0]
+            candidate = FakeDialect().baseline(task)
+            async with runtime.stage("job", "measure", Role.MEASURER), runtime.stage("job", "build", Role.BUILDER) as b:
+                for _ in range(2):
+                    await runtime.call(b.worker, "build", task, candidate, deadline_s=60)
+                    pid = engine.pid(b.worker)
+                    assert pid is not None
+                    assert not os.sched_getaffinity(pid) & set(runtime.measure_cores)
+                    engine.kill(b.worker)
+            expect_whole(runtime)
+
+    run(main())
+
+
 def test_the_scheduler_s_log_of_a_run_replays(tmp_path: Path) -> None:
     stop = threading.Event()
 

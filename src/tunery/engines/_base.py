@@ -82,6 +82,10 @@ class Engine(ABC):
         """End the worker's process now; the call in flight fails with CrashError, the next call starts it anew."""
 
     @abstractmethod
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        """Have a worker run on these CPUs from now on, however often its process is started anew."""
+
+    @abstractmethod
     def generation(self, worker: str) -> int:
         """Return how often the worker's process was started; a change means its state was lost."""
 

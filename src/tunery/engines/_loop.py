@@ -283,6 +283,7 @@ class Loop:
                     self._end(worker, error_from_data(header["failed"], f"{worker.name} (starting)"))
                 else:
                     worker.state, worker.limit = State.IDLE, math.inf
+                    worker.keep_place()
                     self._pump(worker)
             return
         call = worker.current
@@ -334,6 +335,7 @@ class Loop:
                 process.pid, process.pidfd = message["pid"], pidfd
                 if process.doomed:
                     process.kill()
+                worker.keep_place()
             case "refused":
                 worker.reason = worker.reason or CrashError(f"{worker.name} cannot be started: {message['why']}")
                 self._gone(worker, process, None, 0.0)

@@ -4,6 +4,9 @@ import ctypes
 import os
 import resource
 import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -39,6 +42,15 @@ def cpu_s(pid: int) -> float:
     except psutil.Error:
         return 0.0
     return float(times.user + times.system + times.children_user + times.children_system)
+
+
+def move(pid: int, cores: Iterable[int]) -> None:
+    """Pin all threads of a process to these CPUs; one that has ended, or may not run there, stays as it is."""
+    wanted = set(cores)
+    with suppress(OSError):
+        for thread in Path("/proc", str(pid), "task").iterdir():
+            with suppress(OSError):
+                os.sched_setaffinity(int(thread.name), wanted)
 
 
 def kill_group(pid: int) -> None:

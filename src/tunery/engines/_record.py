@@ -15,6 +15,7 @@ from tunery.engines._base import WorkerSpec
 from tunery.engines._frames import Channel
 from tunery.engines._nursery import Nursery
 from tunery.engines._payload import Signatures
+from tunery.engines._process import move
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 12
@@ -96,6 +97,12 @@ class Worker:
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
             "torch": self.spec.torch, "log": str(self.log),
         }  # fmt: skip
+
+    def keep_place(self) -> None:
+        """Pin the process, if there is one, to the cores that the worker has now; it was begun with earlier ones."""
+        process = self.process
+        if process is not None and process.pid is not None and not process.doomed:
+            move(process.pid, self.cores)
 
     def pop(self) -> Call | None:
         """Return the next call that nobody has cancelled, or None."""

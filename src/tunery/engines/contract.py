@@ -9,6 +9,7 @@ Example:
 # ruff: noqa: D102 - the name of a check says what it checks
 
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -146,6 +147,18 @@ class EngineContract(ABC):
         engine.kill(worker)
         assert engine.call(worker, "count", deadline_s=PATIENCE_S).result(PATIENCE_S) == 1
         assert engine.generation(worker) == 2
+
+    def test_a_place_may_be_given_before_during_and_after_a_life(self, engine: Engine) -> None:
+        worker = engine.start(PROBE)
+        cores = tuple(sorted(os.sched_getaffinity(0)))
+        engine.place(worker, cores[:1])
+        engine.call(worker, "count", deadline_s=PATIENCE_S).result(PATIENCE_S)
+        engine.place(worker, cores[-1:])
+        engine.kill(worker)
+        engine.place(worker, cores)
+        assert engine.call(worker, "count", deadline_s=PATIENCE_S).result(PATIENCE_S) == 1
+        with pytest.raises(EngineError, match="nobody"):
+            engine.place("nobody", cores)
 
     def test_a_cancelled_call_is_never_made(self, engine: Engine, tmp_path: Path) -> None:
         worker = engine.start(PROBE)

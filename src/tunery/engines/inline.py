@@ -204,6 +204,10 @@ class InlineEngine(Engine):
         self._record(worker).kill()
 
     @override
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        self._record(worker)
+
+    @override
     def generation(self, worker: str) -> int:
         return self._record(worker).generation
 

@@ -78,6 +78,12 @@ class LocalEngine(Engine):
         self._loop.kill(self._record(worker))
 
     @override
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        record = self._record(worker)
+        record.cores = cores  # first: a process that is just being started is put right when it reports
+        record.keep_place()
+
+    @override
     def generation(self, worker: str) -> int:
         return self._record(worker).generation
 

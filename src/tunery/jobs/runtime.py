@@ -243,10 +243,7 @@ class Runtime:
         free = [core for core in self.cores if core not in taken] or list(self.cores)
         free.sort(key=lambda core: core in self.measure_cores)
         self._pinned[worker] = (free[0],)
-        pid = self.engine.pid(worker)
-        if pid is not None:
-            with suppress(OSError):
-                os.sched_setaffinity(pid, {free[0]})
+        self.engine.place(worker, self._pinned[worker])
 
     def _decide(self, event: Any) -> None:
         for decision in self._scheduler.handle(event):
