@@ -167,7 +167,7 @@ class CompiledModel(_Step):
         return load_compiled(self.path)
 
     def benchmark(self, against: Sequence[str] = ("onnxruntime", "untuned"), *, seconds: float = 10.0) -> "BenchReport":
-        """Measure the whole network, interleaved with its rivals on the same number of threads.
+        """Measure this file, interleaved with its rivals on the same number of threads.
 
         Raises:
             UsageError: a rival is unknown.
@@ -175,7 +175,7 @@ class CompiledModel(_Step):
         """
         from tunery.jobs.session import bench
 
-        report: BenchReport = bench(self.request, against, seconds)
+        report: BenchReport = bench(self.request, against, seconds, self.path)
         return report
 
 

@@ -76,7 +76,13 @@ def task_data(task: TaskState) -> dict[str, Any]:
 def compile_data(report: "CompileReport") -> dict[str, Any]:
     """Return the documented JSON object of `compile`."""
     coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
-    return {"network": report.network, "path": report.path, "size_bytes": report.size_bytes, "coverage": coverage}
+    return {
+        "network": report.network,
+        "path": report.path,
+        "size_bytes": report.size_bytes,
+        "max_abs_error": plain(report.max_abs_error),
+        "coverage": coverage,
+    }
 
 
 def bench_data(report: "BenchReport") -> dict[str, Any]:

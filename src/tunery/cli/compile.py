@@ -44,6 +44,8 @@ def compile_(
     covered = sum(key is not None for _, key in report.coverage.values())
     say(as_text(table, width()))
     say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record")
+    if report.max_abs_error is not None:
+        say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
     say(f'  import tunery\n  network = tunery.load_compiled("{report.path}")')
     say(f"  outputs = {call(network)}")

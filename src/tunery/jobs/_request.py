@@ -89,9 +89,13 @@ class BenchReport:
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
-    """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default)."""
+    """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
+
+    `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
+    """
 
     network: str
     path: str
     size_bytes: int
     coverage: Mapping[str, tuple[str, str | None]]
+    max_abs_error: float | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery.domain import Network
 from tunery.engines import Role, WorkerSpec
 from tunery.jobs._request import BenchReport, Latency
@@ -17,6 +17,11 @@ RIVALS = ("onnxruntime", "untuned")
 _ROUNDS = 7
 _DEADLINE_S = 900.0
 _SEED = 17
+# Of an output's range: rounding in another order stays far below, a wrong kernel does not.
+_TOLERANCE, _TINY = 1e-2, 1e-4
+
+Output = tuple[str, tuple[int, ...], bytes]
+"""An output's dtype, shape and bytes."""
 
 
 def check_rivals(against: Sequence[str]) -> None:
@@ -40,7 +45,7 @@ async def compare(
     workers = {label: _start(runtime, "CompiledContestant", path, network) for label, path in compiled.items()}
     workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
     outputs = {label: await _call(runtime, worker, "outputs") for label, worker in workers.items()}
-    error = max_abs_error(outputs["tunery"], outputs["onnxruntime"])
+    error = checked_error(network.name, outputs["tunery"], outputs["onnxruntime"])
     timed = [label for label in workers if label == "tunery" or label in against]
     samples: dict[str, list[float]] = {label: [] for label in timed}
     for turn in range(_ROUNDS):
@@ -49,6 +54,20 @@ async def compare(
             samples[label] += await _call(runtime, workers[label], "samples", seconds / _ROUNDS, least)
     latency = {label: spread(samples[label]) for label in timed}
     return BenchReport(network.name, runtime.threads, latency, error)
+
+
+async def check(runtime: Runtime, network: Network, compiled: Path) -> float:
+    """Run a compiled network once beside ONNX Runtime, on the same inputs, and return the largest deviation.
+
+    Raises:
+        WorkError: the outputs differ by more than rounding explains.
+    """
+    services = {"CompiledContestant": compiled, "OnnxRuntimeContestant": Path(network.path)}
+    workers = [_start(runtime, service, path, network) for service, path in services.items()]
+    ours, theirs = [await _call(runtime, worker, "outputs") for worker in workers]
+    for worker in workers:
+        runtime.engine.kill(worker)
+    return checked_error(network.name, ours, theirs)
 
 
 def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:
@@ -74,19 +93,30 @@ def spread(samples: Sequence[float]) -> Latency:
     return Latency(statistics.median(samples), float(low), float(high), len(samples))
 
 
-def max_abs_error(
-    ours: Sequence[tuple[str, tuple[int, ...], bytes]], theirs: Sequence[tuple[str, tuple[int, ...], bytes]]
-) -> float:
-    """Return the largest absolute difference over all outputs; infinite where shape or finiteness differ."""
+def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
+    """Return the largest absolute difference over all outputs.
+
+    Raises:
+        WorkError: shapes or finiteness differ, or a float output is further off than `_TOLERANCE` of its range;
+            integers are left out of that, since indices of nearly equal scores may change places.
+    """
     worst = 0.0
-    for (dtype, shape, data), (other_dtype, other_shape, other) in zip(ours, theirs, strict=True):
-        if tuple(shape) != tuple(other_shape):
-            return float("inf")
+    for index, ((dtype, shape, data), (other_dtype, other_shape, other)) in enumerate(zip(ours, theirs, strict=True)):
         a = np.frombuffer(data, dtype).astype(np.float64)
         b = np.frombuffer(other, other_dtype).astype(np.float64)
-        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
-            return float("inf")
-        finite = np.isfinite(a)
-        if finite.any():
-            worst = max(worst, float(np.abs(a[finite] - b[finite]).max()))
+        finite = np.isfinite(b)
+        if tuple(shape) != tuple(other_shape) or not np.array_equal(np.isfinite(a), finite):
+            raise _differs(network, f"output {index} has another shape, or is not finite in the same places")
+        error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+        allowed = _TOLERANCE * max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
+        if np.dtype(other_dtype).kind == "f" and error > allowed:
+            raise _differs(network, f"output {index} is off by {error:.2g}, more than {allowed:.2g}")
+        worst = max(worst, error)
     return worst
+
+
+def _differs(network: str, how: str) -> WorkError:
+    return WorkError(
+        f"the compiled {network} does not compute what ONNX Runtime computes ({how}); nothing was handed out: please "
+        "report it with the model"
+    )

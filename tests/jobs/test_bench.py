@@ -1,0 +1,73 @@
+"""Whole networks beside ONNX Runtime: what counts as the same outputs, and that nothing else is handed out."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunery._errors import WorkError
+from tunery.domain import Network
+from tunery.jobs import Request, compile_model
+from tunery.jobs.bench import Output, checked_error
+from tunery.jobs.runtime import Runtime
+
+bench = importlib.import_module("tunery.jobs.bench")  # `tunery.jobs` has a function of that name
+_GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
+
+
+def _outputs(*arrays: np.ndarray) -> Sequence[Output]:
+    return [(str(a.dtype), a.shape, a.tobytes()) for a in arrays]
+
+
+def _changed(index: int, value: float) -> np.ndarray:
+    array = _GOOD.copy()
+    array[index] = value
+    return array
+
+
+def test_rounding_is_admitted_and_reported() -> None:
+    assert checked_error("n", _outputs(_GOOD + np.float32(1e-4)), _outputs(_GOOD)) == pytest.approx(1e-4, rel=0.01)
+    assert checked_error("n", _outputs(_GOOD * 0), _outputs(_GOOD * 0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [_changed(3, 0.5), _changed(0, np.nan), _changed(0, np.inf), _GOOD.reshape(3, 3), _GOOD * 0, _GOOD[::-1].copy()],
+)
+def test_what_is_not_rounding_is_refused(ours: np.ndarray) -> None:
+    with pytest.raises(WorkError, match="ONNX Runtime"):
+        checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, _GOOD))
+
+
+def test_infinities_in_the_same_places_are_equal() -> None:
+    masked = _changed(0, -np.inf)
+    assert checked_error("n", _outputs(masked), _outputs(masked)) == 0.0
+
+
+def test_indices_of_nearly_equal_scores_may_change_places() -> None:
+    assert checked_error("n", _outputs(np.array([3, 7])), _outputs(np.array([7, 3]))) == 4.0
+
+
+@pytest.mark.tvm
+def test_a_compiled_network_was_checked_and_a_wrong_one_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request("zoo:mlp-mnist", store=str(tmp_path / "s.db"))
+    output = tmp_path / "mlp.tunery"
+    report, _ = compile_model(request, output)
+    assert report.max_abs_error is not None
+    assert report.max_abs_error < 1e-4
+    before = output.read_bytes()
+
+    def other_inputs(runtime: Runtime, service: str, path: Path, network: Network) -> str:
+        monkeypatch.setattr(bench, "_SEED", len(service))
+        return start(runtime, service, path, network)
+
+    start = bench._start
+    monkeypatch.setattr(bench, "_start", other_inputs)
+    with pytest.raises(WorkError, match="nothing was handed out"):
+        compile_model(request, output)
+    assert output.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
