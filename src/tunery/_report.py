@@ -2,14 +2,14 @@
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunery._api import file_name
-from tunery.domain import Network, TaskState
+from tunery.domain import JobStatus, Network, TaskState
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -47,6 +47,8 @@ def tune_data(report: "TuneReport") -> dict[str, Any]:
         "message": job.message,
         "resumed": report.resumed,
         "spend": plain(job.spend),
+        "remaining": plain(job.remaining),
+        "outlook": plain(job.outlook),
         "tasks": [task_data(task) for task in job.tasks],
         "network": {
             "name": report.network.name,
@@ -102,10 +104,47 @@ def tune_text(report: "TuneReport", request: "Request", output: Path | None = No
         f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
         *([job.message] if job.message else []),
         as_text(tasks_table(job.tasks)),
+        *_cost(job),
         f"stored in   {report.store}",
         *_usage(report, request, output),
     ]
     return "\n".join(lines)
+
+
+def _cost(job: JobStatus) -> list[str]:
+    spend, left = job.spend, job.remaining
+    used = [duration(spend.wall_s), f"{spend.trials} trials"]
+    used += [energy(spend.joules, modelled=spend.modelled)] if spend.joules is not None else []
+    used += [money(spend.money, spend.currency)] if spend.money is not None else []
+    show: dict[str, Callable[[float], str]] = {
+        "seconds": duration,
+        "trials": lambda count: f"{count:.0f} trials",
+        "joules": energy,
+        "money": lambda amount: money(amount, spend.currency),
+    }
+    rest = [show[name](max(amount, 0.0)) for name, amount in left.items()]
+    lines = [f"spent       {', '.join(used)}{'; left: ' + ', '.join(rest) if rest else ''}"]
+    if job.outlook:
+        more = job.outlook[len(job.outlook) // 2]
+        price = f", {money(more.money, more.currency)}" if more.money else ""
+        lines.append(
+            f"more        {more.trials} further trials (about {duration(more.seconds)}{price}) would probably give "
+            f"{milliseconds(more.low_s)} to {milliseconds(more.high_s)} ms"
+        )
+    return lines
+
+
+def energy(joules: float, *, modelled: bool = False) -> str:
+    """Return joules as people write them: `850 J`, `12.3 kJ`; `modelled` marks an estimate."""
+    text = f"{joules:.3g} J" if joules < 1e3 else f"{joules / 1e3:.3g} kJ" if joules < 1e6 else f"{joules / 1e6:.3g} MJ"
+    return text + (" (modelled)" if modelled else "")
+
+
+def money(amount: float, currency: str) -> str:
+    """Return an amount with at least two significant digits: `$0.0052`, `2.50 CHF`."""
+    decimals = 2 if amount >= 1 or amount <= 0 else min(1 - math.floor(math.log10(amount)), 9)
+    symbol = {"USD": "$", "EUR": "€", "GBP": "£"}.get(currency)
+    return f"{symbol}{amount:.{decimals}f}" if symbol else f"{amount:.{decimals}f} {currency}"
 
 
 def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:

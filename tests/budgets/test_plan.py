@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery._errors import BudgetError, UsageError
-from tunery.budgets import Meter, plan
+from tunery.budgets import Meter, Prices, load_prices, plan
 from tunery.budgets.meter import EFFORTS, Plan
 from tunery.domain import Budget
 
@@ -23,10 +25,23 @@ GOOD = {
     "500trials+10min": (600.0, 500),
     "2.0trials": (None, 2),
 }
+SPENT = {
+    "$2": Budget(money=2.0, currency="USD"),
+    "$ 0.05": Budget(money=0.05, currency="USD"),
+    "2USD": Budget(money=2.0, currency="USD"),
+    "1.5 eur": Budget(money=1.5, currency="EUR"),
+    "€3": Budget(money=3.0, currency="EUR"),
+    "50kJ": Budget(joules=5e4),
+    "2.5 Wh": Budget(joules=9e3),
+    "10min,$2,50kJ,500trials": Budget(600.0, 500, 2.0, "USD", 5e4),
+}
 BAD = [
     "", " ", "min", "10", "-5min", "0s", "0.0h", "0trials", "1.5trials", "10min,5s", "5trials+6trials", "10min,",
     ",10min",
-    "10 fortnights", "1e3s", "nan min", "inf h", "10min 5trials", "$2", "50kJ", "ten min", "10mins!", "--", "10ss",
+    "10 fortnights", "1e3s", "nan min", "inf h", "10min 5trials", "ten min", "$", "$0", "$-2", "-$2", "2$", "¤5",
+    "5 zorkmid",
+    "$2,€3", "$2,$3", "0kJ", "50kJ,1Wh",
+    "0.001s", "0.1J", "$0.0000001", "10mins!", "--", "10ss",
     "9" * 400 + "trials", "9" * 400 + "s",
 ]  # fmt: skip
 
@@ -36,26 +51,44 @@ def test_budgets_are_read(text: str, expected: tuple[float | None, int | None]) 
     assert Budget.parse(text) == Budget(*expected)
 
 
+@pytest.mark.parametrize(("text", "expected"), SPENT.items())
+def test_budgets_of_money_and_energy_are_read(text: str, expected: Budget) -> None:
+    assert Budget.parse(text) == expected
+
+
+def test_a_budget_in_several_texts_is_one() -> None:
+    assert Budget.parse(["10min", "$2,500trials"]) == Budget(600.0, 500, 2.0, "USD")
+    with pytest.raises(BudgetError, match="one kind"):
+        Budget.parse(["10min", "5min"])
+
+
 @pytest.mark.parametrize("text", BAD)
 def test_malformed_budgets_are_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(BudgetError) as caught:
         Budget.parse(text)
     assert repr(text) in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "500trials" in str(caught.value), "it shows a right one"
 
 
 budgets = st.builds(
     Budget,
-    st.none() | st.integers(1, 10**7).map(float) | st.floats(1e-3, 1e12),
+    st.none() | st.integers(1, 10**7).map(float) | st.floats(0.1, 1e12),
     st.none() | st.integers(1, 10**12),
-).filter(lambda b: b.seconds is not None or b.trials is not None)
+    st.just(0.25) | st.floats(1e-4, 1e9),
+    st.sampled_from(["USD", "CHF"]),
+    st.none() | st.floats(1.0, 1e15),
+)
 
 
 @given(budgets)
 def test_a_budget_reads_back_what_it_shows(budget: Budget) -> None:
     again = Budget.parse(str(budget))
     assert again.trials == budget.trials
-    assert again.seconds == (None if budget.seconds is None else pytest.approx(budget.seconds, rel=1e-5))
+    assert again.currency == budget.currency
+    for kind in ("seconds", "money", "joules"):
+        amount = getattr(budget, kind)
+        assert getattr(again, kind) == (None if amount is None else pytest.approx(amount, rel=1e-5))
 
 
 @given(st.text(max_size=20))
@@ -66,6 +99,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         return
     assert budget.seconds is None or 0 < budget.seconds < float("inf")
     assert budget.trials is None or budget.trials > 0
+    assert budget.money is None or budget.money > 0
 
 
 def test_effort_decides_where_there_is_no_budget() -> None:
@@ -95,3 +129,74 @@ def test_earlier_runs_count() -> None:
     assert (meter.seconds_left(50.0), meter.total_s(50.0), meter.trials) == (20.0, 80.0, 5)
     assert meter.trials_left(10**9) is None
     assert Meter(Plan(None, 1, 8)).seconds_left(1e9) is None
+
+
+PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date="2025-01-01")
+
+
+def test_money_and_energy_are_limits_too() -> None:
+    # Four cores of a sheet for two: 7.2 an hour, 0.002 a second; 10 W of electricity are 0.000001 a second.
+    meter = Meter(Plan(None, None, 8, money=1.0), prices=PRICES, cores=4)
+    assert meter.money(100.0, 1000.0) == pytest.approx(0.2 + 0.0001)
+    assert meter.seconds_left(100.0, 1000.0) == pytest.approx((1.0 - 0.2001) / 0.002001)
+    energy = Meter(Plan(1e6, None, 8, joules=5000.0), used_s=100.0, used_j=1000.0)
+    assert energy.seconds_left(100.0, 1000.0) == pytest.approx(300.0)
+    assert energy.remaining(100.0, 1000.0) == {"seconds": 1e6 - 200.0, "joules": 3000.0}
+    assert energy.allowance_s() == pytest.approx(500.0)
+
+
+def test_the_shipped_sheet_names_a_machine_a_source_and_a_date() -> None:
+    prices = load_prices()
+    assert prices.machine_hour > 0
+    assert prices.source.startswith("https://")
+    assert prices.date >= "2025"
+    assert "c7a.large" in prices.machine
+    assert prices.of_machine(3600.0 * prices.cores) == pytest.approx(prices.machine_hour)
+
+
+SHEET = """
+machine = "my own"
+currency = "CHF"
+machine_hour = 0
+cores = 8
+kwh = 0.27
+source = "the bill"
+date = 2025-06-30
+"""
+
+
+def test_a_users_sheet_is_read_from_the_option_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(SHEET)
+    assert load_prices(str(path)).of_energy(3.6e6) == pytest.approx(0.27)
+    monkeypatch.setenv("TUNERY_PRICES", str(path))
+    assert load_prices().currency == "CHF"
+    load_prices().check(Budget.parse("2CHF"))
+    with pytest.raises(BudgetError, match="2CHF"):
+        load_prices().check(Budget.parse("$2"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("kwh = 0.27", ""), ("kwh = 0.27", "kwh = -1"), ("kwh = 0.27", "kwh = nan"), ("kwh = 0.27", 'kwh = "0.27"'),
+        ('"CHF"', '"zorkmid"'), ("cores = 8", "cores = 0"), ("date = 2025-06-30", 'date = "June"'),
+        ("cores = 8", "cores = 8\nspeed = 3"), ("machine_hour", "machine hour"), ('"my own"', "7"),
+    ],
+)  # fmt: skip
+def test_a_sheet_that_cannot_be_right_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(SHEET.replace(old, new))
+    with pytest.raises(BudgetError, match="price"):
+        load_prices(str(path))
+
+
+def test_a_sheet_on_which_all_is_free_limits_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "prices.toml"
+    path.write_text(SHEET.replace("0.27", "0"))
+    with pytest.raises(BudgetError, match="free"):
+        load_prices(str(path)).check(Budget.parse("2CHF"))
+    with pytest.raises(BudgetError, match="cannot be read"):
+        load_prices(str(tmp_path / "none.toml"))

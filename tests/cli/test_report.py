@@ -40,7 +40,8 @@ def test_ratios_and_totals_need_both_sides() -> None:
 def test_records_become_plain_data() -> None:
     value = {JobState.DONE: Budget(math.inf, 3), "path": Path("a/b"), "pair": (1, math.nan), "flag": True, "none": None}
     assert plain(value) == {
-        "done": {"seconds": None, "trials": 3}, "path": "a/b", "pair": [1, None], "flag": True, "none": None,
+        "done": {"seconds": None, "trials": 3, "money": None, "currency": "", "joules": None},
+        "path": "a/b", "pair": [1, None], "flag": True, "none": None,
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 import sqlite3
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -22,8 +23,9 @@ def old_store(path: Path, name: str) -> str:
     return str(path)
 
 
-def test_a_version_one_store_keeps_its_rows_and_gains_the_new_tables(tmp_path: Path) -> None:
-    url = old_store(tmp_path / "v1.db", "v1.sql")
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_an_older_store_keeps_its_rows_and_gains_the_new_tables(tmp_path: Path, version: str) -> None:
+    url = old_store(tmp_path / "old.db", f"{version}.sql")
     for _ in range(2):  # migrating, and opening what was migrated
         with open_store(url) as store:
             store.check()
@@ -33,7 +35,7 @@ def test_a_version_one_store_keeps_its_rows_and_gains_the_new_tables(tmp_path: P
             assert store.task(CONV.key) == CONV
             (job,) = store.jobs()
             assert (job.state, job.request["model"]) == (JobState.STOPPED, "resnet18.onnx")
-            assert [charge.core_s for charge in store.ledger(job.job_id)] == [2.5]
+            assert [(c.core_s, c.money, c.currency) for c in store.ledger(job.job_id)] == [(2.5, None, "")]
             assert store.resumable({"model": "resnet18.onnx", "budget": "1h"}) == job
             store.save_tasks(network(), [CONV], target=CONV.target, compiler="fake-1")
 

@@ -1,6 +1,20 @@
-"""What a job may spend, and on which task it should be spent next."""
+"""What a job may spend, what it costs, and on which task it should be spent next.
 
-from tunery.budgets.allocation import Allocator, Standing
+meter       a budget as limits, and what is left of them
+prices      what machine time and energy cost
+power       how much energy work takes
+gain        how much faster a task may still become
+allocation  which task is next
+outlook     what more spending would buy
+"""
+
+from tunery.budgets.allocation import Allocator, Chooser, Cost, RoundRobin, Standing, Unit, unit_of
 from tunery.budgets.meter import Meter, Plan, check_effort, plan
+from tunery.budgets.outlook import outlook
+from tunery.budgets.power import Power
+from tunery.budgets.prices import Prices, load_prices
 
-__all__ = ["Allocator", "Meter", "Plan", "Standing", "check_effort", "plan"]
+__all__ = [
+    "Allocator", "Chooser", "Cost", "Meter", "Plan", "Power", "Prices", "RoundRobin", "Standing", "Unit",
+    "check_effort", "load_prices", "outlook", "plan", "unit_of",
+]  # fmt: skip

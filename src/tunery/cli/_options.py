@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -38,6 +39,11 @@ DialectName = Annotated[str, typer.Option("--dialect", hidden=True, help="The co
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
 Against = Annotated[str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned.")]
+BudgetText = Annotated[
+    list[str] | None,
+    typer.Option("--budget", help="What it may cost: 10min, 500trials, $2, 50kJ; several by commas, or repeated."),
+]
+PriceSheet = Annotated[str, typer.Option("--prices", metavar="FILE", help="What the machine costs: a price sheet.")]
 DIALECT = "metaschedule"
 
 
@@ -49,7 +55,8 @@ def make_request(
     threads: int,
     shapes: Sequence[str] | None,
     dialect: str,
-    budget: str = "",
+    budget: Sequence[str] | None = None,
+    prices: str = "",
     effort: Effort = Effort.STANDARD,
     seed: int = 0,
 ) -> "Request":
@@ -71,6 +78,7 @@ def make_request(
         effort=effort.value,
         store=store,
         seed=seed,
+        prices=str(Path(prices).resolve()) if prices else "",
     )
 
 

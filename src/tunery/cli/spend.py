@@ -1,75 +1,104 @@
 """`tunery spend`: what jobs have cost, by stage, by task and by outcome."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery.cli import _options as options
-from tunery.cli._output import emit, say, width
+from tunery.cli._output import check_output, emit, say, width
 
 if TYPE_CHECKING:
+    from tunery.cli._spending import Row
     from tunery.store import Charge, Store
+
+Chart = Annotated[str, typer.Option("--chart", metavar="FILE", help="Also draw it to this PNG, SVG or PDF file.")]
+_VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome"}
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("spend", epilog="Example: tunery spend 3f2a9c01b7de")(spend)
+    app.command("spend", epilog="Example: tunery spend 3f2a9c01b7de --chart spend.png")(spend)
 
 
-def spend(
+def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     job: Annotated[str, typer.Argument(metavar="[JOB]", help="A job's id; without one, all jobs together.")] = "",
+    prices: options.PriceSheet = "",
+    chart: Chart = "",
     store: options.StoreUrl = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Show what a job, or all of them, has used: worker seconds, core seconds and device seconds."""
-    from tunery._report import as_text, duration, new_table
+    """Show where a job's time, energy and money went, or all jobs', and what went into candidates that did not help.
+
+    Money is what was charged then; with --prices, what it would cost by that sheet.
+    """
+    from tunery.cli._spending import draw, helpless, sums
     from tunery.store import open_store
 
+    file = check_output(chart, "spend.png") if chart else ""
     with open_store(store) as opened:
         if job:
             opened.job(job)
         charges = opened.ledger(job or None)
         names = _names(opened, charges)
+    charges = _repriced(charges, prices) if prices else charges
     views = {
-        "stages": _sums(charges, lambda charge: charge.stage),
-        "tasks": _sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
-        "outcomes": _sums(charges, lambda charge: charge.outcome or "all"),
+        "stages": sums(charges, lambda charge: charge.stage),
+        "tasks": sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
+        "outcomes": sums(charges, lambda charge: charge.outcome or "all"),
     }
-    total = _sums(charges, lambda _: "all")
+    total, wasted = sums(charges, lambda _: "all"), helpless(charges)
+    if file:
+        draw({_VIEWS[title]: rows for title, rows in views.items()}, wasted, file)
     if json:
-        emit({"job": job or None, "total": total[0] if total else None, **views})
-        return
-    if not charges:
+        emit({"job": job or None, "total": total[0] if total else None, **views, "did_not_help": wasted})
+    elif charges:
+        _print(views, total, wasted)
+    else:
         say("nothing was spent yet")
-        return
+
+
+def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[str, Any]]) -> None:
+    from tunery._report import as_text, duration, energy, money, new_table
+    from tunery.cli._spending import bar
+
     for title, rows in {**views, "in all": total}.items():
         if len(rows) < 2 and title in views:
             continue  # it would say what the total says
-        table = new_table(f"by {title[:-1]}" if title in views else title, "#runs", "#worker time", "#core time",
-                          "#device time")  # fmt: skip
+        heading = f"by {_VIEWS[title]}" if title in views else title
+        table = new_table(heading, "#runs", "#worker time", "#core time", "#device time", "#energy", "#money", "")
+        most = max(row["core_s"] for row in rows) or 1.0
         for row in rows:
             times = (duration(row[name]) for name in ("wall_s", "core_s", "device_s"))
-            table.add_row(row["name"], str(row["count"]), *times)
+            joules = "-" if row["joules"] is None else energy(row["joules"])
+            paid = " + ".join(money(amount, currency) for currency, amount in row["money"].items()) or "-"
+            table.add_row(row["name"], str(row["count"]), *times, joules, paid, bar(row["core_s"] / most))
         say(as_text(table, width()) + "\n")
+    if total[0]["modelled"]:
+        say("energy is modelled from core time: this machine has no counter that tunery may read\n")
+    if wasted:
+        table = new_table("on candidates that did not help", "#runs", "#worker time", "#core time", "#energy", "")
+        for row in wasted:
+            shares = (f"{row[name]:.0%}" for name in ("count_share", "wall_share", "core_share", "energy_share"))
+            table.add_row(row["stage"], *shares, bar(row["core_share"]))
+        say(as_text(table, width()))
+
+
+def _repriced(charges: "Sequence[Charge]", sheet: str) -> "list[Charge]":
+    """Return charges by another price sheet: of held time where it is known, else of core time."""
+    from dataclasses import replace
+
+    from tunery.budgets import load_prices
+
+    prices = load_prices(sheet)
+
+    def price(charge: "Charge") -> float:
+        return prices.of_machine(max(charge.core_s, charge.wall_s)) + prices.of_energy(charge.joules)
+
+    return [replace(charge, money=price(charge), currency=prices.currency) for charge in charges]
 
 
 def _names(store: "Store", charges: "Sequence[Charge]") -> dict[str, str]:
     wanted = {charge.task_key for charge in charges}
     return {task.key: f"{task.workload.name} {task.key[:6]}" for task in store.tasks() if task.key in wanted}
-
-
-def _sums(charges: "Sequence[Charge]", name: "Callable[[Charge], str]") -> list[dict[str, Any]]:
-    """Add up charges of the same name, largest first; joules are None where none were recorded."""
-    sums: dict[str, dict[str, Any]] = {}
-    for charge in charges:
-        row = sums.setdefault(
-            name(charge),
-            {"name": name(charge), "count": 0, "wall_s": 0.0, "core_s": 0.0, "device_s": 0.0, "joules": None},
-        )
-        for field in ("count", "wall_s", "core_s", "device_s"):
-            row[field] += getattr(charge, field)
-        if charge.joules is not None:
-            row["joules"] = (row["joules"] or 0.0) + charge.joules
-    return sorted(sums.values(), key=lambda row: -row["wall_s"])

@@ -26,7 +26,8 @@ def tune(
     model: options.ModelName,
     *,
     target: options.TargetName = "native",
-    budget: Annotated[str, typer.Option("--budget", help="What it may cost: 10min, 500trials, or 1h,500trials.")] = "",
+    budget: options.BudgetText = None,
+    prices: options.PriceSheet = "",
     effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
         options.Effort.STANDARD
     ),
@@ -43,7 +44,7 @@ def tune(
     """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store=store, threads=threads, shapes=shape, seed=seed,
-        dialect=dialect,
+        dialect=dialect, prices=prices,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
     file = Path(check_output(output, default_name(model))) if output else None

@@ -1,9 +1,10 @@
 """The nouns of the project as frozen dataclasses: no I/O, and no import from any other room."""
 
+from tunery.domain.budget import CURRENCIES, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import Device
-from tunery.domain.job import Budget, JobState, JobStatus, Spend, TaskState
+from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification
 from tunery.domain.network import Network
@@ -12,6 +13,7 @@ from tunery.domain.tensor import TensorSpec
 from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [
+    "CURRENCIES",
     "Artifact",
     "Budget",
     "Candidate",
@@ -25,6 +27,7 @@ __all__ = [
     "Network",
     "Origin",
     "Outcome",
+    "Prospect",
     "Provenance",
     "Record",
     "Rung",
@@ -40,4 +43,5 @@ __all__ = [
     "digest",
     "interval",
     "median_interval",
+    "parse_latency",
 ]

@@ -97,6 +97,10 @@ class Engine(ABC):
     def cpu_s(self, worker: str) -> float:
         """Return the CPU seconds used by all processes this worker has had."""
 
+    def own_cpu_s(self) -> float:
+        """Return the CPU seconds that the engine has used in processes that are no worker's."""
+        return 0.0
+
     @abstractmethod
     def close(self) -> None:
         """End all workers; calls in flight fail with CrashError. No process is left behind."""

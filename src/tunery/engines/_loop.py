@@ -20,7 +20,7 @@ from tunery.engines import _frames
 from tunery.engines._base import OnUsage
 from tunery.engines._nursery import Nursery
 from tunery.engines._payload import error_from_data
-from tunery.engines._process import cpu_s, kill_group
+from tunery.engines._process import bare_cpu_s, cpu_s, kill_group
 from tunery.engines._record import Call, Process, State, Worker, describe_exit, quote_log
 
 REAP_S = 10.0
@@ -101,6 +101,10 @@ class Loop:
         with self._lock:
             ended_s, process = worker.ended_cpu_s, worker.process
         return ended_s + (_seen_cpu_s(process) if process is not None else 0.0)
+
+    def nursery_cpu_s(self) -> float:
+        """Return the CPU seconds of the zygotes that live, without their children's."""
+        return sum(bare_cpu_s(nursery.pid) for nursery in list(self._nurseries.values()))
 
     def close(self) -> None:
         """End everything and wait for it; again, in a forked child, and on the loop's own thread: no wait."""

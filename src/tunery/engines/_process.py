@@ -53,6 +53,15 @@ def move(pid: int, cores: Iterable[int]) -> None:
                 os.sched_setaffinity(int(thread.name), wanted)
 
 
+def bare_cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process alone; 0 where it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
 def kill_group(pid: int) -> None:
     """End all processes of the group that `pid` leads."""
     try:

@@ -97,6 +97,10 @@ class LocalEngine(Engine):
         return self._loop.used_cpu_s(self._record(worker))
 
     @override
+    def own_cpu_s(self) -> float:
+        return self._loop.nursery_cpu_s()
+
+    @override
     def close(self) -> None:
         self._end()
         self._loop.close()  # where another thread, or a callback, has begun it: wait for the end

@@ -13,6 +13,7 @@ class Request:
     `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
     a target name or a JSON object; `threads` is the kernels' thread count (0: all cores of this process);
     `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
+    `prices` is the file of a price sheet ("": the user's own, or the one that ships with tunery);
     `pretrained` says whether the search starts from the cost model that ships with tunery.
     """
 
@@ -26,6 +27,7 @@ class Request:
     store: str = ""
     seed: int = 0
     pretrained: bool = True
+    prices: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunery.domain import Outcome
+from tunery.jobs.account import Bill
 from tunery.jobs.context import Context
 from tunery.jobs.runtime import Grant
 from tunery.store import Charge
@@ -11,11 +12,12 @@ from tunery.store import Charge
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """One candidate's share of a stage."""
+    """One candidate's share of a stage; `helped` says that it was its task's best when it was measured."""
 
     outcome: Outcome
     wall_s: float
     core_s: float = 0.0
+    helped: bool = False
 
 
 def charge(  # noqa: PLR0917 - the fields of a charge
@@ -23,9 +25,10 @@ def charge(  # noqa: PLR0917 - the fields of a charge
 ) -> None:
     """Charge all that a grant used; `device` says whether the device was held meanwhile."""
     device_s = grant.wall_s if device else 0.0
-    context.store.charge(
+    one = Charge(
         context.job_id, task_key, stage, outcome, grant.wall_s, grant.core_s, device_s, count=max(count, 1)
-    )
+    )  # fmt: skip
+    context.account.post([Bill(one, grant.wall_s * grant.cores)])
 
 
 def charge_by_outcome(
@@ -33,20 +36,25 @@ def charge_by_outcome(
     task_key: str,
     stage: str,
     spent: Sequence[Charged],
-    rate: float | None = None,
+    grant: Grant | None = None,
     *,
     device: bool = False,
 ) -> None:
-    """Charge candidates' shares of a stage by their outcome; `rate` turns wall seconds into core-seconds."""
-    by_outcome: dict[Outcome, list[Charged]] = {}
+    """Charge candidates' shares of a stage by their outcome.
+
+    The core-seconds of `grant`, where one is given, are shared out by wall time, whatever the candidates say.
+    """
+    groups: dict[tuple[Outcome, bool], list[Charged]] = {}
     for one in spent:
-        by_outcome.setdefault(one.outcome, []).append(one)
-    charges = []
-    for outcome, ones in by_outcome.items():
+        groups.setdefault((one.outcome, one.helped), []).append(one)
+    rate = grant.core_s / max(sum(one.wall_s for one in spent), 1e-9) if grant else None
+    bills = []
+    for (outcome, helped), ones in groups.items():
         wall_s = sum(one.wall_s for one in ones)
         core_s = wall_s * rate if rate is not None else sum(one.core_s for one in ones)
         device_s = wall_s if device else 0.0
-        charges.append(
-            Charge(context.job_id, task_key, stage, outcome.value, wall_s, core_s, device_s, count=len(ones))
+        made = Charge(
+            context.job_id, task_key, stage, outcome.value, wall_s, core_s, device_s, count=len(ones), helped=helped
         )
-    context.store.charge_all(charges)
+        bills.append(Bill(made, wall_s * (grant.cores if grant else 1)))
+    context.account.post(bills)

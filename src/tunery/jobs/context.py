@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from tunery.domain import Provenance
+from tunery.jobs.account import Account
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.services import FeatureRow
 from tunery.store import Store
@@ -17,6 +18,7 @@ class Context:
     store: Store
     provenance: Provenance
     seed: int
+    account: Account
     rows: list[FeatureRow] = field(default_factory=list)
     cost_model: str | None = None
     model_version: int = 0

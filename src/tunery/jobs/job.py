@@ -9,17 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, ModelError, StoreError, UsageError, WorkError
-from tunery.budgets import Allocator, Meter, plan
+from tunery.budgets import Allocator, Meter, Power, load_prices, outlook, plan, unit_of
 from tunery.costmodels import pretrained
-from tunery.domain import JobState, JobStatus, Network, Provenance, Spend, Target, Task
+from tunery.domain import JobState, JobStatus, Network, Prospect, Provenance, Spend, Target, Task
 from tunery.engines import Role
 from tunery.jobs._request import Progress, Request
+from tunery.jobs.account import Account, Bill
+from tunery.jobs.charging import charge
 from tunery.jobs.context import Context
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import TaskSearch
 from tunery.jobs.services import FeatureRow
 from tunery.measure import Settings, this_device
-from tunery.store import Store
+from tunery.store import Charge, Store
 
 IMPORT_DEADLINE_S = 1800.0
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
@@ -29,12 +31,14 @@ _HEARTBEAT_S = 10.0
 
 @dataclass(frozen=True)
 class Imported:
-    """A model made ready for a target."""
+    """A model made ready for a target, and what that took."""
 
     network: Network
     target: Target
     compiler: str
     tasks: tuple[Task, ...]
+    wall_s: float = 0.0
+    core_s: float = 0.0
 
 
 async def import_model(runtime: Runtime, store: Store, request: Request, cache: Path, job_id: str) -> Imported:
@@ -74,7 +78,7 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
             raise WorkError(f"importing {request.model} failed: {error}") from error
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
-    return Imported(network, target, compiler, tuple(tasks))
+    return Imported(network, target, compiler, tuple(tasks), grant.wall_s, grant.core_s)
 
 
 class Job:
@@ -96,7 +100,9 @@ class Job:
         self._notify, self._stop = on_progress, stop
         device = this_device(runtime.cores)
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, Settings().key)
-        self._context = Context(status.job_id, runtime, store, provenance, request.seed)
+        self._prices = load_prices(request.prices)
+        self._account = Account(store, status.job_id, runtime, self._prices, Power())
+        self._context = Context(status.job_id, runtime, store, provenance, request.seed, self._account)
         if request.pretrained:
             self._context.cost_model = pretrained(request.dialect, imported.target.config)
         self._base = self._context.cost_model
@@ -114,12 +120,18 @@ class Job:
 
     async def run(self) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
+        self._charge_import()
         for search in self.searches:
             search.restore()
-        self._meter = Meter(self._limits, self.status.spend.wall_s, self._context.trials)
+        before = self.status.spend
+        self._meter = Meter(
+            self._limits, before.wall_s, self._context.trials, before.joules or 0.0, self._prices,
+            len(self._runtime.cores),
+        )  # fmt: skip
         beat = asyncio.create_task(self._heartbeats())
         try:
             await self._run_phases()
+            self._account.close(self._elapsed())
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
             message = "stopped; the same command goes on where it stopped" if self._stop.is_set() else ""
             self.status = self._snapshot(state, message)
@@ -135,6 +147,12 @@ class Job:
             self._store.save_job(self.status)
             self._store.release_job(self.status.job_id, self.status.state)
         return self.status
+
+    def _charge_import(self) -> None:
+        imported = self._imported
+        spent = Charge(self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0)
+        if imported.wall_s:
+            self._account.post([Bill(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
         self._enter("baseline")
@@ -163,14 +181,14 @@ class Job:
     # -- search ---------------------------------------------------------------------------------------------------
 
     async def _search(self) -> None:
-        allocator = Allocator([s.standing for s in self.searches])
+        allocator = Allocator([s.standing for s in self.searches], unit_of(self._request.budget), self._prices)
         by_key = {s.task.key: s for s in self.searches}
         running: set[asyncio.Task[int]] = set()
         try:
             while True:
                 while len(running) < _DEPTH and not self._over():
                     size = self._batch_size()
-                    standing = allocator.next() if size else None
+                    standing = allocator.next(size) if size else None
                     if standing is None:
                         break
                     search = by_key[standing.task_key]
@@ -178,6 +196,7 @@ class Job:
                     size = min(size, self._limits.batch if standing.batches else max(self._limits.batch // 2, 1))
                     size = size if search.task.tunable else 1
                     standing.in_flight += 1
+                    standing.trials_in_flight += size
                     self._meter_in_flight(size)
                     running.add(asyncio.create_task(self._one_batch(search, size)))
                 if not running:
@@ -200,6 +219,7 @@ class Job:
             return await search.batch(size)
         finally:
             search.standing.in_flight -= 1
+            search.standing.trials_in_flight -= size
             self._meter_in_flight(-size)
 
     def _meter_in_flight(self, change: int) -> None:
@@ -223,7 +243,7 @@ class Job:
         with suppress(EngineError):
             async with self._runtime.stage(context.job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
                 model = await self._runtime.call(grant.worker, "learn", rows, self._base, deadline_s=120.0)
-            self._store.charge(context.job_id, "", "learn", "", grant.wall_s, grant.core_s, 0.0)
+            charge(context, "", "learn", "", grant, 1)
             if model:
                 context.cost_model, context.model_version = model, context.model_version + 1
 
@@ -236,11 +256,11 @@ class Job:
         return self._stop.is_set() or self._out_of_time()
 
     def _out_of_time(self) -> bool:
-        left = self._meter.seconds_left(self._elapsed())
-        if left is None:
+        left_s = self._meter.seconds_left(self._elapsed(), self._account.joules())
+        if left_s is None:
             return False
-        reserve = 0.0 if self._phase == "finals" else sum(s.finals_cost_s() for s in self.searches)
-        return left <= min(reserve, 0.5 * (self._limits.seconds or 0.0))
+        reserve_s = 0.0 if self._phase == "finals" else sum(s.finals_cost_s() for s in self.searches)
+        return left_s <= min(reserve_s, 0.5 * self._meter.allowance_s())
 
     # -- reporting ------------------------------------------------------------------------------------------------
 
@@ -251,6 +271,7 @@ class Job:
                 if not self._store.heartbeat(self.status.job_id):
                     self._stop.set()  # another process owns the job now
                     return
+                self._account.settle()
                 self.status = self._snapshot(JobState.RUNNING, self._phase)
                 self._store.save_job(self.status)
 
@@ -260,7 +281,7 @@ class Job:
 
     def _progress(self) -> None:
         elapsed = self._elapsed()
-        left = self._meter.seconds_left(elapsed)
+        left = self._meter.seconds_left(elapsed, self._account.joules())
         trials = self._context.trials
         if left is None and self._limits.trials and trials:
             rate = elapsed / max(trials, 1)
@@ -281,18 +302,33 @@ class Job:
     def _snapshot(self, state: JobState, message: str) -> JobStatus:
         rows = self._store.ledger(self.status.job_id)
         stage_s: dict[str, float] = {}
-        for row in rows:
+        for row in (row for row in rows if row.wall_s):
             stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s
+        elapsed_s, joules = self._elapsed(), self._account.joules()
         spend = Spend(
-            wall_s=self._meter.total_s(self._elapsed()),
+            wall_s=self._meter.total_s(elapsed_s),
             core_s=sum(row.core_s for row in rows),
             device_s=sum(row.device_s for row in rows),
             trials=self._context.trials,
             stage_s=stage_s,
+            joules=self._meter.total_j(joules),
+            modelled=any(row.modelled for row in rows),
+            money=self._meter.money(elapsed_s, joules),
+            currency=self._prices.currency,
         )
+        self._meter.trials = self._context.trials
         return replace(
-            self.status, state=state, spend=spend, message=message, tasks=tuple(s.state() for s in self.searches)
-        )
+            self.status, state=state, spend=spend, message=message, tasks=tuple(s.state() for s in self.searches),
+            remaining=self._meter.remaining(elapsed_s, joules), outlook=self._outlook(),
+        )  # fmt: skip
+
+    def _outlook(self) -> tuple[Prospect, ...]:
+        fixed = [s for s in self.searches if not s.task.tunable]
+        if any(s.best_s is None for s in fixed):
+            return ()
+        fixed_s = sum(s.task.weight * (s.best_s or 0.0) for s in fixed)
+        standings = [s.standing for s in self.searches if s.task.tunable]
+        return outlook(standings, fixed_s, len(self._runtime.cores), self._prices, self._request.seed)
 
 
 def weighted(searches: list[TaskSearch], what: str) -> float | None:

@@ -39,6 +39,7 @@ class Grant:
     worker: str
     core_s: float = 0.0
     wall_s: float = 0.0
+    cores: int = 1
 
 
 @dataclass
@@ -82,6 +83,8 @@ class Runtime:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._pinned: dict[str, tuple[int, ...]] = {}
         self._origin = time.monotonic()
+        self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
+        self._claimed_core_s = 0.0
         self.stage_log: list[tuple[str, str, float, float]] = []
 
     @property
@@ -179,18 +182,38 @@ class Runtime:
             pool.idle.remove(chosen)
         self._place(chosen, role)
         start, before = self._now(), self.engine.cpu_s(chosen)
-        grant, ok = Grant(chosen), False
+        grant, ok = Grant(chosen, cores=cores), False
+        self._held[stage_id] = (job_id, chosen, before)
         try:
             yield grant
             ok = True
         finally:
             grant.wall_s, grant.core_s = self._now() - start, max(self.engine.cpu_s(chosen) - before, 0.0)
             self._pinned.pop(chosen, None)
+            del self._held[stage_id]
             pool.idle.append(chosen)
             if lock is not None:
                 os.close(lock)
             self.stage_log.append((kind, chosen, start, self._now()))
             self._decide(StageFinished(self._now(), stage_id, ok=ok))
+
+    def in_use(self, job_id: str | None = None) -> float:
+        """Return the core-seconds that stages have used which have not ended, of one job or of all."""
+        held = [(worker, before) for job, worker, before in self._held.values() if job_id in (None, job)]
+        return sum(max(self.engine.cpu_s(worker) - before, 0.0) for worker, before in held)
+
+    def claim(self, core_s: float) -> None:
+        """Say that so many core-seconds have found somebody who pays for them."""
+        self._claimed_core_s += core_s
+
+    def unclaimed_core_s(self) -> float:
+        """Return the core-seconds of the engine that nobody pays for yet: workers' starts, and work that was cut short.
+
+        Stages that have not ended are left out.
+        """
+        workers = [worker for pool in self._pools.values() for worker in pool.workers]
+        used_s = self.engine.own_cpu_s() + sum(self.engine.cpu_s(worker) for worker in workers)
+        return max(used_s - self._claimed_core_s - self.in_use(), 0.0)
 
     async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tunery._errors import DialectError, EngineError, WorkError
-from tunery.budgets import Standing
+from tunery.budgets import Cost, Standing
 from tunery.dialects import Told
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
 from tunery.engines import Role
@@ -50,11 +50,13 @@ class TaskSearch:
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
+        self._paid = Cost(0.0)
 
     def restore(self) -> None:
         """Take in what the store knows of this task under the same conditions."""
         context = self.context
         held: dict[str, Record] = {}
+        held_s = 0.0
         for record in context.store.records(self.task.key, provenance=context.provenance):
             measurement, candidate = record.measurement, record.candidate
             if candidate.origin is Origin.BASELINE:
@@ -63,13 +65,13 @@ class TaskSearch:
                 held[candidate.key] = record
                 continue
             self._history[candidate.key] = Told(candidate, measurement.outcome, measurement.latency_s)
+            held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
             if record.job_id == context.job_id and candidate.origin is not Origin.BASELINE:
                 self.outcomes[measurement.outcome.value] += 1
                 context.trials += 1
         best = self._fastest_s()
         if self._history and best is not None:
-            self.standing.best_s.append(best)
-            self.standing.batch_s.append(1.0)
+            self.standing.ended(best, len(self._history), Cost(held_s, context.account.power.joules(held_s)))
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
         self._finals_stale = self.final is None or any(c.key not in held for c in finals.select(context, self.task))
@@ -100,7 +102,7 @@ class TaskSearch:
                 if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
                     measurement = await self._race(grant.worker, yardsticks, yardsticks.baseline, None)
                 self._record(yardsticks.baseline[0], measurement)
-            charge(self.context, self.task.key, "measure", measurement.outcome.value, grant, 1, device=True)
+            charge(self.context, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
             self.baseline_s = measurement.latency_s
 
     async def _built_yardsticks(self) -> Yardsticks:
@@ -128,8 +130,6 @@ class TaskSearch:
 
     async def batch(self, size: int) -> int:
         """Propose, build and measure up to `size` candidates; return how many were tried."""
-        loop = asyncio.get_running_loop()
-        start = loop.time()
         tried = 0
         try:
             candidates = await self._propose(size)
@@ -138,9 +138,13 @@ class TaskSearch:
             if built:
                 await self._measure(built)
         finally:
-            self.standing.best_s.append(self._fastest_s())
-            self.standing.batch_s.append(max(loop.time() - start, 1e-3))
+            self.standing.ended(self._fastest_s(), tried, self._cost_since())
         return tried
+
+    def _cost_since(self) -> Cost:
+        """Return what the task has taken since the last time."""
+        before, self._paid = self._paid, self.context.account.of_task(self.task.key)
+        return Cost(self._paid.held_core_s - before.held_core_s, self._paid.joules - before.joules)
 
     async def _propose(self, size: int) -> list[Candidate]:
         context = self.context
@@ -210,9 +214,10 @@ class TaskSearch:
                         failed.append(Charged(result.outcome, seconds))
                     else:
                         mine.append(_Built(candidate, result, seconds))
-            rate = grant.core_s / max(grant.wall_s, 1e-9)
+            rate = grant.core_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
             built.extend(replace(one, core_s=one.wall_s * rate) for one in mine)
-            charge_by_outcome(self.context, self.task.key, "build", failed, rate)
+            lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
+            charge_by_outcome(self.context, self.task.key, "build", lost)
 
         await asyncio.gather(*(one(chunk) for chunk in chunks))
         return built
@@ -225,16 +230,17 @@ class TaskSearch:
         async with stage(self.context, self.task, "measure", Role.MEASURER, len(built)) as grant:
             for one in built:
                 started = loop.time()
-                entrant = (one.candidate, one.artifact)
-                measurement = await self._race(grant.worker, yardsticks, entrant, self._fastest_s())
+                entrant, incumbent_s = (one.candidate, one.artifact), self._fastest_s()
+                measurement = await self._race(grant.worker, yardsticks, entrant, incumbent_s)
                 self._record(one.candidate, replace(measurement, build_s=one.wall_s))
-                builds.append(Charged(measurement.outcome, one.wall_s, one.core_s))
-                races.append(Charged(measurement.outcome, loop.time() - started))
+                latency_s = measurement.latency_s if measurement.outcome is Outcome.OK else None
+                helped = latency_s is not None and latency_s < (incumbent_s or math.inf)
+                builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
+                races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
                 if measurement.outcome is not Outcome.OK:
                     discard(one.artifact)
-        rate = grant.core_s / max(grant.wall_s, 1e-9)
         charge_by_outcome(self.context, self.task.key, "build", builds)
-        charge_by_outcome(self.context, self.task.key, "measure", races, rate, device=True)
+        charge_by_outcome(self.context, self.task.key, "measure", races, grant, device=True)
 
     # -- finals ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, UsageError, WorkError
-from tunery.budgets import check_effort
+from tunery.budgets import check_effort, load_prices
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
@@ -75,6 +75,7 @@ def tune(
         NothingFoundError: there is no job `job_id`.
     """
     check_effort(request.effort)
+    load_prices(request.prices).check(request.budget)
     with open_store(request.store) as store, _runtime(request) as runtime:
         return _run(_tune(runtime, store, request, on_progress, stop or threading.Event(), job_id))
 
@@ -172,6 +173,10 @@ def request_data(request: Request, imported: Imported) -> dict[str, str | int | 
         "effort": request.effort,
         "budget_s": request.budget.seconds,
         "budget_trials": request.budget.trials,
+        "budget_money": request.budget.money,
+        "budget_currency": request.budget.currency,
+        "budget_joules": request.budget.joules,
+        "budget_prices": request.prices,
         "seed": request.seed,
         "pretrained": request.pretrained,
     }
@@ -186,7 +191,14 @@ def request_of(status: JobStatus, store: str) -> Request:
         target=data["target"],
         dialect=data["dialect"],
         threads=data["threads"],
-        budget=Budget(data["budget_s"], data["budget_trials"]),
+        budget=Budget(
+            data["budget_s"],
+            data["budget_trials"],
+            data.get("budget_money"),
+            data.get("budget_currency", ""),
+            data.get("budget_joules"),
+        ),
+        prices=data.get("budget_prices", ""),
         effort=data["effort"],
         store=store,
         seed=data["seed"],

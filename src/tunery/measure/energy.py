@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 _POWERCAP = Path("/sys/class/powercap")
-_MODELLED_W_PER_CORE = 8.0
+MODELLED_W_PER_CORE = 8.0
 """A server core under vector load: package power over cores of current x86 servers lies between 3 and 12 W."""
 
 
@@ -59,7 +59,7 @@ class ModelledMeter(Meter):
     modelled = True
     name = "modelled"
 
-    def __init__(self, watts_per_core: float = _MODELLED_W_PER_CORE) -> None:
+    def __init__(self, watts_per_core: float = MODELLED_W_PER_CORE) -> None:
         self._watts = watts_per_core
 
     def read_j(self) -> float:

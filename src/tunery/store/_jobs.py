@@ -135,6 +135,7 @@ def _live_owner(row: RowMapping) -> Owner | None:
 
 def _progress(status: JobStatus, now: float) -> dict[str, Any]:
     shown = {"spend": status.spend, "tasks": status.tasks, "message": status.message}
+    shown |= {"remaining": status.remaining, "outlook": status.outlook}
     return {"state": status.state.value, "document": encode(shown), "updated_at": now}
 
 

@@ -9,12 +9,16 @@ from sqlalchemy.engine import Connection
 from tunery.store import _schema
 from tunery.store._database import Database
 
+_SUMMED = ("wall_s", "core_s", "device_s", "joules", "money")
+
 
 @dataclass(frozen=True, slots=True)
 class Charge:
     """What `count` runs of a stage have cost; `joules` is None where unknown, `modelled` where they were not measured.
 
-    `task_key` is "" for work that belongs to the whole network, `outcome` is one of Outcome's words or "".
+    `money` (None where unknown) is an amount of `currency` at the prices of then. `helped` says that it went into
+    candidates that were the best of their task when they were measured. `task_key` is "" for work that belongs to the
+    whole network, `outcome` is one of Outcome's words or "".
     """
 
     job_id: str
@@ -27,6 +31,9 @@ class Charge:
     joules: float | None = None
     modelled: bool = False
     count: int = 1
+    money: float | None = None
+    currency: str = ""
+    helped: bool = False
 
 
 class Ledger(Database):
@@ -56,12 +63,12 @@ class Ledger(Database):
             insert_charges(connection, charges)
 
     def ledger(self, job_id: str | None = None) -> list[Charge]:
-        """Return the sums by (job, task, stage, outcome), of one job or of all, in that order."""
+        """Return the sums by (job, task, stage, outcome, currency, helped), of one job or of all, in that order."""
         table = _schema.ledger
-        group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome)
+        group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
         query = sa.select(
             *group,
-            *(sa.func.sum(table.c[name]).label(name) for name in ("wall_s", "core_s", "device_s", "joules")),
+            *(sa.func.sum(table.c[name]).label(name) for name in _SUMMED),
             sa.func.max(sa.cast(table.c.modelled, sa.Integer)).label("modelled"),
             sa.func.sum(table.c.count).label("count"),
         )
@@ -69,7 +76,8 @@ class Ledger(Database):
             query = query.where(table.c.job_id == job_id)
         with self._read() as connection:
             rows = connection.execute(query.group_by(*group).order_by(*group)).mappings().all()
-        return [Charge(**{**row, "modelled": bool(row["modelled"]), "count": int(row["count"])}) for row in rows]
+        kinds = {"modelled": bool, "helped": bool, "count": int}
+        return [Charge(**{**row, **{name: kind(row[name]) for name, kind in kinds.items()}}) for row in rows]
 
 
 def insert_charges(connection: Connection, charges: Iterable[Charge]) -> None:

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0002"
+HEAD = "0003"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -91,6 +91,9 @@ ledger = sa.Table(
     sa.Column("joules", sa.Double, nullable=True),
     sa.Column("modelled", sa.Boolean, nullable=False),
     sa.Column("count", sa.Integer, nullable=False),
+    sa.Column("money", sa.Double, nullable=True),
+    sa.Column("currency", sa.String, nullable=False, server_default=""),
+    sa.Column("helped", sa.Boolean, nullable=False, server_default=sa.false()),
 )  # fmt: skip
 
 networks = sa.Table(

@@ -1,4 +1,4 @@
-"""Wrote `v1.sql`, a store as the first schema kept it; to be kept, not to be run again once the tables have changed."""
+"""Wrote `v1.sql` and `v2.sql`, stores as earlier schemas kept them; to be kept, not run again once tables changed."""
 
 import sqlite3
 import sys
@@ -15,7 +15,7 @@ from tunery.store import open_store
 from tunery.store._migrate import alembic_config
 
 
-def main() -> None:
+def main(version: str) -> None:
     path = Path(tempfile.mkdtemp()) / "store.db"
     with open_store(str(path)) as store:
         conv = task()
@@ -28,11 +28,13 @@ def main() -> None:
         store.release_job(job.job_id, JobState.STOPPED)
         assert store.best(conv.key, HERE)
         with store._write() as connection:
-            command.downgrade(alembic_config(connection), "0001")
+            command.downgrade(alembic_config(connection), f"000{version}")
     with sqlite3.connect(path) as connection:
-        (Path(__file__).parent / "v1.sql").write_text("\n".join(connection.iterdump()) + "\n", encoding="utf-8")
+        (Path(__file__).parent / f"v{version}.sql").write_text(
+            "\n".join(connection.iterdump()) + "\n", encoding="utf-8"
+        )
     connection.close()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -1,0 +1,80 @@
+"""What more spending would probably buy: a predicted gain curve with its uncertainty."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tunery.budgets.allocation import Allocator, Standing
+from tunery.budgets.gain import Gain
+from tunery.budgets.prices import Prices
+from tunery.domain import Prospect
+
+MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
+_DRAWS = 400
+_STEPS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """One task's place in the prediction: `more` trials at `trial_s` held core-seconds and `trial_j` joules each."""
+
+    gain: Gain
+    weight: int
+    trial_s: float
+    trial_j: float
+    more: float = 0.0
+
+    def advanced(self, trials: float) -> "_Course":
+        return replace(self, more=self.more + trials)
+
+    def next_gain_s(self, trials: float) -> float:
+        """Return the weighted seconds that the next trials are expected to win, after those that are planned."""
+        return self.weight * (self.gain.expected_s(self.more + trials) - self.gain.expected_s(self.more))
+
+
+def outlook(
+    standings: Sequence[Standing], fixed_s: float, cores: int, prices: Prices, seed: int = 0
+) -> tuple[Prospect, ...]:
+    """Return the predicted latency of the network after more spending, for shares of the trials spent so far.
+
+    `fixed_s` is the latency of what cannot be tuned. Trials go where the expected gain per core-second is the largest.
+    The time is what these trials take where all cores are kept busy. Empty while a task has nothing valid.
+    """
+    allocator = Allocator(list(standings))
+    rate = allocator.peak_rate()
+    courses = []
+    for standing in standings:
+        gain = allocator.belief(standing, rate)
+        if gain is None:
+            return ()
+        if standing.exhausted or not sum(standing.trials):
+            fixed_s += standing.weight * gain.best_s
+            continue
+        trials = max(sum(standing.trials), 1)
+        held_s = sum(cost.held_core_s for cost in standing.costs) / trials
+        joules = sum(cost.joules for cost in standing.costs) / trials
+        courses.append(_Course(gain, standing.weight, max(held_s, 1e-6), joules))
+    spent = sum(course.gain.trials for course in courses)
+    if not spent:
+        return ()
+    step = max(1.0, spent * MULTIPLES[-1] / _STEPS)
+    prospects, given = [], 0.0
+    for multiple in MULTIPLES:
+        while given < multiple * spent:
+            best = max(range(len(courses)), key=lambda i: courses[i].next_gain_s(step) / courses[i].trial_s)
+            courses[best] = courses[best].advanced(step)
+            given += step
+        prospects.append(_prospect(courses, fixed_s, cores, prices, seed))
+    return tuple(prospects)
+
+
+def _prospect(courses: Sequence[_Course], fixed_s: float, cores: int, prices: Prices, seed: int) -> Prospect:
+    random = np.random.default_rng(seed)
+    total = fixed_s + sum(course.weight * course.gain.draw(course.more, _DRAWS, random) for course in courses)
+    low, middle, high = (float(value) for value in np.quantile(total, (0.1, 0.5, 0.9)))
+    held_s = sum(course.more * course.trial_s for course in courses)
+    joules = sum(course.more * course.trial_j for course in courses)
+    money = prices.of_machine(held_s) + prices.of_energy(joules)
+    trials = round(sum(course.more for course in courses))
+    return Prospect(trials, held_s / cores, joules or None, money, prices.currency, low, middle, high)

@@ -1,0 +1,98 @@
+"""Sums and charts of what was spent."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tunery._errors import UsageError
+
+if TYPE_CHECKING:
+    from tunery.store import Charge
+
+Row = dict[str, Any]
+_ADDED = ("count", "wall_s", "core_s", "device_s")
+_CANDIDATE_STAGES = ("propose", "build", "measure")
+_BAR = 24
+_SHOWN = 12
+
+
+def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[Row]:
+    """Add up charges of the same name, most core time first; joules are None where none were recorded."""
+    rows: dict[str, Row] = {}
+    for charge in charges:
+        row = rows.setdefault(
+            name(charge),
+            {"name": name(charge), **dict.fromkeys(_ADDED, 0), "joules": None, "modelled": False, "money": {}},
+        )
+        for field in _ADDED:
+            row[field] += getattr(charge, field)
+        if charge.joules is not None:
+            row["joules"] = (row["joules"] or 0.0) + charge.joules
+            row["modelled"] = row["modelled"] or charge.modelled
+        if charge.money is not None:
+            row["money"][charge.currency] = row["money"].get(charge.currency, 0.0) + charge.money
+    return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["wall_s"]))
+
+
+def helpless(charges: "Sequence[Charge]") -> list[Row]:
+    """Return, by stage and in all, the share spent on candidates that were not their task's best when measured.
+
+    A proposal is made before its candidates are known: its share is that of the candidates that were tried.
+    """
+    ours = [c for c in charges if c.stage in _CANDIDATE_STAGES and (c.outcome or c.stage == "propose")]
+    tried = sum(c.count for c in ours if c.stage == "measure" or (c.stage == "build" and c.outcome not in _RACED))
+    helped = sum(c.count for c in ours if c.stage == "measure" and c.helped)
+    if not tried:
+        return []
+    vain = 1 - helped / tried
+    rows = []
+    for stage in (*_CANDIDATE_STAGES, "all"):
+        mine = [c for c in ours if stage in (c.stage, "all")]
+        waste = [vain if c.stage == "propose" else float(not c.helped) for c in mine]
+        shares = {f"{what}_share": _share([_amount(c, what) for c in mine], waste) for what in _AMOUNTS}
+        rows.append({"stage": stage, **shares})
+    return rows
+
+
+_AMOUNTS = ("count", "wall", "core", "energy", "money")
+_RACED = frozenset({"ok", "abandoned", "wrong-result", "run-failed", "timeout", "crashed"})
+
+
+def _amount(charge: "Charge", what: str) -> float:
+    amounts = {"count": charge.count, "wall": charge.wall_s, "core": charge.core_s, "energy": charge.joules,
+               "money": charge.money}  # fmt: skip
+    return float(amounts[what] or 0.0)
+
+
+def _share(amounts: Sequence[float], shares: Sequence[float]) -> float:
+    total = sum(amounts)
+    return sum(amount * share for amount, share in zip(amounts, shares, strict=True)) / total if total > 0 else 0.0
+
+
+def bar(share: float) -> str:
+    """Return a bar of text for a share between 0 and 1."""
+    return "█" * round(_BAR * min(max(share, 0.0), 1.0))
+
+
+def draw(views: Mapping[str, Sequence[Row]], wasted: Sequence[Row], path: str) -> None:
+    """Draw core time by stage, task and outcome, and the shares that did not help, to an image file.
+
+    Raises:
+        UsageError: matplotlib is not installed, or knows no such kind of file.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UsageError("a chart needs matplotlib: pip install 'tunery[study]'") from None
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    axes = figure.subplots(2, 2).ravel()
+    for axis, (title, rows) in zip(axes, views.items(), strict=False):
+        shown = list(reversed(rows[:_SHOWN]))
+        axis.barh([row["name"] for row in shown], [row["core_s"] for row in shown])
+        axis.set(title=f"core-seconds by {title}", xlabel="s")
+    rows = list(reversed(wasted))
+    axes[-1].barh([row["stage"] for row in rows], [100 * row["core_share"] for row in rows], color="tab:red")
+    axes[-1].set(title="share of core time on candidates that did not help", xlabel="%", xlim=(0, 100))
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise UsageError(f"cannot draw {path!r}: {error}; name a .png, .svg or .pdf file") from error

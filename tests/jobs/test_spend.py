@@ -1,0 +1,102 @@
+"""What a job says it cost is what it cost."""
+
+import resource
+import time
+from pathlib import Path
+
+import pytest
+from job_tools import request_in, run_in
+
+from tunery.budgets import load_prices
+from tunery.domain import Budget, JobState
+from tunery.jobs import request_of, tune
+from tunery.store import open_store
+
+BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
+
+
+def os_core_s() -> float:
+    """CPU seconds of this process and of all its children that have ended, by the operating system."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path) -> None:
+    before = os_core_s()
+    report = run_in(tmp_path, BUSY, "60trials")
+    used_s = os_core_s() - before
+    with open_store(report.store) as store:
+        charges = store.ledger(report.job.job_id)
+    assert sum(charge.core_s for charge in charges) == pytest.approx(used_s, rel=0.05)
+    assert {"import", "propose", "build", "measure", "baseline", "finals", "overhead", "manage"} <= {
+        charge.stage for charge in charges
+    }
+    spend = report.job.spend
+    assert spend.core_s == pytest.approx(sum(charge.core_s for charge in charges))
+    assert spend.joules == pytest.approx(sum(charge.joules or 0.0 for charge in charges), rel=0.02)
+    assert all(charge.joules is not None for charge in charges if charge.core_s)
+
+
+def test_money_is_the_machine_for_the_time_it_was_kept(tmp_path: Path) -> None:
+    report = run_in(tmp_path, BUSY, "30trials")
+    spend, prices = report.job.spend, load_prices()
+    with open_store(report.store) as store:
+        charges = store.ledger(report.job.job_id)
+    assert {charge.currency for charge in charges} == {"USD"}
+    assert sum(charge.money or 0.0 for charge in charges) == pytest.approx(spend.money, rel=0.02)
+    assert spend.money is not None
+    cores = spend.money / prices.of_machine(spend.wall_s)
+    assert cores == pytest.approx(round(cores), rel=0.01)
+    assert "idle" in {charge.stage for charge in charges}
+
+
+def test_only_candidates_that_were_the_best_have_helped(tmp_path: Path) -> None:
+    report = run_in(tmp_path, "fake:helped?tasks=1&noise=0.001", "40trials")
+    with open_store(report.store) as store:
+        charges = store.ledger(report.job.job_id)
+        records = store.records(report.tasks[0].key)
+    best, improved = float("inf"), 0
+    for record in records:
+        if record.measurement.mode == "race" and record.candidate.origin == "search" and record.measurement.latency_s:
+            improved += record.measurement.outcome == "ok" and record.measurement.latency_s < best
+            best = min(best, record.measurement.latency_s)
+    for stage in ("build", "measure"):
+        assert sum(charge.count for charge in charges if charge.stage == stage and charge.helped) == improved
+    assert 0 < improved < 40
+
+
+@pytest.mark.parametrize(("budget", "kind"), [("3s", "seconds"), ("$0.0002", "money"), ("40J", "joules")])
+def test_a_limit_ends_the_search_and_the_result_says_what_is_left(tmp_path: Path, budget: str, kind: str) -> None:
+    report = run_in(tmp_path, BUSY + "&space=64x64x64", budget)
+    assert report.job.state is JobState.DONE
+    assert report.job.spend.trials < 5000
+    limit = getattr(Budget.parse(budget), kind)
+    left = report.job.remaining[kind]
+    used = report.job.spend.wall_s if kind == "seconds" else getattr(report.job.spend, kind)
+    assert left == pytest.approx(limit - used, abs=0.05 * limit)
+    # A busy machine may use it all up on the import; what was reached until then is in the store either way.
+    assert len(report.job.tasks) == 2
+
+
+def test_a_result_says_what_more_would_probably_buy(tmp_path: Path) -> None:
+    report = run_in(tmp_path, "fake:more?tasks=2&space=64x64x64", "40trials")
+    assert report.job.remaining == {"trials": 0.0}
+    curve = report.job.outlook
+    assert [p.trials for p in curve] == sorted(p.trials for p in curve)
+    assert [p.median_s for p in curve] == sorted((p.median_s for p in curve), reverse=True)
+    assert all(p.low_s <= p.median_s <= p.high_s for p in curve)
+    assert report.after_s is not None
+    assert curve[0].high_s <= report.after_s * 1.1
+    with open_store(report.store) as store:
+        assert store.job(report.job.job_id).outlook == curve
+
+
+def test_a_stored_job_keeps_its_budget(tmp_path: Path) -> None:
+    report = run_in(tmp_path, "fake:kept", "5trials,$3,60kJ,9min")
+    assert request_of(report.job, "").budget == Budget(540.0, 5, 3.0, "USD", 6e4)
+
+
+def test_a_budget_in_the_wrong_money_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="2USD"):
+        tune(request_in(tmp_path, "fake:wrong", "€2"))
+    assert not (tmp_path / "store.db").exists()
