@@ -1,4 +1,4 @@
-"""Write the weightless zoo graphs: `python tools/make_zoo.py [NAME ...]`.
+"""Write the weightless zoo graphs: `python tools/make_zoo.py [NAME ... | --missing]`.
 
 Runs in its own environment, never at tunery's run time: torch==2.13.0, onnxscript, transformers==5.23.0, and without
 their dependencies torchvision==0.28.0 (plus pillow) and timm==1.0.31. Each network is exported with a dynamic batch,
@@ -61,7 +61,7 @@ def _roughen(module: torch.nn.Module) -> None:
 
 
 def _variadic(module: torch.nn.Module) -> bool:
-    return type(module).__name__ == "_First"
+    return type(module).__name__ == "First"
 
 
 def fill_rule(tensor: onnx.TensorProto, uses: list[tuple[onnx.NodeProto, int]], gain: float) -> str | None:
@@ -151,8 +151,10 @@ def main(names: list[str]) -> int:
     """Export the named networks (all without names) and refresh the index; return the number that failed."""
     GRAPHS.mkdir(parents=True, exist_ok=True)
     index_path = GRAPHS / "index.json"
-    index = json.loads(index_path.read_text()) if index_path.exists() else {}
     failed = 0
+    torch.set_num_threads(1)
+    if names == ["--missing"]:
+        names = [name for name in RECIPES if not (GRAPHS / f"{name}.onnx.gz").exists()]
     for name in names or list(RECIPES):
         started = time.perf_counter()
         try:
@@ -168,6 +170,7 @@ def main(names: list[str]) -> int:
             continue
         data = gzip.compress(model.SerializeToString(deterministic=True), 9, mtime=0)
         (GRAPHS / f"{name}.onnx.gz").write_bytes(data)
+        index = json.loads(index_path.read_text()) if index_path.exists() else {}
         index[name] = {"kind": RECIPES[name].kind, "parameters": parameters}
         index_path.write_text(json.dumps(dict(sorted(index.items())), indent=1) + "\n")
         print(f"{name}: {nodes} nodes, {len(data) / 1024:.0f} KB, {time.perf_counter() - started:.1f} s", flush=True)

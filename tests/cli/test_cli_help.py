@@ -30,7 +30,7 @@ def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
         "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version", "devices list", "jobs list",
         "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats",
-        "study scheduling", "zoo list",
+        "study scheduling", "zoo extract", "zoo list",
     ]  # fmt: skip
 
 

@@ -18,6 +18,12 @@ def test_what_was_extracted_is_not_extracted_again(url: str) -> None:
         assert store.network("net-1") == network()
 
 
+def test_programs_may_be_left_out(store: Store) -> None:
+    store.save_tasks(network(), [CONV], target=TARGET, compiler="fake-1")
+    bare = replace(CONV, workload=replace(CONV.workload, program=""))
+    assert store.load_tasks("net-1", TARGET.key, "fake-1", programs=False) == [bare] != [CONV]
+
+
 def test_any_other_network_target_or_compiler_is_a_miss(store: Store) -> None:
     store.save_tasks(network(), [CONV], target=TARGET, compiler="fake-1")
     assert store.load_tasks("net-2", TARGET.key, "fake-1") is None

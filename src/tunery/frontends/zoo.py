@@ -40,17 +40,26 @@ def names() -> tuple[ZooEntry, ...]:
     return tuple(ZooEntry(name, entry["kind"], entry["parameters"]) for name, entry in sorted(index.items()))
 
 
-def graph(name: str) -> bytes:
-    """Return the weightless graph of a network as serialised ONNX.
+def check(name: str) -> None:
+    """Check that the zoo has a network.
 
     Raises:
-        ModelError: the zoo has no such network; the message suggests near names.
+        ModelError: it has not; the message suggests near names.
     """
     known = [entry.name for entry in names()]
     if name not in known:
         near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise ModelError(f"the zoo has no network {name!r}; {hint}`tunery zoo list` shows all {len(known)}")
+
+
+def graph(name: str) -> bytes:
+    """Return the weightless graph of a network as serialised ONNX.
+
+    Raises:
+        ModelError: the zoo has no such network; the message suggests near names.
+    """
+    check(name)
     return gzip.decompress(_graphs().joinpath(f"{name}.onnx.gz").read_bytes())
 
 

@@ -53,6 +53,14 @@ class Importer:
 
         return prepare(model, shapes, directory)
 
+    def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> str:
+        """Return the digest of the network that `load` would give, without preparing it."""
+        if model.startswith("fake:"):
+            return self.load(model, shapes, directory).digest
+        from tunery.frontends import identify
+
+        return identify(model, shapes, directory)
+
     def extract(self, network: Network, target: Target) -> list[Task]:
         """Return the network's tasks."""
         return self._dialect.extract(network, target)

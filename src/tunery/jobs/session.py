@@ -16,7 +16,7 @@ from tunery.budgets import check_effort, load_prices
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
-from tunery.engines import LocalEngine, Role
+from tunery.engines import Engine, LocalEngine, Role
 from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
 from tunery.jobs.bench import check, check_rivals, compare
 from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
@@ -35,7 +35,12 @@ def cache_directory() -> Path:
 
 
 @contextmanager
-def _runtime(request: Request) -> Iterator[Runtime]:
+def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
+    """Open an engine and a scratch directory, and say how many threads a kernel gets; all of it goes with the block.
+
+    Raises:
+        UsageError: the cache cannot be written, or there are not as many cores as threads.
+    """
     import shutil
 
     cache = cache_directory()
@@ -49,9 +54,15 @@ def _runtime(request: Request) -> Iterator[Runtime]:
         raise UsageError(f"{threads} threads on {len(usable_cores())} usable cores; use at most {len(usable_cores())}")
     try:
         with LocalEngine(_PRELOAD.get(request.dialect), scratch / "logs") as engine:
-            yield Runtime(engine, request.dialect, threads, scratch)
+            yield engine, scratch, threads
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def _runtime(request: Request) -> Iterator[Runtime]:
+    with workplace(request) as (engine, scratch, threads):
+        yield Runtime(engine, request.dialect, threads, scratch)
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

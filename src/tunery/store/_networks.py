@@ -9,10 +9,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tunery._errors import NothingFoundError
 from tunery.domain import Network, Target, Task
 from tunery.store import _schema
-from tunery.store._codec import decode, encode
+from tunery.store._codec import decode, encode, pack
 from tunery.store._database import Database
 from tunery.store._records import insert_tasks
 from tunery.store._rows import to_task
+
+_EMPTY = pack("")
 
 
 class Networks(Database):
@@ -31,10 +33,11 @@ class Networks(Database):
             connection.execute(sa.delete(_schema.extractions).filter_by(**place))
             connection.execute(sa.insert(_schema.extractions).values(document=listed, **place))
 
-    def load_tasks(self, digest: str, target_key: str, compiler: str) -> list[Task] | None:
+    def load_tasks(self, digest: str, target_key: str, compiler: str, *, programs: bool = True) -> list[Task] | None:
         """Return what was extracted from the network with this digest, None if that was never done.
 
-        An empty list says that it was done and there is nothing to tune.
+        An empty list says that it was done and there is nothing to tune. Without `programs` every workload's program is
+        "": enough for counting, and read in a fraction of the time.
         """
         place = {"network": digest, "target_key": target_key, "compiler": compiler}
         query = sa.select(_schema.extractions.c.document).filter_by(**place)
@@ -42,12 +45,18 @@ class Networks(Database):
             listed = connection.execute(query).scalar()
             if listed is None:
                 return None
-            keys = [entry["workload"]["key"] for entry in listed]
+            keys = [entry["workload"]["key"] for entry in listed] if programs else []
             table = _schema.workloads
             wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(keys))
-            programs: dict[str, bytes] = {row[0]: row[1] for row in connection.execute(wanted)}
+            found: dict[str, bytes] = {row[0]: row[1] for row in connection.execute(wanted)}
         return [
-            to_task(e["workload"], programs[e["workload"]["key"]], e["target"], e["tunable"], e["weight"])
+            to_task(
+                e["workload"],
+                found[e["workload"]["key"]] if programs else _EMPTY,
+                e["target"],
+                e["tunable"],
+                e["weight"],
+            )
             for e in listed
         ]
 

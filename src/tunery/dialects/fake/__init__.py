@@ -14,6 +14,7 @@ Options of the network:
     weights        1           call sites, in turn, such as 4,2,1
     fault_tasks    (all)       numbers of the tasks that the faults below apply to, such as 0,2
     unsupported    0           1: extract raises DialectError
+    extract_dies   0           1: extract dies of SIGSEGV
     compile_fails  0           1: compile raises DialectError
     extract_s      0           wall seconds of extract
     compile_s      0           wall seconds of compile

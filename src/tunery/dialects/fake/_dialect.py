@@ -52,6 +52,7 @@ class FakeDialect(Dialect):
     def extract(self, network: Network, target: Target) -> list[Task]:
         name, script, task_script = parse_source(network.source)
         spend(script.extract_s, task_script.spin)
+        misbehave("segfault" if script.extract_dies else None)
         if script.unsupported:
             raise DialectError(f"network {name!r} holds an operator that the fake compiler cannot import: Scripted")
         weights = [int(weight) for weight in script.weights.split(",")]

@@ -29,6 +29,7 @@ class NetworkScript:
     weights: str = "1"
     fault_tasks: str = ""
     unsupported: bool = False
+    extract_dies: bool = False
     compile_fails: bool = False
     extract_s: float = 0.0
     compile_s: float = 0.0
