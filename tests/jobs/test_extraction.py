@@ -94,4 +94,4 @@ def test_counting() -> None:
 
 
 def test_the_zoo_is_large() -> None:
-    assert len(zoo.names()) >= 60
+    assert len(zoo.names()) >= 100

@@ -11,6 +11,7 @@ import numpy as np
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.clipping import restore_clips
+from tunery.dialects.metaschedule.folding import move_constants
 from tunery.dialects.metaschedule.program import normalised, program_key, tvm_target
 from tunery.domain import Network, Target
 
@@ -63,7 +64,7 @@ def lower(network: Network, target: Target) -> Lowered:
 
 def _lowered(module: Any, target: Target, *, channels_last: bool) -> Any:
     with tvm_target(target):
-        plain = restore_clips(relax.transform.FoldConstant()(module))
+        plain = restore_clips(relax.transform.FoldConstant()(move_constants(module)))
         done = relax.transform.AttachAttrLayoutFreeBuffers()(_passes(channels_last=channels_last)(plain))
         return _limit_layout_freedom(done)
 
@@ -77,6 +78,7 @@ def _passes(*, channels_last: bool) -> Any:
             relax.transform.FoldBatchnormToConv2D(),
             *layout,
             relax.transform.Normalize(),
+            tvm.transform.module_pass(lambda given, _: move_constants(given), opt_level=0),
             relax.transform.FoldConstant(),
             relax.get_pipeline("zero"),
             # Pure reshapes become views here; left as programs they would be tuned, and copied at run time.
