@@ -130,12 +130,13 @@ def detector(name: str) -> Callable[[], torch.nn.Module]:
     return build
 
 
-def timm_model(name: str) -> Callable[[], torch.nn.Module]:
-    """A classifier of timm."""
+def timm_model(name: str, *, fused: bool = True) -> Callable[[], torch.nn.Module]:
+    """A classifier of timm; the exporter cannot translate `fused` attention on five-dimensional tensors."""
 
     def build() -> torch.nn.Module:
         import timm
 
+        timm.layers.set_fused_attn(fused)
         return timm.create_model(name, pretrained=False)
 
     return build

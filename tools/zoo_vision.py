@@ -24,13 +24,14 @@ _TIMM = """
     mixer_b16_224 resmlp_12_224 gmlp_s16_224 poolformer_s12 poolformerv2_s12 repvgg_a0 mobileone_s0 repghostnet_100
     repvit_m1 fastvit_t8 darknet53 cspdarknet53 seresnet50 skresnet18 resnet18d resnet50d resnetv2_50 resnest14d
     tf_efficientnet_lite0 efficientnet_es mobilevit_s mobilevitv2_100 res2net50_26w_4s dla34 dpn68 pvt_v2_b0 levit_128
-    hrnet_w18_small xception41 convmixer_768_32 beit_base_patch16_224 cait_xxs24_224 twins_svt_small
+    hrnet_w18_small xception41 convmixer_768_32 cait_xxs24_224
     vovnet39a ese_vovnet19b_dw focalnet_tiny_srf davit_tiny coatnet_0_rw_224 efficientformer_l1 inception_next_tiny
     rexnet_100 eca_nfnet_l0 hardcorenas_a gernet_s convnextv2_nano tiny_vit_5m_224 edgenext_small visformer_tiny
-    pit_ti_224 xcit_tiny_12_p16_224 efficientvit_b0 selecsls42b tresnet_m nest_tiny convit_tiny semnasnet_100
+    pit_ti_224 xcit_tiny_12_p16_224 efficientvit_b0 selecsls42b tresnet_m convit_tiny semnasnet_100
     spnasnet_100 fbnetc_100 mixnet_s tinynet_a hgnet_tiny hgnetv2_b0 starnet_s1 mambaout_femto regnetz_b16
-    mvitv2_tiny hiera_tiny_224 gcresnet33ts sequencer2d_s lambda_resnet26t
+    mvitv2_tiny hiera_tiny_224 gcresnet33ts lambda_resnet26t
 """.split()
+_UNFUSED = ("nest_tiny", "twins_svt_small")
 _SEGMENTERS = ("fcn_resnet50", "lraspp_mobilenet_v3_large", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large")
 _DETECTORS = {
     "ssd300_vgg16": 300,
@@ -56,6 +57,7 @@ RECIPES: dict[str, Recipe] = {
     "inception_v3": Recipe("image", torchvision_model("inception_v3"), image(299)),
     **{name: Recipe("image", timm_model(name), image()) for name in _TIMM},
     "inception_v4": Recipe("image", timm_model("inception_v4"), image(299)),
+    **{name: Recipe("image", timm_model(name, fused=False), image()) for name in _UNFUSED},
     "crossvit_tiny_240": Recipe("image", timm_model("crossvit_tiny_240"), image(240)),
     "lcnet_100": Recipe("image", timm_model("lcnet_100"), image(), gain=12.0),
     **{name: Recipe("segmentation", segmenter(name), image()) for name in _SEGMENTERS},
