@@ -12,6 +12,7 @@ from tunery._errors import DialectError, TargetError
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.domain import Network, Outcome, Target, Task
+from tunery.measure import make_inputs
 
 pytestmark = pytest.mark.tvm
 
@@ -48,6 +49,24 @@ class TestMetaScheduleContract(DialectContract):
         conv = next(task for task in tasks if task.workload.kind == "conv2d")
         assert [spec.shape for spec in conv.workload.arguments[:2]] == [(1, 12, 12, 16), (3, 3, 16, 32)]
         assert '"layout_free_buffers"' in conv.workload.program
+
+    def test_the_reference_computes_the_unscheduled_programs_bits(
+        self, dialect: Dialect, tasks: list[Task], tmp_path: Path
+    ) -> None:
+        faster = 0
+        for task in tasks:
+            reference, baseline = dialect.reference(task), dialect.baseline(task)
+            faster += reference.key != baseline.key
+            inputs = make_inputs(task.workload.input_specs, 1)
+            outputs = []
+            for candidate in (reference, baseline):
+                kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+                kernel.bind(inputs)
+                kernel.run()
+                outputs.append(kernel.outputs())
+            for ours, naive in zip(*outputs, strict=True):
+                np.testing.assert_array_equal(ours, naive)
+        assert faster >= 2, "no reduction was reordered"
 
     def test_a_search_learns_and_keeps_to_new_programs(self, dialect: Dialect, task: Task) -> None:
         from tunery.costmodels import BoostedModel, Dataset

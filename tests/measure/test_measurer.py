@@ -194,10 +194,35 @@ def test_finals_on_a_constantly_loaded_machine_end_and_say_so(bench: BenchMaker)
     assert result.context["contaminated"] is True
 
 
-def test_a_very_slow_baseline_takes_few_samples(bench: BenchMaker) -> None:
-    fast, slow = bench().finals(rounds=20, fast={}, slow={"latency_s": 1.0})
+def test_a_slow_baseline_takes_few_samples(bench: BenchMaker) -> None:
+    fast, slow = bench().finals(rounds=20, fast={}, slow={"latency_s": 3e-3})
     assert len(fast.samples_s) == 20
     assert len(slow.samples_s) == Settings().final_least
+
+
+def test_naive_loops_run_once_in_a_race_and_once_in_the_finals(bench: BenchMaker) -> None:
+    machine = bench()
+    raced = machine.race(latency_s=1.0)
+    assert (raced.outcome, raced.samples_s) == (Outcome.OK, (1.0,))
+    fast, naive = machine.finals(rounds=20, fast={}, c={"latency_s": 1.0})
+    assert len(fast.samples_s) == 20
+    assert naive.samples_s == (1.0,)
+    assert not naive.verification.deliverable
+    assert machine.machine.now_s < 2.5, "it ran more often than it was counted"
+
+
+def test_a_slow_finalist_that_may_win_is_verified_fully(bench: BenchMaker) -> None:
+    slow, slower = bench().finals(slow={"latency_s": 0.4}, slower={"latency_s": 0.6})
+    assert slow.verification.deliverable
+    assert slower.verification.deliverable
+    answers: list[Any] = []
+
+    def remembers(inputs: Any) -> Any:
+        answers.append(inputs[0] * 2)
+        return [answers[0]]
+
+    (wrong,) = bench().finals(a={"latency_s": 0.4, "compute": remembers})
+    assert wrong.outcome is Outcome.WRONG_RESULT
 
 
 def test_threads_that_stray_while_timing_contaminate(bench: BenchMaker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,7 +154,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def reference(self, task: Task) -> Candidate:
-        """Return the unscheduled program, whose outputs are right by definition."""
+        """Return a program whose outputs are right: the unscheduled one, or one that computes the same bits faster.
+
+        It is checked against the baseline before it is relied on.
+        """
 
     @abstractmethod
     def baseline(self, task: Task) -> Candidate:

@@ -17,7 +17,11 @@ _STEADY_RUN = 3
 
 @dataclass(slots=True)
 class Finalist:
-    """One finalist's state: `sampler` is None once it is out of the running."""
+    """One finalist's state: `sampler` is None once it is out of the running.
+
+    `settled_s` is what one execution took before the rounds; `beaten` says that this was far slower than the fastest,
+    and is its only sample. `verify` completes the verification of one that is slow, if it may yet win.
+    """
 
     sampler: Sampler | None = None
     verification: Verification | None = None
@@ -26,6 +30,9 @@ class Finalist:
     spent_s: float = 0.0
     measure_s: float = 0.0
     forced: bool = False
+    settled_s: float = 0.0
+    beaten: bool = False
+    verify: Callable[[], Verification] | None = None
     error: str = ""
 
     def fail(self, error: Exception) -> None:
@@ -40,7 +47,7 @@ class Finalist:
 
     def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
         """Whether it takes part in the next round: slow and hopeless ones stop early."""
-        if self.sampler is None or self.wrong or len(self.samples) >= rounds:
+        if self.sampler is None or self.wrong or self.beaten or len(self.samples) >= rounds:
             return False
         if len(self.samples) >= settings.final_least and min(self.samples) > settings.hopeless * fastest_s > 0:
             return False
@@ -72,8 +79,10 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
     """
     order = random.Random(settings.seed)  # noqa: S311 - shuffles, keeps no secret
     for finalist in finalists:
-        if finalist.wants_more(rounds, settings):
-            _guarded(finalist, settle, settings)
+        if finalist.wants_more(rounds, settings) and not finalist.settled_s:
+            sample = _guarded(finalist, settle, settings)
+            finalist.settled_s = sample.seconds if sample else 0.0
+    _leave_out_far_slower(finalists, settings)
     repeats = 0
     while running := _running(finalists, rounds, settings):
         order.shuffle(running)
@@ -86,6 +95,21 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
             (finalist.contaminated if repeat else finalist.samples).append(sample.seconds)
             finalist.forced |= dirty and not repeat
     return repeats
+
+
+def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> None:
+    """Let those go that no noise can bring near the fastest, and verify the slow ones that stay."""
+    staying = [finalist for finalist in finalists if finalist.sampler is not None and not finalist.wrong]
+    fastest_s = min((finalist.settled_s for finalist in staying), default=0.0)
+    for finalist in staying:
+        excess_s = finalist.settled_s - fastest_s
+        if finalist.settled_s >= settings.far * fastest_s and excess_s >= settings.far_s:
+            finalist.samples, finalist.beaten = [finalist.settled_s], True
+        elif finalist.verify is not None:
+            try:
+                finalist.verification = finalist.verify()
+            except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
+                finalist.fail(error)
 
 
 def _running(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> list[Finalist]:

@@ -27,6 +27,9 @@ from tunery.measure.verification import compare, merge
 _WINDOW_S = 0.25
 """Busy time is counted in ticks of 10 ms, so the load is looked at over at least this long, races before included."""
 
+_LONG = 4
+"""A run that takes so many times the rule's `max_s` is a sample, and one is enough."""
+
 
 class Measurer:
     """The service of a measurer worker; every method takes and returns plain data.
@@ -54,6 +57,7 @@ class Measurer:
         self._clock = clock
         self._overhead_s = clock_overhead()
         self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
+        self._long_s = _LONG * self._settings.rule.max_s
         self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
         self._repeats = Repeats()
         self._meter = open_meter()
@@ -161,11 +165,12 @@ class Measurer:
             noise = self._noise[degree > 1]
             rule = noise.rule(self._settings.rule)
             rule = replace(rule, drift=rule.drift + deviation)
-            race = self._far_slower(warm_up_s, incumbent_s) or run_race(
+            race = self._by_warm_up(warm_up_s, incumbent_s) or run_race(
                 sampler, incumbent_s, rule, self._settings.retries
             )
             won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
-            if won and artifact.path != reference.path:
+            slow_first = incumbent_s is None and warm_up_s >= self._long_s
+            if won and artifact.path != reference.path and not slow_first:
                 # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
                 verification = self._verify(task, kernel, reference)
                 if not verification.passed:
@@ -181,9 +186,17 @@ class Measurer:
         outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
         return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
 
-    def _far_slower(self, warm_up_s: float, incumbent_s: float | None) -> Race | None:
-        """Return a lost race if even the noise of a first run cannot explain how slow the warm-up was."""
-        if incumbent_s is None or warm_up_s < self._settings.far * incumbent_s:
+    def _by_warm_up(self, warm_up_s: float, incumbent_s: float | None) -> Race | None:
+        """Return a race that is over with the warm-up.
+
+        It is lost if even the noise of a first run cannot explain how slow that was. Without an incumbent it is done if
+        one sample would be enough for so slow a kernel: naive loops take seconds.
+        """
+        if incumbent_s is None:
+            if warm_up_s < self._long_s:
+                return None
+            return Race(samples=[warm_up_s], spent_s=warm_up_s, verdict=Verdict.ENOUGH, flags={"warm-up-only"})
+        if warm_up_s < self._settings.far * incumbent_s:
             return None
         if warm_up_s - incumbent_s < self._settings.far_s:
             return None
@@ -195,17 +208,30 @@ class Measurer:
         finalist = Finalist()
         try:
             kernel = self._dialect.load(task, artifact)
+            finalist.sampler = self._sampler(kernel)
             if artifact.path == reference.path:
-                # Its outputs are right by definition, and each of its runs may take a second.
+                # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])
                 finalist.verification = Verification("is the reference", Verification.FULL, 0.0, passed=True)
             else:
-                finalist.verification = self._verify(task, kernel, reference)
-            finalist.sampler = self._sampler(kernel)
+                self._verify_finalist(task, finalist, kernel, reference)
         except Exception as error:  # noqa: BLE001 - as in a race
             finalist.fail(error)
         finalist.measure_s = self._clock() - start
         return finalist
+
+    def _verify_finalist(self, task: Task, finalist: Finalist, kernel: Kernel, reference: Artifact) -> None:
+        """Compare it on all inputs; where its runs take long, on one, and on all only if it may yet win."""
+        assert finalist.sampler is not None
+        inputs, expected = self._references.get(task, reference, 0)
+        kernel.bind(inputs)
+        kernel.poison()
+        first_s = finalist.sampler.warm_up()
+        finalist.verification = compare(expected, kernel.outputs())
+        if first_s >= self._long_s:
+            finalist.settled_s, finalist.verify = first_s, lambda: self._verify(task, kernel, reference)
+        elif finalist.verification.passed:
+            finalist.verification = self._verify(task, kernel, reference)
 
     def _verify(self, task: Task, kernel: Kernel, reference: Artifact) -> Verification:
         verdicts = []

@@ -6,7 +6,7 @@ from tunery._errors import UsageError
 from tunery.domain import canonical_json, digest
 from tunery.measure.racing import Rule
 
-VERSION = 3
+VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)

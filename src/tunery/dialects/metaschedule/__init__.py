@@ -79,13 +79,15 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def reference(self, task: Task) -> Candidate:
-        from tunery.dialects.metaschedule.program import unscheduled
+        from tunery.dialects.metaschedule.program import reference
 
-        return unscheduled(task)
+        return reference(task)
 
     @override
     def baseline(self, task: Task) -> Candidate:
-        return self.reference(task)
+        from tunery.dialects.metaschedule.program import unscheduled
+
+        return unscheduled(task)
 
     @override
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
