@@ -10,15 +10,27 @@ from tunery._errors import UsageError
 
 
 class CostModel(ABC):
-    """Predicts how fast candidates are, relative to others of their task."""
+    """Predicts how fast candidates are, relative to others of their task.
+
+    Rows hold a dialect's features and the task's columns (`with_task`). A model that knows fewer columns reads the
+    first ones; one that knows more takes the missing ones, of the device, as it was told by `on_device`.
+    """
 
     @abstractmethod
     def predict(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return one score per row; higher is faster, comparable within one task only."""
 
+    def uncertainty(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """Return how far each score may be off (one standard deviation); zero where the model cannot tell."""
+        return np.zeros(len(features))
+
     def build_cost(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Return the expected logarithm of the seconds each candidate takes to build; all equal where not known."""
         return np.zeros(len(features))
+
+    def on_device(self, columns: npt.NDArray[np.float32]) -> "CostModel":  # noqa: ARG002 - for those that look at it
+        """Return this model for a device with these columns."""
+        return self
 
     @abstractmethod
     def dumps(self) -> str:

@@ -1,7 +1,8 @@
 """Gradient-boosted trees over feature rows, trained on latencies relative to each task's best."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,17 @@ from typing_extensions import override
 
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
+from tunery.costmodels.dataset import Dataset
 
-_ROUNDS, _MORE = 120, 60
-_LEAST_ROWS = 16
+Rows = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+
+LEAST_ROWS = 16
+_MORE = 60
+_GRADES = 30
+"""LightGBM's ranker takes whole labels up to 30."""
+
 _PARAMETERS: dict[str, Any] = {
-    "objective": "regression",
     "learning_rate": 0.1,
     "num_leaves": 31,
     "min_data_in_leaf": 8,
@@ -26,40 +33,36 @@ _PARAMETERS: dict[str, Any] = {
     "verbosity": -1,
     "seed": 43,
     "deterministic": True,
+    "feature_pre_filter": False,
 }
 
 
-class Dataset:
-    """Rows of features with latencies, grouped by task. A failed candidate has an infinite latency (label 0)."""
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: `family` is what it predicts, `parameters` go to LightGBM, `members` vote.
 
-    def __init__(self) -> None:
-        self._groups: dict[str, dict[str, tuple[npt.NDArray[np.float32], float]]] = {}
+    `gain` regresses best latency over latency; `log` the logarithm of it, centred in each task, so that only the order
+    within tasks is learned; `rank` is LambdaMART (Burges 2010) on gains in 30 grades.
+    """
 
-    def __len__(self) -> int:
-        return sum(len(group) for group in self._groups.values())
-
-    def add(self, task_key: str, candidate_key: str, row: npt.NDArray[np.float32], latency_s: float) -> None:
-        """Add or replace one candidate of a task; rows of NaN are left out."""
-        if not np.isnan(row).all():
-            self._groups.setdefault(task_key, {})[candidate_key] = (row, latency_s)
-
-    def groups(self) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
-        """Return features and labels by task; a label is the task's best latency over the candidate's, in [0, 1]."""
-        found = {}
-        for task_key, group in self._groups.items():
-            finite = [latency for _, latency in group.values() if np.isfinite(latency)]
-            if finite:
-                best = min(finite)
-                labels = [best / latency if np.isfinite(latency) else 0.0 for _, latency in group.values()]
-                found[task_key] = (np.stack([row for row, _ in group.values()]), np.asarray(labels))
-        return found
+    family: str = "gain"
+    rounds: int = 120
+    parameters: Mapping[str, float | int] = field(default_factory=dict)
+    members: int = 1
 
 
 class BoostedModel(CostModel):
-    """LightGBM regression of best latency over latency, and beside it of the seconds a build takes."""
+    """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes."""
 
-    def __init__(self, booster: Any, build_booster: Any = None) -> None:
-        self._booster, self._build_booster = booster, build_booster
+    def __init__(
+        self,
+        boosters: Sequence[Any],
+        build_booster: Any = None,
+        family: str = "gain",
+        device: Sequence[float] = (),
+    ) -> None:
+        self._boosters, self._build_booster = tuple(boosters), build_booster
+        self._family, self._device = family, tuple(device)
 
     @classmethod
     def fit(cls, dataset: Dataset, base: "BoostedModel | None" = None) -> "BoostedModel":
@@ -71,60 +74,186 @@ class BoostedModel(CostModel):
         Raises:
             UsageError: fewer than 16 rows, or all labels equal.
         """
+        groups = list(dataset.groups().values())
+        check_rows([gains for _, gains in groups])
+        if base is None:
+            return cls.train(groups, Recipe())
+        return base._extended(groups)
+
+    @classmethod
+    def train(cls, groups: Sequence[tuple[Rows, Floats]], recipe: Recipe, threads: int = 1) -> "BoostedModel":
+        """Train by a recipe on groups of (rows, gains), one for each task."""
         import lightgbm
 
-        features, labels = [], []
-        for rows, gains in dataset.groups().values():
-            features.append(rows)
-            labels.append(gains * (_scale(base.predict(rows), gains) if base else 1.0))
-        y = np.concatenate(labels) if labels else np.empty(0)
-        if len(y) < _LEAST_ROWS or np.ptp(y) == 0:
-            raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
-        data = lightgbm.Dataset(np.concatenate(features), y)
-        start = base._booster if base else None
-        booster = lightgbm.train(_PARAMETERS, data, num_boost_round=_MORE if base else _ROUNDS, init_model=start)
-        return cls(booster, base._build_booster if base else None)
+        data = lightgbm.Dataset(
+            np.concatenate([rows for rows, _ in groups]),
+            np.concatenate([labels(gains, recipe.family) for _, gains in groups]),
+            group=[len(gains) for _, gains in groups],
+            params={"max_bin": _PARAMETERS["max_bin"], "feature_pre_filter": False, "verbosity": -1},
+            free_raw_data=False,
+        )
+        settings = parameters(recipe, threads)
+        boosters = [
+            lightgbm.train({**settings, "seed": settings["seed"] + member}, data, recipe.rounds)
+            for member in range(recipe.members)
+        ]
+        return cls(boosters, family=recipe.family)
 
-    def with_build_cost(self, features: npt.NDArray[np.float32], build_s: npt.NDArray[np.float64]) -> "BoostedModel":
+    def _extended(self, groups: Sequence[tuple[Rows, Floats]]) -> "BoostedModel":
+        """Return this model with more trees, grown on what the groups say beyond it."""
+        import lightgbm
+
+        y = []
+        for rows, gains in groups:
+            wanted = labels(gains, self._family)
+            if self._family == "gain":
+                wanted = wanted * _scale(self.predict(rows), gains)
+            elif self._family == "log":
+                wanted = wanted + float(np.mean(np.log(np.maximum(self.predict(rows), 1e-9)) - wanted))
+            y.append(wanted)
+        rows_ = self._fitted(np.concatenate([rows for rows, _ in groups]), self._boosters[0])
+        sizes = [len(gains) for _, gains in groups]
+        boosters = []
+        for number, booster in enumerate(self._boosters):
+            data = lightgbm.Dataset(rows_, np.concatenate(y), group=sizes)
+            settings = parameters(Recipe(self._family), 1)
+            more = {**settings, "seed": settings["seed"] + number}
+            boosters.append(lightgbm.train(more, data, num_boost_round=_MORE, init_model=booster))
+        return BoostedModel(boosters, self._build_booster, self._family, self._device)
+
+    def with_build_cost(self, features: Rows, build_s: Floats) -> "BoostedModel":
         """Return this model with a regression of the logarithm of build seconds beside it."""
         import lightgbm
 
         data = lightgbm.Dataset(features, np.log(np.maximum(build_s, 1e-3)))
-        return BoostedModel(self._booster, lightgbm.train(_PARAMETERS, data, num_boost_round=_ROUNDS))
+        booster = lightgbm.train(parameters(Recipe(), 1), data, num_boost_round=Recipe().rounds)
+        return BoostedModel(self._boosters, booster, self._family, self._device)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
         """Read the form `dumps` writes.
 
         Raises:
-            ValueError: the booster text is damaged.
+            ValueError: a booster's text is damaged, or there is none.
         """
         import lightgbm
 
+        texts = data["boosters"] if "boosters" in data else [data["booster"]]
         try:
             build = data.get("build_booster")
-            speed = lightgbm.Booster(model_str=str(data["booster"]))
-            return cls(speed, lightgbm.Booster(model_str=str(build)) if build else None)
+            boosters = [lightgbm.Booster(model_str=str(text)) for text in texts]
+            if not boosters:
+                raise ValueError("it has no trees")
+            return cls(
+                boosters,
+                lightgbm.Booster(model_str=str(build)) if build else None,
+                str(data.get("objective", "gain")),
+                [float(value) for value in data.get("device", ())],
+            )
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
     @override
-    def predict(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        return np.asarray(self._booster.predict(features, num_threads=1), dtype=np.float64)
+    def predict(self, features: Rows) -> Floats:
+        return np.asarray(self._votes(features).mean(axis=0))
 
     @override
-    def build_cost(self, features: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    def uncertainty(self, features: Rows) -> Floats:
+        return np.asarray(self._votes(features).std(axis=0))
+
+    @override
+    def build_cost(self, features: Rows) -> Floats:
         if self._build_booster is None:
             return super().build_cost(features)
-        return np.asarray(self._build_booster.predict(features, num_threads=1), dtype=np.float64)
+        return self._raw(self._build_booster, features)
+
+    @override
+    def on_device(self, columns: npt.NDArray[np.float32]) -> "BoostedModel":
+        return BoostedModel(self._boosters, self._build_booster, self._family, [float(value) for value in columns])
 
     @override
     def dumps(self) -> str:
         build = self._build_booster.model_to_string() if self._build_booster else None
-        return json.dumps({"family": "boosted", "booster": self._booster.model_to_string(), "build_booster": build})
+        return json.dumps(
+            {
+                "family": "boosted",
+                "objective": self._family,
+                "boosters": [booster.model_to_string() for booster in self._boosters],
+                "build_booster": build,
+                "device": self._device,
+            }
+        )
+
+    def _votes(self, features: Rows) -> Floats:
+        return np.stack([_positive(self._raw(booster, features), self._family) for booster in self._boosters])
+
+    def _raw(self, booster: Any, features: Rows) -> Floats:
+        if not len(features):
+            return np.empty(0)
+        fitted = self._fitted(features, booster)
+        return np.asarray(booster.predict(fitted, num_threads=1), dtype=np.float64)
+
+    def _fitted(self, features: Rows, booster: Any) -> Rows:
+        """Return the rows with as many columns as the booster knows."""
+        width, given = int(booster.num_feature()), features.shape[1]
+        if given >= width:
+            return features[:, :width]
+        missing = [*self._device, *[np.nan] * width][: width - given]
+        return np.concatenate([features, np.tile(np.asarray(missing, np.float32), (len(features), 1))], axis=1)
 
 
-def _scale(expected: npt.NDArray[np.float64], gains: npt.NDArray[np.float64]) -> float:
+def parameters(recipe: Recipe, threads: int) -> dict[str, Any]:
+    """Return what LightGBM is told."""
+    settings = {**_PARAMETERS, "num_threads": threads, "objective": "regression", **recipe.parameters}
+    if recipe.family == "rank":
+        ranked = {"objective": "lambdarank", "label_gain": list(range(_GRADES + 1)), "lambdarank_truncation_level": 20}
+        settings |= ranked
+    return settings
+
+
+def labels(gains: Floats, family: str) -> Floats:
+    """Return what a family learns, from gains in [0, 1] of one task; higher is faster in each.
+
+    >>> labels(np.array([1.0, 0.5, 0.0]), "rank").tolist()
+    [30.0, 15.0, 0.0]
+    """
+    if family == "gain":
+        return gains
+    if family == "rank":
+        return np.floor(_GRADES * gains)
+    finite = gains > 0
+    logs = np.log(np.where(finite, gains, 1.0))
+    worst = float(logs.min()) - 0.5  # a failed candidate is worse than the slowest, by no matter how much
+    logs = np.where(finite, logs, worst)
+    return np.asarray(logs - logs.mean())
+
+
+def check_rows(found: Sequence[Floats]) -> None:
+    """Check that there is something to learn from.
+
+    Raises:
+        UsageError: fewer than 16 rows, or all labels equal.
+    """
+    y = np.concatenate(found) if found else np.empty(0)
+    if len(y) < LEAST_ROWS or np.ptp(y) == 0:
+        raise UsageError(f"{len(y)} candidates are too few, or too alike, to train a cost model; measure more")
+
+
+def describe(recipe: Recipe) -> dict[str, Any]:
+    """Return the recipe as plain data."""
+    return asdict(recipe)
+
+
+def _positive(raw: Floats, family: str) -> Floats:
+    """Return scores of one scale: a search that takes scores as weights needs them positive."""
+    if family == "log":
+        return np.exp(np.clip(raw, -30, 30))
+    if family == "rank":
+        return np.asarray(1 / (1 + np.exp(-np.clip(raw, -30, 30))))
+    return raw
+
+
+def _scale(expected: Floats, gains: Floats) -> float:
     """Return the factor that brings gains closest to what was expected (least squares), within reason."""
     share = float(expected @ gains) / max(float(gains @ gains), 1e-12)
     return min(max(share, 0.05), 1.0)

@@ -1,0 +1,117 @@
+"""What cost models are trained on: feature rows with latencies, in groups of one task on one device."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery.domain import digest
+
+Rows = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+
+
+class Dataset:
+    """Rows of features with latencies, grouped by task. A failed candidate has an infinite latency (label 0)."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, tuple[npt.NDArray[np.float32], float]]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(group) for group in self._groups.values())
+
+    def add(self, task_key: str, candidate_key: str, row: npt.NDArray[np.float32], latency_s: float) -> None:
+        """Add or replace one candidate of a task; rows of NaN are left out."""
+        if not np.isnan(row).all():
+            self._groups.setdefault(task_key, {})[candidate_key] = (row, latency_s)
+
+    def groups(self) -> dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]]:
+        """Return features and labels by task; a label is the task's best latency over the candidate's, in [0, 1]."""
+        found = {}
+        for task_key, group in self._groups.items():
+            latencies = np.asarray([latency for _, latency in group.values()])
+            if np.isfinite(latencies).any():
+                found[task_key] = (np.stack([row for row, _ in group.values()]), gains(latencies))
+        return found
+
+
+def gains(latencies: Floats) -> Floats:
+    """Return the best latency over each, in [0, 1]; 0 for a failed one, whose latency is infinite."""
+    best = float(np.min(latencies))
+    return np.asarray(best / latencies) if np.isfinite(best) else np.zeros(len(latencies))
+
+
+@dataclass(frozen=True)
+class Group:
+    """One task's candidates on one device: `rows` is `(n, width)`, task columns included, without device columns.
+
+    `latencies` are seconds, inf for a candidate that failed; `build_s` the seconds its build took; `stores`, where a
+    dialect has them, are the per-store features that `rows` were folded from; `networks` are all that hold the task.
+    """
+
+    task_key: str
+    workload_key: str
+    name: str
+    kind: str
+    device: str
+    networks: tuple[str, ...]
+    keys: tuple[str, ...]
+    rows: Rows
+    latencies: Floats
+    build_s: Floats
+    stores: tuple[Rows, ...] | None = None
+
+    @property
+    def gains(self) -> Floats:
+        """Labels in [0, 1]."""
+        return gains(self.latencies)
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an order to learn: two candidates that ran and are not alike."""
+        finite = self.latencies[np.isfinite(self.latencies)]
+        return len(finite) > 1 and float(np.ptp(finite)) > 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """Groups of one dialect and compiler; `left_out` says, by reason, what else the store holds."""
+
+    groups: tuple[Group, ...]
+    dialect: str
+    compiler: str
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return sum(len(group.latencies) for group in self.groups)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self.groups)
+
+    @property
+    def width(self) -> int:
+        """Columns of a row."""
+        return self.groups[0].rows.shape[1] if self.groups else 0
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Fingerprints, sorted."""
+        return tuple(sorted({group.device for group in self.groups}))
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content."""
+        parts: list[str | bytes] = [self.dialect, self.compiler]
+        for group in sorted(self.groups, key=lambda g: (g.task_key, g.device)):
+            parts += [group.task_key, group.device, *group.keys, group.latencies.tobytes()]
+        return digest(*parts)
+
+    def only(self, groups: Iterable[Group]) -> "Table":
+        """Return a table of these groups."""
+        return replace(self, groups=tuple(groups))
+
+
+def stacked(groups: Sequence[Group]) -> Rows:
+    """Return the rows of all groups, one behind the other."""
+    return np.concatenate([group.rows for group in groups])
