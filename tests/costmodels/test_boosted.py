@@ -125,7 +125,7 @@ def test_what_is_no_cost_model_is_refused(text: str) -> None:
 def test_a_model_that_was_cut_short_is_refused(model: BoostedModel) -> None:
     data = json.loads(model.dumps())
     for share in (0.0, 0.01, 0.3):
-        data["booster"] = data["booster"][: int(len(data["booster"]) * share)]
+        data["boosters"] = [text[: int(len(text) * share)] for text in data["boosters"]]
         with pytest.raises(UsageError):
             load_cost_model(json.dumps(data))
 

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from tunery.cli import (
     bench,
     compile,  # noqa: A004 - the command's name
+    costmodel,
     devices,
     doctor,
     extract,
@@ -71,6 +72,8 @@ def _root(context: typer.Context) -> None:
 
 for module in (tune, extract, compile, bench, query, spend, doctor, version):
     module.register(app)
-GROUPS = {"jobs": jobs, "records": records, "zoo": zoo, "devices": devices, "study": study}
+GROUPS = {
+    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "study": study,
+}  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name)

@@ -35,20 +35,50 @@ def stats(
 
 @app.command("export", epilog="Example: tunery records export records.jsonl")
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, JSON lines.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    *,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Write a dataset to train on (features and latencies), not the records.")
+    ] = False,
+    any_compiler: Annotated[
+        bool, typer.Option("--any-compiler", help="With --parquet: records made by other compiler versions too.")
+    ] = False,
     store: options.StoreUrl = "",
+    dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    verbose: options.Verbose = False,
 ) -> None:
-    """Write all records to a file that another store can import."""
+    """Write all records to a file that another store can import, as JSON lines; or a dataset as Parquet."""
     from tunery.store import open_store
 
+    if parquet:
+        _export_dataset(file, store, dialect, any_compiler=any_compiler, json=json, verbose=verbose)
+        return
     with open_store(store) as opened:
         count = opened.export_records(file)
     if json:
         emit({"records": count, "path": file})
     else:
         say(f"{count} records written to {file}")
+
+
+def _export_dataset(file: Path, store: str, dialect: str, *, any_compiler: bool, json: bool, verbose: bool) -> None:
+    from tunery.cli._live import LiveLine
+    from tunery.costmodels.parquet import write_parquet
+    from tunery.jobs.dataset import load
+    from tunery.jobs.training import facts
+
+    with LiveLine(verbose=verbose) as live:
+        table = load(store, dialect, lambda text: live.say(text, phase="features"), any_compiler=any_compiler)
+    card = write_parquet(table, file, facts(table))
+    if json:
+        emit({"candidates": len(table), "tasks": len(table.groups), "left_out": table.left_out, "path": file,
+              "card": card})  # fmt: skip
+        return
+    say(f"{len(table)} candidates of {len(table.groups)} tasks written to {file}, described in {card}")
+    for reason, count in table.left_out.items():
+        if count:
+            say(f"left out: {count} candidates {reason}")
 
 
 @app.command("import", epilog="Example: tunery records import records.jsonl")

@@ -81,7 +81,8 @@ def search(
     if left > 0 and most > 1:
         study.optimize(objective, n_trials=most - 1, timeout=left)
     score, recipe = max(found, key=lambda pair: pair[0])
-    return Search(recipe, score, len(study.trials), time.monotonic() - began)
+    tried = sum(trial.state.is_finished() for trial in study.trials)
+    return Search(recipe, score, tried, time.monotonic() - began)
 
 
 def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1, members: int = _MEMBERS) -> BoostedModel:
@@ -126,5 +127,3 @@ def _optuna() -> Any:
         raise UsageError("training needs optuna; install it with: pip install 'tunery[automl]'") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
-
-

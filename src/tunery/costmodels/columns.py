@@ -19,6 +19,17 @@ DEVICE_COLUMNS = 5
 _UNKNOWN = np.full(DEVICE_COLUMNS, np.nan, np.float32)
 
 
+def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
+    """Fold `(n_stores, w)` to one row: the store with the most arithmetic, the maximum over stores, their number.
+
+    The first 16 columns of MetaSchedule's stores count arithmetic. Without a store the row is NaN.
+    """
+    if stores.size == 0:
+        return np.full(2 * stores.shape[1] + 1, np.nan, dtype=np.float32)
+    main = stores[stores[:, :16].sum(axis=1).argmax()]
+    return np.concatenate([main, stores.max(axis=0), [len(stores)]]).astype(np.float32)
+
+
 def task_columns(task: Task) -> Row:
     """Return the columns that all candidates of a task share; sizes are logarithms to base 2."""
     work = task.workload

@@ -44,10 +44,11 @@ def gains(latencies: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Group:
-    """One task's candidates on one device: `rows` is `(n, width)`, task columns included, without device columns.
+    """One task's candidates on one device, made by one compiler.
 
-    `latencies` are seconds, inf for a candidate that failed; `build_s` the seconds its build took; `stores`, where a
-    dialect has them, are the per-store features that `rows` were folded from; `networks` are all that hold the task.
+    `rows` is `(n, width)`, task and device columns included. `latencies` are seconds, inf for a candidate that failed;
+    `build_s` the seconds its build took; `stores`, where a dialect has them, are the per-store features that `rows`
+    were folded from; `networks` are all that hold the task.
     """
 
     task_key: str
@@ -55,6 +56,7 @@ class Group:
     name: str
     kind: str
     device: str
+    compiler: str
     networks: tuple[str, ...]
     keys: tuple[str, ...]
     rows: Rows
@@ -76,11 +78,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Groups of one dialect and compiler; `left_out` says, by reason, what else the store holds."""
+    """Groups of one dialect, compiler and family of targets; `left_out` says, by reason, what else the store holds."""
 
     groups: tuple[Group, ...]
     dialect: str
     compiler: str
+    target: str
     left_out: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -103,8 +106,8 @@ class Table:
     def digest(self) -> str:
         """Identity of the content."""
         parts: list[str | bytes] = [self.dialect, self.compiler]
-        for group in sorted(self.groups, key=lambda g: (g.task_key, g.device)):
-            parts += [group.task_key, group.device, *group.keys, group.latencies.tobytes()]
+        for group in sorted(self.groups, key=lambda g: (g.task_key, g.device, g.compiler)):
+            parts += [group.task_key, group.device, group.compiler, *group.keys, group.latencies.tobytes()]
         return digest(*parts)
 
     def only(self, groups: Iterable[Group]) -> "Table":

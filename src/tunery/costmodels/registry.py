@@ -47,7 +47,9 @@ class Version:
 def models_directory() -> Path:
     """Return where trained models live (`TUNERY_MODELS` overrides it)."""
     chosen = os.environ.get(VARIABLE)
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local/share"), "tunery/models")
+    return (
+        Path(chosen) if chosen else Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local/share"), "tunery/models")
+    )
 
 
 def register(card: Version, model: CostModel, directory: Path | None = None) -> Version:

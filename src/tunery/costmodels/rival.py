@@ -39,7 +39,7 @@ class StockModel:
                 break
             # The gradient of weight * (sum - gain)^2 / 2, the same for every store of a candidate.
             slope = (gains * (scores - gains))[owner]
-            self._booster.boost(matrix, number, slope, gains[owner])
+            self._booster.boost(matrix, number, grad=slope, hess=gains[owner])
 
     def predict(self, group: Group) -> Floats:
         """Return a score for each of the group's candidates; higher is faster."""
@@ -62,7 +62,7 @@ def _packed(groups: Sequence[Group]) -> tuple[npt.NDArray[np.float32], npt.NDArr
 
 
 def _sums(scores: npt.NDArray[np.float32], owner: npt.NDArray[np.intp], count: int) -> Floats:
-    return np.bincount(owner, weights=scores.astype(np.float64), minlength=count)
+    return np.asarray(np.bincount(owner, weights=scores.astype(np.float64), minlength=count), np.float64)
 
 
 def _xgboost() -> Any:

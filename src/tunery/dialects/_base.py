@@ -167,6 +167,10 @@ class Dialect(ABC):
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
         """Return one row of cost-model features per candidate; a row of NaN where none can be computed."""
 
+    def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:  # noqa: ARG002
+        """Return the `(n, w)` features of each candidate's stores, whose `fold` is its row; None without such."""
+        return None
+
     @abstractmethod
     def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.

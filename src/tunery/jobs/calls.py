@@ -33,12 +33,18 @@ def stage(  # noqa: PLR0917 - the fields of a stage request
 
 
 async def call_build(
-    context: Context, task: Task, worker: str, candidate: Candidate, tries: int = 1
+    context: Context,
+    task: Task,
+    worker: str,
+    candidate: Candidate,
+    tries: int = 1,
+    *,
+    deadline_s: float = BUILD_DEADLINE_S,
 ) -> Artifact | Measurement:
     """Build a candidate on a worker that is held; return why not if it fails."""
     try:
         artifact: Artifact = await context.runtime.call(
-            worker, "build", task, candidate, deadline_s=BUILD_DEADLINE_S, tries=tries
+            worker, "build", task, candidate, deadline_s=deadline_s, tries=tries
         )
     except DialectError as error:
         return Measurement(Outcome.BUILD_FAILED, detail=str(error))

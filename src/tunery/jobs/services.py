@@ -33,6 +33,17 @@ class Proposal:
     features: tuple[bytes, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Features of some candidates of a task, float32: rows of `width`, and behind one another their stores."""
+
+    width: int
+    rows: bytes
+    store_width: int = 0
+    stores: bytes = b""
+    counts: tuple[int, ...] = ()
+
+
 class Importer:
     """Reads models, extracts tasks and compiles networks."""
 
@@ -98,7 +109,28 @@ class ProposerHost:
     def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
         if not candidates:
             return ()
-        return tuple(np.asarray(row, np.float32).tobytes() for row in self._dialect.features(task, candidates))
+        from tunery.costmodels import with_task
+
+        return tuple(row.tobytes() for row in with_task(self._dialect.features(task, candidates), task))
+
+
+class Featurizer:
+    """Computes features of candidates that were measured before, for a dataset."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> Block:
+        """Return the features of candidates; those that cannot be replayed have NaN rows and no stores."""
+        from tunery.costmodels.columns import fold
+
+        stores = self._dialect.stores(task, candidates)
+        if stores is None:
+            rows = self._dialect.features(task, candidates)
+            return Block(rows.shape[1], rows.tobytes())
+        rows = np.stack([fold(each) for each in stores])
+        counts = tuple(len(each) for each in stores)
+        return Block(rows.shape[1], rows.tobytes(), stores[0].shape[1], np.concatenate(stores).tobytes(), counts)
 
 
 class Builder:

@@ -60,6 +60,19 @@ class Networks(Database):
             for e in listed
         ]
 
+    def owners(self) -> dict[str, tuple[str, ...]]:
+        """Return, by workload key, the sorted names of all networks that hold the workload, on whatever target."""
+        table = _schema.extractions
+        query = sa.select(_schema.networks.c.document, table.c.document).join_from(
+            table, _schema.networks, table.c.network == _schema.networks.c.digest
+        )
+        found: dict[str, set[str]] = {}
+        with self._read() as connection:
+            for network, listed in connection.execute(query):
+                for entry in listed:
+                    found.setdefault(entry["workload"]["key"], set()).add(decode(Network, network).name)
+        return {key: tuple(sorted(names)) for key, names in found.items()}
+
     def network(self, digest: str) -> Network:
         """Return a network that `save_tasks` has seen.
 

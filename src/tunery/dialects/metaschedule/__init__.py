@@ -97,6 +97,12 @@ class MetaScheduleDialect(Dialect):
         return candidate_rows(task, candidates, proposer.features if proposer else None)
 
     @override
+    def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:
+        from tunery.dialects.metaschedule.features import candidate_stores
+
+        return candidate_stores(task, candidates)
+
+    @override
     def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         from tunery.dialects.metaschedule.compilation import compile_network
 

@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 from tvm.ir.utils import derived_object
 
-from tunery.costmodels import CostModel, load_cost_model
+from tunery.costmodels import CostModel, load_cost_model, with_task
 from tunery.dialects.metaschedule._tvm import meta_schedule
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.program import program_key
+from tunery.domain import Task
 
 # MetaSchedule uses scores as sampling weights: zero, negative or NaN ones silently pick index 0 for ever.
 _FLOOR = 1e-3
@@ -21,8 +22,8 @@ _THRIFT = 0.2
 class SteeringModel:
     """Scores candidates with a loaded cost model, at random while there is none."""
 
-    def __init__(self, features: FeatureCache, seed: int) -> None:
-        self._features = features
+    def __init__(self, features: FeatureCache, seed: int, task: Task) -> None:
+        self._features, self._task = features, task
         self._random = np.random.default_rng(seed)
         self._model: CostModel | None = None
         self._scores: dict[str, float] = {}
@@ -47,7 +48,7 @@ class SteeringModel:
         if self._model is None:
             return self._random.uniform(0.1, 1.0, len(candidates))
         keys = [program_key(candidate.sch.mod) for candidate in candidates]
-        rows = self._features.rows(context, candidates, keys)
+        rows = with_task(self._features.rows(context, candidates, keys), self._task)
         speed = np.nan_to_num(self._model.predict(rows), nan=_FLOOR, posinf=_FLOOR, neginf=_FLOOR)
         cost = self._model.build_cost(rows)
         scores = speed * np.exp(-_THRIFT * (cost - cost.min()))

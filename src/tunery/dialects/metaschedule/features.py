@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError
+from tunery.costmodels.columns import fold
 from tunery.dialects.metaschedule._tvm import meta_schedule
 from tunery.dialects.metaschedule.program import replay, space_of
 from tunery.domain import Candidate, Task
@@ -50,14 +51,6 @@ class FeatureCache:
             return [row for candidate in candidates for row in self._extract(context, [candidate])]
 
 
-def fold(stores: npt.NDArray[np.float64]) -> Row:
-    """Fold `(n_stores, 164)` to one row: the store with the most arithmetic, the maximum over stores, their number."""
-    if stores.size == 0:
-        return np.full(WIDTH, np.nan, dtype=np.float32)
-    main = stores[stores[:, :16].sum(axis=1).argmax()]
-    return np.concatenate([main, stores.max(axis=0), [len(stores)]]).astype(np.float32)
-
-
 def candidate_rows(task: Task, candidates: Sequence[Candidate], cache: FeatureCache | None) -> npt.NDArray[np.float32]:
     """Return one row per candidate, from the proposer's cache where it has it, else by replaying."""
     cache = cache or FeatureCache()
@@ -79,3 +72,17 @@ def _replayed_row(task: Task, candidate: Candidate, cache: FeatureCache) -> Row:
     measured = meta_schedule.MeasureCandidate(schedule, [])
     row: Row = cache.rows(space.context, [measured], [candidate.key])[0]
     return row
+
+
+def candidate_stores(task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]]:
+    """Return each candidate's per-store features, `(n_stores, 164)`; none where it does not replay or extract."""
+    space, extractor = space_of(task), meta_schedule.feature_extractor.PerStoreFeature()
+    found = []
+    for candidate in candidates:
+        try:
+            measured = meta_schedule.MeasureCandidate(replay(space, candidate.body), [])
+            [stores] = extractor.extract_from(space.context, [measured])
+            found.append(np.asarray(stores.numpy(), np.float32).reshape(-1, STORE_WIDTH))
+        except Exception:  # noqa: BLE001 - one bad candidate must not cost the batch
+            found.append(np.empty((0, STORE_WIDTH), np.float32))
+    return found

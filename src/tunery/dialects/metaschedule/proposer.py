@@ -33,7 +33,7 @@ class EvolutionaryProposer(Proposer):
         self.features = FeatureCache()
         self._task = task
         self._space = space
-        self._model = SteeringModel(self.features, seed)
+        self._model = SteeringModel(self.features, seed, task)
         # A resumed search must not repeat its own first steps.
         self._seed = 1 + (seed * 7919 + len(history) * 104729) % (2**30)
         self._sampler = Sampler(space, task.workload.kind, self._seed)
@@ -48,7 +48,9 @@ class EvolutionaryProposer(Proposer):
     def propose(self, n: int) -> list[Candidate]:
         chosen: list[Candidate] = []
         for _ in range(_TRIES if n > 0 else 0):
-            drawn = self._sampler.draw(max(_DRAWN * n, _LEAST_POPULATION))
+            # Without a model the draws are what is proposed, and more of them than that would be thrown away.
+            count = max(_DRAWN * n, _LEAST_POPULATION) if self._model.loaded else n - len(chosen) + 2
+            drawn = self._sampler.draw(count)
             ranked = self._evolve(drawn, n) if self._model.loaded and drawn else drawn
             lucky = max(1, n // _RANDOM_SHARE) if ranked is not drawn else 0
             for schedule in [*ranked[: n - lucky], *drawn[:lucky], *ranked[n - lucky :]]:

@@ -1,0 +1,249 @@
+"""`tunery costmodel`: collect records, train a model on them, and see how good it is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunery._errors import UsageError
+from tunery.cli import _options as options
+from tunery.cli._output import emit, say, width
+
+if TYPE_CHECKING:
+    from tunery.costmodels.evaluation import Row
+    from tunery.costmodels.registry import Version
+
+app = typer.Typer(help="Collect, train and judge the model that predicts candidates' speed.", no_args_is_help=False)
+HoldOut = Annotated[
+    str, typer.Option("--hold-out", metavar="NETS", help="Networks that no model may see, joined by commas.")
+]
+AnyCompiler = Annotated[
+    bool, typer.Option("--any-compiler", help="Take in records made by other compiler versions too.")
+]
+Data = Annotated[str, typer.Option("--data", metavar="FILE", help="A dataset file instead of the store.")]
+
+
+@app.command("collect", epilog="Example: tunery costmodel collect --networks all --tasks 300 --budget 60min")
+def collect(
+    *,
+    networks: Annotated[
+        str, typer.Option("--networks", metavar="NETS", help="Models joined by commas; all: the whole zoo.")
+    ] = "all",
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="How many tasks at most, spread over kinds.")] = 300,
+    per_task: Annotated[int, typer.Option("--per-task", min=1, help="How many candidates of each task.")] = 100,
+    budget: Annotated[str, typer.Option("--budget", help="Time or trials, such as 30min or 5000trials.")] = "30min",
+    hold_out: HoldOut = "",
+    target: options.TargetName = "native",
+    store: options.StoreUrl = "",
+    threads: options.Threads = 0,
+    seed: options.Seed = 0,
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure diverse candidates of many tasks, briefly; given again, the same command goes on where it was."""
+    from tunery.cli._interrupt import Interrupt
+    from tunery.cli._live import LiveLine
+    from tunery.jobs._request import Progress
+    from tunery.jobs.collect import collect as collect_records
+
+    models, held = _models(networks), _models(hold_out) if hold_out else []
+    request = options.make_request(
+        "collect", target=target, store=store, threads=threads, shapes=None, dialect=dialect, budget=budget, seed=seed
+    )
+    with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
+
+        def show(progress: Progress) -> None:
+            interrupt.begun = interrupt.begun or bool(progress.job_id)
+            if not interrupt.event.is_set():
+                live.show(progress)
+
+        report = collect_records(
+            request, [m for m in models if m not in held], tasks=tasks, per_task=per_task, hold_out=held,
+            on_progress=show, stop=interrupt.event,
+        )  # fmt: skip
+    if json:
+        emit({name: getattr(report, name) for name in ("tasks", "candidates", "per_second", "wall_s", "left",
+                                                       "stopped", "outcomes", "kinds", "failed")})  # fmt: skip
+    else:
+        say(f"{report.candidates} candidates of {report.tasks} tasks in {report.wall_s:.0f} s "
+            f"({report.per_second:.1f} a second); {report.left} tasks to come")  # fmt: skip
+        say(f"outcomes: {_counts(report.outcomes)}")
+        say(f"kinds: {_counts(report.kinds)}")
+        for name, why in report.failed.items():
+            say(f"left out: {name}: {why}")
+    if interrupt.exit_code is not None:
+        raise typer.Exit(interrupt.exit_code)
+
+
+@app.command("train", epilog="Example: tunery costmodel train --time 10min --hold-out resnet18,mobilenet_v2")
+def train(
+    *,
+    time: Annotated[str, typer.Option("--time", help="How long to search, such as 10min.")] = "10min",
+    hold_out: HoldOut = "",
+    data: Data = "",
+    any_compiler: AnyCompiler = False,
+    kinds: Annotated[bool, typer.Option("--kinds", help="Also judge on operator kinds left out of training.")] = False,
+    store: options.StoreUrl = "",
+    threads: options.Threads = 0,
+    seed: options.Seed = 0,
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Search model families and their parameters, judge the best on networks it has not seen, and register it."""
+    from pathlib import Path
+
+    from tunery.cli._live import LiveLine
+    from tunery.domain import Budget
+    from tunery.jobs.training import open_table
+    from tunery.jobs.training import train as train_model
+    from tunery.measure import usable_cores
+
+    seconds = Budget.parse(time).seconds
+    if seconds is None:
+        raise UsageError(f"--time {time!r} is not a time; write for example 10min")
+    with LiveLine(verbose=verbose) as live:
+        table = open_table(
+            store, dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
+            any_compiler=any_compiler,
+        )  # fmt: skip
+        done = train_model(
+            table, seconds, hold_out=_names(hold_out), threads=threads or len(usable_cores()), seed=seed, kinds=kinds,
+            notify=lambda text: live.say(text, phase="training"),
+        )  # fmt: skip
+    if json:
+        emit(_card(done.card) | {"left_out": done.left_out, "kinds": [_row(row) for row in done.kinds]})
+        return
+    card = done.card
+    say(f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
+        f"{done.search.seconds:.0f} s; best: {done.search.recipe.family}")  # fmt: skip
+    for reason, count in done.left_out.items():
+        if count:
+            say(f"left out: {count} candidates {reason}")
+    say("on networks that were held out:")
+    say(_table(done.rows))
+    if done.kinds:
+        say("on operator kinds that were held out:")
+        say(_table(done.kinds))
+    say(f"version {card.version} written to {card.path}")
+    say("it passed its gate and is in use from now on" if card.passed else f"not used: {'; '.join(card.reasons)}")
+
+
+@app.command("list", epilog="Example: tunery costmodel list --json")
+def list_(
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """List the models that were trained here, and say which is in use."""
+    from tunery._report import as_text, new_table
+    from tunery.costmodels.registry import models_directory, versions
+
+    found = versions()
+    used = {(card.dialect, card.target): card.version for card in found if card.passed}
+    if json:
+        rows = [_card(card) | {"in_use": used.get((card.dialect, card.target)) == card.version} for card in found]
+        emit({"directory": models_directory(), "versions": rows})
+        return
+    if not found:
+        say(f"none trained yet in {models_directory()}; the model that ships with tunery is used")
+        return
+    table = new_table("dialect", "#version", "target", "#candidates", "#tasks", "#NDCG@8", "#Kendall", "state")
+    for card in found:
+        best = _overall(card)
+        in_use = used.get((card.dialect, card.target)) == card.version
+        table.add_row(
+            card.dialect, str(card.version), card.target, str(card.data.get("candidates", "-")),
+            str(card.data.get("tasks", "-")), f"{best.get('ndcg8', float('nan')):.3f}",
+            f"{best.get('kendall', float('nan')):.3f}",
+            "in use" if in_use else "older" if card.passed else "failed its gate",
+        )  # fmt: skip
+    say(as_text(table, width()))
+
+
+@app.command("evaluate", epilog="Example: tunery costmodel evaluate 3 --store other.db")
+def evaluate(
+    name: Annotated[
+        str, typer.Argument(metavar="[VERSION|FILE]", help="A version, a model file; else the one in use.")
+    ] = "",
+    *,
+    data: Data = "",
+    any_compiler: AnyCompiler = False,
+    target: options.TargetName = "native",
+    store: options.StoreUrl = "",
+    threads: options.Threads = 0,
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Judge a model on the records of a store, per operator kind and device."""
+    from pathlib import Path
+
+    from tunery.cli._live import LiveLine
+    from tunery.dialects import get_dialect
+    from tunery.jobs.training import judge, open_table
+    from tunery.measure import usable_cores
+
+    with LiveLine(verbose=verbose) as live:
+        table = open_table(
+            store, dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
+            any_compiler=any_compiler,
+        )  # fmt: skip
+    resolved = get_dialect(dialect).resolve_target(target, threads or len(usable_cores()))
+    label, rows, unseen = judge(table, name, resolved)
+    if json:
+        emit({"model": label, "unseen": unseen, "rows": [_row(row) for row in rows], "left_out": table.left_out})
+        return
+    seen = "networks held out of its training" if unseen else "it may have been trained on some of these"
+    say(f"{label} on {len(table)} candidates of {len(table.groups)} tasks ({seen})")
+    say(_table(rows))
+
+
+def _models(text: str) -> list[str]:
+    """Return models as `tune` takes them; a bare name is one of the zoo."""
+    from tunery.frontends import zoo
+
+    if text == "all":
+        return [f"zoo:{entry.name}" for entry in zoo.names()]
+    known = {entry.name for entry in zoo.names()}
+    return [f"zoo:{name}" if name.partition("@")[0] in known else name for name in _names(text)]
+
+
+def _names(text: str) -> list[str]:
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _table(rows: "Sequence[Row]") -> str:
+    from tunery._report import as_text, new_table
+
+    table = new_table("kind", "device", "ranking", "#tasks", "#NDCG@8", "#regret of 1", "#regret of 8", "#Kendall")
+    for row in rows:
+        q = row.quality
+        table.add_row(row.kind, row.device[:8], row.ranking, str(q.tasks), f"{q.ndcg8:.3f}", f"{q.regret1:.3f}",
+                      f"{q.regret8:.3f}", f"{q.kendall:.3f}")  # fmt: skip
+    return as_text(table, width())
+
+
+def _row(row: "Row") -> dict[str, Any]:
+    from tunery._report import plain
+
+    data: dict[str, Any] = plain(row)
+    quality: dict[str, Any] = data.pop("quality")
+    return data | quality
+
+
+def _card(card: "Version") -> dict[str, Any]:
+    from tunery._report import plain
+
+    data: dict[str, Any] = plain(card)
+    return data
+
+
+def _overall(card: "Version") -> Mapping[str, Any]:
+    mine = [m for m in card.metrics if m["kind"] == m["device"] == "all" and m["ranking"] == "model"]
+    return mine[0] if mine else {}
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    ordered: Iterable[tuple[str, int]] = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {name}" for name, count in ordered) or "none"

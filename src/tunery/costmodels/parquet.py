@@ -1,0 +1,115 @@
+"""A dataset as a Parquet file, with its data card inside and beside it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import UsageError
+from tunery.costmodels.dataset import Group, Table
+
+_CARD = b"tunery"
+_FORMAT = 1
+
+
+def write_parquet(table: Table, path: Path, card: Mapping[str, Any]) -> Path:
+    """Write a dataset, one row a candidate, and beside it the card as JSON; return the card's path.
+
+    Raises:
+        UsageError: pyarrow is not installed, or the file cannot be written.
+    """
+    pa, pq = _pyarrow()
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for group in table:
+        count = len(group.keys)
+        for name in ("task_key", "workload_key", "name", "kind", "device", "compiler"):
+            columns[name] += [getattr(group, name)] * count
+        columns["networks"] += [list(group.networks)] * count
+        columns["candidate_key"] += group.keys
+        columns["latency_s"] += group.latencies.tolist()
+        columns["build_s"] += group.build_s.tolist()
+        columns["features"] += list(group.rows)
+        stores = group.stores if group.stores is not None else [None] * count
+        columns["stores"] += [None if each is None else each.ravel() for each in stores]
+        columns["store_width"] += [0 if each is None else each.shape[1] for each in stores]
+    schema = pa.schema([(name, getattr(pa, kind)() if isinstance(kind, str) else pa.list_(getattr(pa, kind[0])()))
+                        for name, kind in _COLUMNS.items()])  # fmt: skip
+    full = dict(card) | {"format": _FORMAT, "dialect": table.dialect, "compiler": table.compiler,
+                         "target": table.target, "left_out": table.left_out, "columns": _MEANING}  # fmt: skip
+    text = json.dumps(full, indent=1)
+    beside = path.with_name(f"{path.stem}.card.json")
+    try:
+        made = pa.table(columns, schema=schema).replace_schema_metadata({_CARD: text.encode()})
+        pq.write_table(made, path, compression="zstd")
+        beside.write_text(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+    return beside
+
+
+def read_parquet(path: Path) -> Table:
+    """Read a dataset that `write_parquet` wrote.
+
+    Raises:
+        UsageError: there is no such file, or it is no dataset.
+    """
+    pa, pq = _pyarrow()
+    try:
+        made = pq.read_table(path)
+        card = json.loads(made.schema.metadata[_CARD])
+        if card["format"] > _FORMAT:
+            raise UsageError(f"{path} was written by a newer tunery; update tunery, or export it anew")
+        groups = [_group(part) for part in _parts(made.to_pydict())]
+        return Table(tuple(groups), card["dialect"], card["compiler"], card["target"], card["left_out"])
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}; write one with `tunery records export --parquet {path}`") from None
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is no dataset of tunery ({str(error)[:100]}); export it anew") from error
+
+
+_COLUMNS: dict[str, str | tuple[str]] = {
+    "task_key": "string", "workload_key": "string", "name": "string", "kind": "string", "device": "string",
+    "compiler": "string",
+    "networks": ("string",), "candidate_key": "string", "latency_s": "float64", "build_s": "float64",
+    "features": ("float32",), "stores": ("float32",), "store_width": "int32",
+}  # fmt: skip
+_MEANING = {
+    "latency_s": "median of the samples of one race, seconds for one execution; inf: it ran wrong",
+    "build_s": "wall seconds of its build",
+    "features": "one row: the dialect's features, 9 task columns, 5 device columns",
+    "stores": "the dialect's features of each store, row by row, `store_width` wide",
+    "networks": "all networks of the store that hold the workload: hold them out together",
+    "device": "fingerprint of the device it ran on",
+}
+
+
+def _parts(columns: Mapping[str, list[Any]]) -> list[dict[str, list[Any]]]:
+    """Return the rows of each group: one task on one device, by one compiler."""
+    places: dict[tuple[str, str, str], list[int]] = {}
+    for index, place in enumerate(zip(columns["task_key"], columns["device"], columns["compiler"], strict=True)):
+        places.setdefault(place, []).append(index)
+    return [{name: [values[i] for i in rows] for name, values in columns.items()} for rows in places.values()]
+
+
+def _group(part: Mapping[str, list[Any]]) -> Group:
+    stores = None
+    if part["stores"][0] is not None:
+        pairs = zip(part["stores"], part["store_width"], strict=True)
+        stores = tuple(np.asarray(each, np.float32).reshape(-1, width) for each, width in pairs)
+    return Group(
+        part["task_key"][0], part["workload_key"][0], part["name"][0], part["kind"][0], part["device"][0],
+        part["compiler"][0],
+        tuple(part["networks"][0]), tuple(part["candidate_key"]), np.asarray(part["features"], np.float32),
+        np.asarray(part["latency_s"]), np.asarray(part["build_s"]), stores,
+    )  # fmt: skip
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UsageError("a dataset file needs pyarrow; install it with: pip install 'tunery[automl]'") from None
+    return pyarrow, pyarrow.parquet

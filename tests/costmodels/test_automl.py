@@ -1,0 +1,127 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from costmodel_data import table
+
+from tunery._errors import UsageError
+from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
+from tunery.costmodels.automl import FAMILIES, fit, search
+from tunery.costmodels.evaluation import evaluate, gate, random_ranker
+from tunery.costmodels.metrics import kendall
+from tunery.costmodels.parquet import read_parquet, write_parquet
+from tunery.costmodels.rival import StockModel
+from tunery.costmodels.splits import hold_out_networks
+
+SMALL = Recipe(rounds=20)
+
+
+def test_the_search_always_answers_and_ranks_unseen_networks() -> None:
+    learn, judge = hold_out_networks(table().groups, ["n6", "n7"])
+    found = search(learn, seconds=0.0, most=1)
+    assert found.tried == 1
+    model = fit(learn, replace(found.recipe, rounds=40), members=2)
+    for group in judge:
+        assert kendall(group.gains, model.predict(group.rows)) > 0.4
+        assert (model.uncertainty(group.rows) > 0).any()
+        cost = model.build_cost(group.rows)
+        assert kendall(group.build_s, cost) > 0.4
+
+
+def test_one_network_is_too_few() -> None:
+    with pytest.raises(UsageError, match="one network"):
+        search(table(networks=1, shared=False).groups, seconds=0.0, most=1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_ranks_with_positive_scores_and_goes_on_learning(family: str) -> None:
+    groups = table().groups
+    pairs = [(g.rows, g.gains) for g in groups]
+    model = BoostedModel.train(pairs[:20], replace(SMALL, family=family, rounds=40, members=2))
+    again = load_cost_model(model.dumps())
+    for g in groups[20:]:
+        scores = again.predict(g.rows)
+        assert np.array_equal(scores, model.predict(g.rows))
+        assert np.isfinite(scores).all()
+        if family != "gain":
+            assert (scores > 0).all()
+        assert kendall(g.gains, scores) > 0.4
+    grown = model._extended(pairs[20:])
+    before = np.mean([kendall(g.gains, model.predict(g.rows)) for g in groups[20:]])
+    assert np.mean([kendall(g.gains, grown.predict(g.rows)) for g in groups[20:]]) > before
+
+
+def test_a_model_reads_the_columns_it_knows() -> None:
+    groups = table().groups
+    model = BoostedModel.train([(g.rows[:, :8], g.gains) for g in groups], SMALL)
+    rows = groups[0].rows
+    assert np.array_equal(model.predict(rows), model.predict(rows[:, :8]))
+    wide = BoostedModel.train([(g.rows, g.gains) for g in groups], SMALL)
+    told = wide.on_device(rows[0, 8:])
+    padded = np.concatenate([rows[:, :8], np.tile(rows[0, 8:], (len(rows), 1))], axis=1)
+    assert np.array_equal(told.predict(rows[:, :8]), wide.predict(padded))
+    again = load_cost_model(told.dumps())
+    assert np.array_equal(again.predict(rows[:, :8]), told.predict(rows[:, :8]))
+
+
+def test_metaschedules_own_model_sums_over_stores() -> None:
+    pytest.importorskip("xgboost")
+    learn, judge = hold_out_networks(table().groups, ["n6", "n7"])
+    stock = StockModel(learn)
+    assert np.mean([kendall(g.gains, stock.predict(g)) for g in judge]) > 0.4
+    none = replace(judge[0], stores=tuple(np.empty((0, 12), np.float32) for _ in judge[0].keys))
+    assert np.isfinite(stock.predict(none)).all()
+
+
+def test_rows_of_an_evaluation_and_the_gate() -> None:
+    groups = table().groups
+
+    def oracle(group: Group) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return group.gains
+
+    rows = evaluate(groups, {"model": oracle, "random": random_ranker()})
+    assert {(row.kind, row.ranking) for row in rows} == {
+        (kind, ranking) for kind in ("all", "conv2d", "matmul") for ranking in ("model", "random")
+    }
+    assert gate(rows).passed
+    bad = gate(evaluate(groups, {"model": random_ranker(1), "random": random_ranker(2)}))
+    assert not bad.passed
+    assert bad.reasons
+    rival = gate(evaluate(groups, {"model": lambda g: g.gains * 0, "random": random_ranker(), "stock": oracle}))
+    assert any("MetaSchedule" in reason for reason in rival.reasons)
+    with pytest.raises(UsageError, match="no task is left"):
+        gate(evaluate([], {"model": oracle, "random": oracle}))
+
+
+def test_devices_are_told_apart() -> None:
+    groups = table().groups
+    two = [*groups, *(replace(g, device="other") for g in groups)]
+    rows = evaluate(two, {"model": lambda g: g.gains})
+    assert {row.device for row in rows} == {"all", "device", "other"}
+
+
+def test_a_dataset_comes_back_from_its_file(tmp_path: Path) -> None:
+    made = table(networks=2)
+    path = tmp_path / "data.parquet"
+    card = write_parquet(made, path, {"candidates": len(made)})
+    assert card.exists()
+    again = read_parquet(path)
+    assert again.digest == made.digest
+    assert (again.dialect, again.compiler, again.target) == (made.dialect, made.compiler, made.target)
+    for one, other in zip(again.groups, made.groups, strict=True):
+        assert np.array_equal(one.rows, other.rows)
+        assert one.networks == other.networks
+        assert one.stores is not None
+        assert other.stores is not None
+        assert all(np.array_equal(a, b) for a, b in zip(one.stores, other.stores, strict=True))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 nonsense PAR1"])
+def test_what_is_no_dataset_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "data.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError) as caught:
+        read_parquet(path)
+    assert str(path) in str(caught.value)

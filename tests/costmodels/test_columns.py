@@ -1,0 +1,49 @@
+import math
+
+import numpy as np
+
+from tunery.costmodels.columns import DEVICE_COLUMNS, TASK_COLUMNS, device_columns, fold, with_task
+from tunery.domain import Target, Task, TensorSpec, Workload
+
+
+def task(kind: str = "conv2d", flop: float = 2.0**20) -> Task:
+    arguments = (TensorSpec("a", (1, 8, 8, 16), "float32"), TensorSpec("b", (1, 8, 8, 32), "float32"))
+    return Task(Workload("k", "n", kind, "", arguments, 1, flop), Target("fake", {}, 2))
+
+
+def test_rows_carry_their_task() -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    wide = with_task(rows, task())
+    assert wide.shape == (2, 3 + TASK_COLUMNS)
+    assert np.array_equal(wide[:, :3], rows)
+    assert np.isfinite(wide).all()
+    assert np.array_equal(wide[0, 3:], wide[1, 3:])
+    assert not np.array_equal(wide[0, 3:], with_task(rows, task("matmul"))[0, 3:])
+
+
+def test_a_row_that_could_not_be_computed_stays_recognisable() -> None:
+    rows = np.full((1, 3), np.nan, np.float32)
+    assert np.isnan(with_task(rows, task())).all()
+    assert with_task(np.empty((0, 3), np.float32), task()).shape == (0, 3 + TASK_COLUMNS)
+
+
+def test_a_task_without_arithmetic_has_columns() -> None:
+    assert np.isfinite(with_task(np.zeros((1, 3), np.float32), task("unheard-of", 0.0))).all()
+
+
+def test_devices() -> None:
+    facts = {"vector": ["avx2", "avx512f"], "caches": {"L1d": "32K", "L2": "1M", "L3": "odd"}, "virtual": True}
+    columns = device_columns(facts)
+    assert columns[:3].tolist() == [512, 5, 10]
+    assert math.isnan(columns[3])
+    assert np.isnan(device_columns(None)).all()
+    assert len(columns) == len(device_columns({})) == DEVICE_COLUMNS
+
+
+def test_stores_are_folded_to_the_busiest_the_largest_and_their_number() -> None:
+    stores = np.zeros((2, 20), np.float32)
+    stores[0, 0], stores[1, 19] = 5, 7
+    row = fold(stores)
+    assert row.shape == (41,)
+    assert (row[0], row[19], row[39], row[40]) == (5, 0, 7, 2)
+    assert np.isnan(fold(np.empty((0, 20), np.float32))).all()

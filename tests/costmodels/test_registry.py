@@ -1,0 +1,96 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from costmodel_data import table
+
+from tunery._errors import NothingFoundError, UsageError
+from tunery.costmodels import BoostedModel, Recipe, registry
+from tunery.costmodels.registry import Version, in_use, new_card, read, register, version, versions
+
+CONFIG = {"kind": "fake"}
+
+
+@pytest.fixture(scope="module")
+def model() -> BoostedModel:
+    return BoostedModel.train([(g.rows, g.gains) for g in table().groups], Recipe(rounds=5))
+
+
+@pytest.fixture(autouse=True)
+def _own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path))
+
+
+def card(passed: bool = True, target: str = "fake", dialect: str = "fake") -> Version:
+    return new_card(
+        dialect=dialect, compiler="fake 1.0", target=target, recipe={}, data={"candidates": 3}, metrics=(),
+        passed=passed, reasons=() if passed else ("bad",), held_out=("n1",),
+    )  # fmt: skip
+
+
+def test_versions_count_up_and_come_back_as_they_were(model: BoostedModel) -> None:
+    first, second = register(card(), model), register(card(passed=False), model)
+    assert (first.version, second.version) == (1, 2)
+    assert versions() == [first, second]
+    found, again = version("1", "fake")
+    assert found == first
+    rows = table(1).groups[0].rows
+    assert np.array_equal(again.predict(rows), model.predict(rows))
+    assert version(first.path, "fake")[0] == first, "a file will do, too"
+
+
+def test_only_what_passed_its_gate_is_used(model: BoostedModel) -> None:
+    assert in_use("fake", CONFIG) is None
+    first = register(card(), model)
+    register(card(passed=False), model)
+    register(card(target="other"), model)
+    register(card(dialect="other"), model)
+    used = in_use("fake", CONFIG)
+    assert used == first
+    assert registry.pretrained("fake", CONFIG) == read(Path(first.path))[1]
+
+
+def test_a_model_trained_here_comes_before_the_shipped_one(model: BoostedModel) -> None:
+    config = {"kind": "llvm", "mcpu": "znver4"}
+    shipped = registry.pretrained("metaschedule", config)
+    assert shipped == registry.shipped("metaschedule", config)
+    register(card(target="x86", dialect="metaschedule"), model)
+    assert registry.pretrained("metaschedule", config) not in {None, shipped}
+    assert registry.pretrained("metaschedule", {"mcpu": "apple-m1"}) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"cut", gzip.compress(b"{}"), gzip.compress(b"[1]"), b"\x1f\x8b\x08"])
+def test_a_damaged_file_is_one_clear_sentence(model: BoostedModel, damage: bytes) -> None:
+    good = register(card(), model)
+    path = Path(good.path)
+    path.write_bytes(path.read_bytes()[:200] if damage == b"cut" else damage)
+    with pytest.raises(UsageError, match="damaged or no cost model") as caught:
+        version("1", "fake")
+    assert "\n" not in str(caught.value)
+    assert versions() == []
+    assert in_use("fake", CONFIG) is None
+
+
+def test_a_model_of_a_newer_tunery_is_refused(model: BoostedModel) -> None:
+    path = Path(register(card(), model).path)
+    document = json.loads(gzip.decompress(path.read_bytes())) | {"format": 99}
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    with pytest.raises(UsageError, match="newer tunery"):
+        version("1", "fake")
+
+
+def test_a_version_that_is_not_there(model: BoostedModel) -> None:
+    register(card(), model)
+    with pytest.raises(NothingFoundError, match="there are: 1"):
+        version("7", "fake")
+
+
+def test_a_directory_that_cannot_be_written(
+    model: BoostedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "file" / "models"))
+    with pytest.raises(UsageError, match=registry.VARIABLE):
+        register(card(), model)

@@ -1,0 +1,157 @@
+import threading
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from job_tools import raced, request_in
+
+from tunery._errors import UsageError
+from tunery.costmodels import BoostedModel, Dataset
+from tunery.domain import Budget, Candidate, Record, Target, Task, Workload
+from tunery.jobs.collect import affordable, collect, spread
+from tunery.jobs.dataset import generator, load
+from tunery.store import open_store
+
+FIRST, SECOND = "fake:one?tasks=3&frozen=1", "fake:two?tasks=3&seed=7"
+
+
+def named(kind: str, flop: float, name: str, tunable: bool = True) -> Task:
+    return Task(Workload(name, name, kind, "", (), 0, flop), Target("fake", {}, 1), 1, tunable)
+
+
+def test_kinds_and_networks_take_turns_and_sizes_are_mixed() -> None:
+    networks = {
+        "a": [named("conv2d", flop, f"a{flop}") for flop in (1, 2, 3, 4, 5)] + [named("pool", 1, "ap")],
+        "b": [named("matmul", 1, "b1"), named("norm", 1, "b2"), named("conv2d", 9, "b3"), named("x", 1, "bx", False)],
+    }
+    chosen = [task.workload.key for task in spread(networks, 6)]
+    assert {"b1", "b2", "b3", "ap"} <= set(chosen)
+    assert len(chosen) == 6
+    everything = [task.workload.key for task in spread(networks, 100)]
+    assert Counter(everything) == Counter(["a1", "a2", "a3", "a4", "a5", "ap", "b1", "b2", "b3"])
+    assert spread({"a": [named("conv2d", 1e12, "huge")]}, 5) == []
+    assert spread({}, 5) == []
+
+
+def test_a_task_of_two_networks_is_taken_once() -> None:
+    assert len(spread({"a": [named("conv2d", 1, "t")], "b": [named("conv2d", 1, "t")]}, 5)) == 1
+
+
+def test_candidates_that_build_slowly_are_capped() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.random((200, 4)).astype(np.float32)
+    dataset = Dataset()
+    for i, row in enumerate(rows):
+        dataset.add("t", str(i), row, 1.0 + float(row[0]))
+    model = BoostedModel.fit(dataset).with_build_cost(rows, np.where(rows[:, 1] > 0.5, 5.0, 0.05))
+    candidates = [Candidate(str(i), "t", "") for i in range(16)]
+    batch = np.zeros((16, 4), np.float32)
+    batch[4:, 1] = 1.0
+    kept = affordable(candidates, [row.tobytes() for row in batch], model)
+    assert [candidate.key for candidate in kept] == ["0", "1", "2", "3", "4", "5"]
+    assert affordable(candidates, [row.tobytes() for row in batch], None) == candidates
+
+
+def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "20trials")
+    report = collect(request, [FIRST, SECOND], tasks=5, per_task=12)
+    assert 0 < report.candidates <= 20
+    first = raced(tmp_path)
+    assert first.total() == report.candidates
+    rest = collect(replace(request, budget=Budget()), [FIRST, SECOND], tasks=5, per_task=12)
+    assert rest.left == 0
+    done = raced(tmp_path)
+    assert set(done.values()) == {1}, "nothing is measured twice"
+    assert sorted(Counter(task for task, _ in done).values()) == [12] * 5
+    assert collect(request, [FIRST, SECOND], tasks=5, per_task=12).candidates == 0
+
+
+def test_what_is_held_out_is_not_measured(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "200trials")
+    collect(request, [FIRST, SECOND], tasks=9, per_task=10, hold_out=[SECOND])
+    table = load(request.store, "fake")
+    assert {name for group in table for name in group.networks} == {"one"}
+    with pytest.raises(UsageError, match="held out"):
+        collect(request, [FIRST], tasks=9, per_task=10, hold_out=[FIRST])
+
+
+def test_faults_cost_one_candidate_each_and_teach_what_they_can(tmp_path: Path) -> None:
+    source = "fake:faulty?tasks=1&refuse=0.2&fail=0.2&segfault=0.1&constant=0.2"
+    report = collect(request_in(tmp_path, "collect", "60trials"), [source], tasks=1, per_task=40)
+    assert report.candidates == 40
+    assert {"build-failed", "run-failed", "crashed", "wrong-result"} <= set(report.outcomes)
+    [group] = load(str(tmp_path / "store.db"), "fake").groups
+    assert np.isinf(group.latencies).sum() == report.outcomes["run-failed"] + report.outcomes["wrong-result"]
+    assert len(group.keys) == 40 - report.outcomes["build-failed"] - report.outcomes["crashed"]
+
+
+def test_a_network_that_cannot_be_had_is_named(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "30trials")
+    report = collect(request, [FIRST, "fake:odd?unsupported=1"], tasks=3, per_task=10)
+    assert "Scripted" in report.failed["fake:odd?unsupported=1"]
+    assert report.candidates == 30
+
+
+def test_a_stop_is_clean(tmp_path: Path) -> None:
+    stop = threading.Event()
+    seen = []
+
+    def watch(progress: object) -> None:
+        seen.append(progress)
+        if len(seen) > 3:
+            stop.set()
+
+    report = collect(
+        request_in(tmp_path, "collect", "900trials"), [FIRST], tasks=3, per_task=200, on_progress=watch, stop=stop
+    )
+    assert report.stopped
+    assert raced(tmp_path).total() == report.candidates < 600
+
+
+def test_an_empty_store_and_foreign_records_are_named(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "40trials")
+    with pytest.raises(UsageError, match="holds no measured candidate of fake; run `tunery costmodel collect`"):
+        load(request.store, "fake")
+    collect(request, [FIRST], tasks=1, per_task=12)
+    with open_store(request.store) as store:
+        for record in store.records():
+            [task] = [t for t in store.tasks() if t.key == record.candidate.task_key]
+            other = replace(record, provenance=replace(record.provenance, compiler="fake 0.9"))
+            store.add_record(task, other)
+    table = load(request.store, "fake")
+    assert len(table) == 12
+    assert table.left_out["made by another compiler (fake 0.9)"] == 12
+    both = load(request.store, "fake", any_compiler=True)
+    assert sorted(len(group.keys) for group in both) == [12, 12]
+    with open_store(str(tmp_path / "foreign.db")) as store:
+        for record in both_records(request.store, "fake 0.9"):
+            store.add_record(task_of(request.store, record.candidate.task_key), record)
+    with pytest.raises(UsageError, match="12 made by another compiler"):
+        load(str(tmp_path / "foreign.db"), "fake")
+
+
+def both_records(url: str, compiler: str) -> list[Record]:
+    with open_store(url) as store:
+        return store.records(compiler=compiler)
+
+
+def task_of(url: str, key: str) -> Task:
+    with open_store(url) as store:
+        return store.task(key)
+
+
+def test_features_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = request_in(tmp_path, "collect", "24trials")
+    collect(request, [FIRST], tasks=2, per_task=12)
+    first = load(request.store, "fake")
+    monkeypatch.setattr("tunery.jobs.dataset.Features._pool", lambda _: pytest.fail("computed again"))
+    again = load(request.store, "fake")
+    assert again.digest == first.digest
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(again.groups, first.groups, strict=True))
+
+
+def test_lowering_does_not_change_what_a_candidate_is_worth() -> None:
+    assert generator("apache-tvm 1 ffi 2 lowering 1 build 1") == generator("apache-tvm 1 ffi 2 lowering 22 build 1")
+    assert generator("apache-tvm 1 ffi 2 build 1") != generator("apache-tvm 1 ffi 2 build 2")
