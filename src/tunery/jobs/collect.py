@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError, WorkError
-from tunery.budgets import Meter, Plan
+from tunery.budgets import Meter, Plan, Power, load_prices
 from tunery.costmodels import CostModel, load_cost_model, pretrained
 from tunery.dialects import Told
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.engines import Role
 from tunery.jobs._request import Progress, Request
+from tunery.jobs.account import Account
 from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
 from tunery.jobs.job import import_model
@@ -120,9 +121,10 @@ async def _collect(  # noqa: PLR0917 - what a collection needs, passed on
     if not chosen and not (stop and stop.is_set()):
         raise UsageError("none of these networks has a tunable task that is not held out; name others")
     fingerprint = this_device(runtime.cores).fingerprint
-    context = Context(
-        JOB, runtime, store, Provenance(request.dialect, compiler, fingerprint, Settings().key), request.seed
-    )
+    provenance = Provenance(request.dialect, compiler, fingerprint, Settings().key)
+    # Nothing is charged: a collection is nobody's job.
+    account = Account(store, JOB, runtime, load_prices(request.prices), Power())
+    context = Context(JOB, runtime, store, provenance, request.seed, account)
     collector = Collector(context, chosen, per_task, request, notify, stop or threading.Event())
     collector.report.failed |= failed
     return await collector.run(began)
