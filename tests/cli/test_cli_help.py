@@ -28,7 +28,8 @@ COMMANDS = [
 
 def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
-        "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version", "devices list", "jobs list",
+        "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version",
+        "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices list", "jobs list",
         "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats",
         "study scheduling", "zoo extract", "zoo list",
     ]  # fmt: skip

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from tunery.costmodels import CostModel
+from tunery.domain import Target, Task, Workload
 
 pytestmark = pytest.mark.tvm
+
+
+TASK = Task(Workload("w", "n", "conv2d", "", (), 0, 1.0), Target("metaschedule", {}, 1))
 
 
 class Scripted(CostModel):
@@ -27,7 +31,7 @@ def test_scores_are_positive_and_finite_whatever_the_model_says(scores, monkeypa
 
     features = SimpleNamespace(rows=lambda context, candidates, keys: np.zeros((len(keys), 4), np.float32))
     monkeypatch.setattr(cost_model, "program_key", lambda module: module)
-    model = cost_model.SteeringModel(features, seed=0)
+    model = cost_model.SteeringModel(features, seed=0, task=TASK)
     model._model = Scripted(scores)
     candidates = [SimpleNamespace(sch=SimpleNamespace(mod=name)) for name in "abc"]
     given = model.predict(None, candidates)
