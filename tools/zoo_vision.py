@@ -29,7 +29,7 @@ _TIMM = """
     rexnet_100 eca_nfnet_l0 hardcorenas_a gernet_s convnextv2_nano tiny_vit_5m_224 edgenext_small visformer_tiny
     pit_ti_224 xcit_tiny_12_p16_224 efficientvit_b0 selecsls42b tresnet_m convit_tiny semnasnet_100
     spnasnet_100 fbnetc_100 mixnet_s tinynet_a hgnet_tiny hgnetv2_b0 starnet_s1 mambaout_femto regnetz_b16
-    mvitv2_tiny hiera_tiny_224 gcresnet33ts lambda_resnet26t
+    mvitv2_tiny gcresnet33ts lambda_resnet26t
 """.split()
 _UNFUSED = ("nest_tiny", "twins_svt_small")
 _SEGMENTERS = ("fcn_resnet50", "lraspp_mobilenet_v3_large", "deeplabv3_resnet50", "deeplabv3_mobilenet_v3_large")

@@ -35,3 +35,22 @@ def test_moves_are_folded_and_computations_stay() -> None:
     expected = (x + weight.transpose(2, 0, 1).reshape(2, 3, 4)).transpose(1, 0, 2)
     machine = relax.VirtualMachine(tvm.compile(folded, "llvm"), tvm.cpu())
     np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(x)).numpy(), expected)
+
+
+def test_a_guarded_bound_is_folded() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            bound = relax.const(np.float32(6.0))
+            guarded = builder.emit(relax.op.where(relax.op.isnan(bound), relax.const(np.float32(np.inf)), bound))
+            result = builder.emit_output(relax.op.minimum(x, guarded))
+        builder.emit_func_output(result)
+    folded = relax.transform.DeadCodeElimination()(move_constants(builder.get()))
+    text = folded.script()
+    assert "isnan" not in text
+    assert "where" not in text
+    assert "R.const(6.0" in text, "a scalar stays one"
+    machine = relax.VirtualMachine(tvm.compile(folded, "llvm"), tvm.cpu())
+    given = np.array([-1.0, 5.0, 7.0], np.float32)
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(given)).numpy(), np.minimum(given, 6))
