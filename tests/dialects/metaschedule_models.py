@@ -41,3 +41,58 @@ def small_network(directory: Path) -> Network:
     onnx.save(model, path)
     inputs = (TensorSpec("image", (1, 16, 12, 12), "float32"), TensorSpec("ids", (1,), "int64"))
     return Network("small", str(path), "small", str(path), inputs, (TensorSpec("out", (1, 48), "float32"),), 0)
+
+
+def convolution_network(
+    directory: Path,
+    *,
+    channels: tuple[int, int] = (32, 32),
+    kernel: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    padding: int = 1,
+    batch: int = 1,
+    size: int = 8,
+    layers: int = 1,
+    activation: str = "relu",
+    residual: bool = False,
+    constant: bool = True,
+) -> Network:
+    """Write a chain of convolutions with bias and activation as ONNX; `constant` weights, or a second input."""
+    rng = np.random.default_rng(5)
+    wide, out = channels
+    shape = (out, wide // groups, kernel, kernel)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, wide, size, size])]
+    specs = [TensorSpec("x", (batch, wide, size, size), "float32")]
+    if not constant:
+        inputs.append(helper.make_tensor_value_info("w0", TensorProto.FLOAT, list(shape)))
+        specs.append(TensorSpec("w0", shape, "float32"))
+    nodes, weights = [], []
+    for i in range(layers):
+        for name, array in ((f"w{i}", rng.standard_normal(shape) / 9), (f"b{i}", rng.standard_normal(out))):
+            if constant or name[0] != "w":
+                weights.append(numpy_helper.from_array(array.astype(np.float32), name))
+        last, value = f"y{i}", f"y{i - 1}" if i else "x"
+        attributes = {"pads": [padding] * 4, "strides": [stride] * 2, "group": groups}
+        nodes.append(helper.make_node("Conv", [value, f"w{i}", f"b{i}"], [f"c{i}"], **attributes))
+        total = f"c{i}"
+        if residual:
+            nodes.append(helper.make_node("Add", [total, value], [f"a{i}"]))
+            total = f"a{i}"
+        if activation == "relu":
+            nodes.append(helper.make_node("Relu", [total], [last]))
+        else:
+            nodes.append(helper.make_node("Sigmoid", [total], [f"s{i}"]))
+            nodes.append(helper.make_node("Mul", [total, f"s{i}"], [last]))
+        size = (size + 2 * padding - kernel) // stride + 1
+    result = (batch, out, size, size)
+    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, list(result))]
+    model = helper.make_model(
+        helper.make_graph(nodes, "convolutions", inputs, outputs, weights),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    path = directory / "convolutions.onnx"
+    onnx.save(model, path)
+    spec = TensorSpec(nodes[-1].output[0], result, "float32")
+    return Network("convolutions", str(path), "convolutions", str(path), tuple(specs), (spec,), 0)

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +46,14 @@ class Proposer(ABC):
 
 
 class Kernel(ABC):
-    """A loaded candidate with its own argument buffers."""
+    """A loaded candidate with its own argument buffers.
+
+    `slack` is how many times the usual tolerance its rounding may need, for an algorithm that does not merely reorder
+    sums; `traits` are facts about the implementation that its records should state.
+    """
+
+    slack: float = 1.0
+    traits: Mapping[str, Any] = MappingProxyType({})
 
     @abstractmethod
     def bind(self, inputs: Sequence[Array]) -> None:

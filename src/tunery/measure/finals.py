@@ -34,6 +34,7 @@ class Finalist:
     beaten: bool = False
     verify: Callable[[], Verification] | None = None
     error: str = ""
+    traits: Mapping[str, Any] = field(default_factory=dict)
 
     def fail(self, error: Exception) -> None:
         """Take it out of the running."""
@@ -61,6 +62,7 @@ class Finalist:
         elif self.wrong and self.verification is not None:
             outcome, detail = Outcome.WRONG_RESULT, self.verification.detail
         own = {
+            **self.traits,
             "calls": self.sampler.calls if self.sampler else 0,
             "contaminated": self.forced,
             "contaminated_s": list(self.contaminated),

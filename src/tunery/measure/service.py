@@ -159,7 +159,7 @@ class Measurer:
             sampler = self._sampler(kernel)
             warm_up_s = sampler.warm_up()
             self._keep_placement()  # a runtime starts its threads, and may move them, at its first call
-            verification = compare(expected, kernel.outputs())
+            verification = compare(expected, kernel.outputs(), slack=kernel.slack)
             if not verification.passed:
                 return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
             noise = self._noise[degree > 1]
@@ -179,7 +179,7 @@ class Measurer:
             return replace(_failed(error), verification=verification)
         if not race.forced and race.verdict is Verdict.ENOUGH:
             noise.learn(race.samples)
-        context = self._context(task)
+        context = self._context(task) | dict(kernel.traits)
         if not context["affinity_held"]:
             race.flags.add("affinity")
         context |= {**_race_context(race, rule, sampler.calls, warm_up_s), "load": self._load()}
@@ -208,7 +208,7 @@ class Measurer:
         finalist = Finalist()
         try:
             kernel = self._dialect.load(task, artifact)
-            finalist.sampler = self._sampler(kernel)
+            finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
             if artifact.path == reference.path:
                 # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])
@@ -240,7 +240,7 @@ class Measurer:
             kernel.bind(inputs)
             kernel.poison()
             kernel.run()
-            verdicts.append(compare(expected, kernel.outputs()))
+            verdicts.append(compare(expected, kernel.outputs(), slack=kernel.slack))
         return merge(verdicts)
 
     def _sampler(self, kernel: Kernel) -> Sampler:

@@ -3,7 +3,8 @@
 lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
-proposer     the evolutionary search, driven by hand
+expressions  several programs for one workload; winograd, winograd_space: one of them and its design space
+proposer     the evolutionary search, driven by hand; portfolio: one for each expression
 features     per-store features; cost_model: how the search sees our model
 kernel       build, load and run one candidate
 compilation  the whole network
@@ -20,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from tunery._errors import DialectError
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 
 if TYPE_CHECKING:
-    from tunery.dialects.metaschedule.proposer import EvolutionaryProposer
+    from tunery.dialects.metaschedule.features import FeatureCache
 
 
 class MetaScheduleDialect(Dialect):
@@ -33,7 +35,7 @@ class MetaScheduleDialect(Dialect):
     name = "metaschedule"
 
     def __init__(self) -> None:
-        self._proposers: dict[str, EvolutionaryProposer] = {}
+        self._features: dict[str, FeatureCache] = {}
 
     @cached_property
     @override
@@ -55,15 +57,24 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
-        from tunery.dialects.metaschedule.program import space_of
+        from tunery.dialects.metaschedule.features import FeatureCache
+        from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
+        from tunery.dialects.metaschedule.program import expressions, space_of
         from tunery.dialects.metaschedule.proposer import EvolutionaryProposer, SingleProposer
 
         space = space_of(task)
         if not space.tunable:
             return SingleProposer(task, space, history)
-        proposer = EvolutionaryProposer(task, space, history, cost_model, seed)
-        self._proposers[task.key] = proposer
-        return proposer
+        features = self._features[task.key] = FeatureCache()
+        searches: dict[str, Proposer] = {}
+        for name in expressions(task).found:
+            try:
+                space = space_of(task, name)
+            except DialectError:
+                continue  # without a design space it is not searched
+            mine = part(history, name)
+            searches[name] = EvolutionaryProposer(task, space, mine, cost_model, seed, features=features)
+        return PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
@@ -93,8 +104,7 @@ class MetaScheduleDialect(Dialect):
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
         from tunery.dialects.metaschedule.features import candidate_rows
 
-        proposer = self._proposers.get(task.key)
-        return candidate_rows(task, candidates, proposer.features if proposer else None)
+        return candidate_rows(task, candidates, self._features.get(task.key))
 
     @override
     def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:
@@ -117,4 +127,4 @@ class MetaScheduleDialect(Dialect):
 
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code.
-_LOWERING, _BUILD = 2, 1
+_LOWERING, _BUILD = 2, 2

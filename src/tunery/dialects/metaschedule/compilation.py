@@ -15,9 +15,11 @@ from typing_extensions import override
 from tunery._errors import DialectError, UsageError
 from tunery.dialects._base import Array, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.arguments import Transforms, constant_everywhere, transform_arguments
+from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body
 from tunery.dialects.metaschedule.kernel import link
 from tunery.dialects.metaschedule.lowering import Lowered, lower
-from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_space, replay, tvm_target
+from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 _LIBRARY, _MANIFEST = "network.so", "manifest.json"
@@ -30,9 +32,9 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
         DialectError: import, replay or code generation failed; nothing is left at `output`.
     """
     lowered = lower(network, target)
-    coverage = _schedule(lowered, target, chosen)
+    module, coverage = _schedule(lowered, target, chosen)
     try:
-        executable = tvm.compile(_prepacked(lowered.module, target), tvm_target(target), relax_pipeline=_finish())
+        executable = tvm.compile(_prepacked(module, target), tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
     manifest = {
@@ -50,26 +52,30 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
     return Compiled(str(output), coverage)
 
 
-def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate]) -> dict[str, str | None]:
-    """Put each chosen candidate's program in place of the unscheduled one; return candidate by workload key.
+def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate]) -> tuple[Any, dict[str, str | None]]:
+    """Put each chosen candidate's program in place of the unscheduled one; return module and candidate by workload key.
 
     A candidate that does not replay to the program its key names is not used: its coverage is None.
     """
     coverage: dict[str, str | None] = {}
+    transforms: dict[str, Transforms] = {}
     for name in lowered.module.get_global_vars():
         if name.name_hint not in lowered.functions or not lowered.calls.get(name.name_hint):
             continue
-        module, key = lowered.functions[name.name_hint]
+        key = lowered.functions[name.name_hint][1]
         candidate = chosen.get(key)
         coverage[key] = candidate.key if candidate else None
         if candidate is None or candidate.body == UNSCHEDULED:
             continue
         try:
-            scheduled = replay(open_space(module, tvm_target(target)), candidate.body).mod
+            expression = _expression(lowered, name.name_hint, target, candidate)
+            scheduled = replay(open_expression(expression, tvm_target(target)), candidate.body).mod
             check_key(scheduled, candidate)
         except DialectError:
             coverage[key] = None  # a record that does not hold any more costs its operator only
             continue
+        if expression.transforms:
+            transforms[name.name_hint] = expression.transforms
         function = scheduled["main"]
         original = lowered.module[name]
         function = function.with_attr("tirx.is_scheduled", True)
@@ -78,7 +84,17 @@ def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate])
         else:
             function = function.without_attr("global_symbol")
         lowered.module.update_func(name, function)
-    return coverage
+    return transform_arguments(lowered.module, transforms), coverage
+
+
+def _expression(lowered: Lowered, function: str, target: Target, candidate: Candidate) -> Expression:
+    name, _ = read_body(candidate.body)
+    found = expressions_of(lowered.functions[function][0], tvm_target(target)).found
+    if name not in found:
+        raise DialectError(f"this workload has no expression {name}")
+    if not constant_everywhere(lowered.module, function, found[name].transforms):
+        raise DialectError(f"expression {name} needs constants that this network does not have")
+    return found[name]
 
 
 def _prepacked(module: Any, target: Target) -> Any:

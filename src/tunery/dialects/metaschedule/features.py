@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tunery._errors import DialectError
 from tunery.costmodels.columns import fold
 from tunery.dialects.metaschedule._tvm import meta_schedule
-from tunery.dialects.metaschedule.program import replay, space_of
+from tunery.dialects.metaschedule.program import replay, space_for
 from tunery.domain import Candidate, Task
 
 STORE_WIDTH = 164
@@ -64,8 +64,8 @@ def candidate_rows(task: Task, candidates: Sequence[Candidate], cache: FeatureCa
 
 
 def _replayed_row(task: Task, candidate: Candidate, cache: FeatureCache) -> Row:
-    space = space_of(task)
     try:
+        space = space_for(task, candidate.body)
         schedule = replay(space, candidate.body)
     except DialectError:
         return np.full(WIDTH, np.nan, dtype=np.float32)

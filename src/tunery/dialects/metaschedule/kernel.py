@@ -20,9 +20,10 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Kernel
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.expressions import read_body, transformed
 from tunery.dialects.metaschedule.lowering import argument_specs
 from tunery.dialects.metaschedule.packing import Index, pack, read_packing
-from tunery.dialects.metaschedule.program import scheduled_module, tvm_target
+from tunery.dialects.metaschedule.program import expressions, scheduled_module, tvm_target
 from tunery.domain import Artifact, Candidate, Task
 
 _ENTRY, _PREPACK = "tunery_main", "tunery_prepack"
@@ -89,7 +90,9 @@ def _packing(function: Any, inputs: Sequence[int]) -> tuple[tuple[int, list[Inde
 
 
 def _wrap(function: Any, task: Task) -> tuple[Any, list[Any]]:
-    inputs = [relax.Var(f"a{i}", relax.TensorType(s.shape, s.dtype)) for i, s in enumerate(task.workload.input_specs)]
+    # Not the workload's own inputs: an expression may take transformed ones.
+    specs = (argument_specs(function) or [])[: len(task.workload.input_specs)]
+    inputs = [relax.Var(f"a{i}", relax.TensorType(shape, dtype)) for i, (shape, dtype) in enumerate(specs)]
     results = [relax.TensorType(s.shape, s.dtype) for s in task.workload.output_specs]
     builder = relax.BlockBuilder()
     name = builder.add_func(function.without_attr("global_symbol"), "kernel")
@@ -119,6 +122,7 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
             "packed": split.packed,
             "call": split.call,
             "packing": split.packing,
+            **_expression(task, candidate),
         }
         partial = path.with_name(f"{path.stem}.{os.getpid()}")
         try:
@@ -137,6 +141,16 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
             for suffix in (".o", ".so", ".json"):
                 Path(f"{partial}{suffix}").unlink(missing_ok=True)
     return Artifact(candidate.key, str(path), path.stat().st_size)
+
+
+def _expression(task: Task, candidate: Candidate) -> dict[str, Any]:
+    known = expressions(task)
+    expression = known.found[read_body(candidate.body)[0]]
+    return {
+        "transforms": list(expression.transforms.items()),
+        "slack": expression.slack,
+        "traits": {"expression": expression.name, "left_out": dict(known.left_out)},
+    }
 
 
 def link(sources: list[Path], destination: Path) -> None:
@@ -165,11 +179,14 @@ class TvmKernel(Kernel):
         self._entry = self._library[_ENTRY]
         self._prepack = self._library[_PREPACK] if manifest["packed"] and not manifest["packing"] else None
         self._manifest = manifest
+        self.slack = float(manifest["slack"])
+        self.traits = dict(manifest["traits"])
         self._outputs = [_empty(spec.shape, spec.dtype) for spec in task.workload.output_specs]
         self._call: list[Any] = []
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
+        inputs = transformed(inputs, dict(self._manifest["transforms"]))
         arrays = [tvm.runtime.tensor(np.array(array, order="C")) for array in inputs] + self._outputs
         packed = [
             tvm.runtime.tensor(pack(inputs[source], tuple(shape), indices))

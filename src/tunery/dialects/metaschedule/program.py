@@ -7,6 +7,14 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import meta_schedule, tvm, tvm_ffi
+from tunery.dialects.metaschedule.expressions import (
+    GENERIC,
+    Expression,
+    Expressions,
+    expressions_of,
+    read_body,
+    write_body,
+)
 from tunery.domain import Candidate, Origin, Target, Task
 
 UNSCHEDULED = ""
@@ -43,6 +51,7 @@ class Space:
     target: Any
     context: Any
     designs: tuple[Any, ...]
+    expression: Expression
 
     @property
     def tunable(self) -> bool:
@@ -50,17 +59,26 @@ class Space:
         return any(str(inst.kind.name).startswith("Sample") for d in self.designs for inst in d.trace.insts)
 
 
-def open_space(module: Any, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> Space:
+def open_space(module: Any, target: Any) -> Space:
     """Generate the design space of a program (post-order application of MetaSchedule's rules).
+
+    Raises:
+        DialectError: MetaSchedule cannot handle the program.
+    """
+    return open_expression(Expression(GENERIC, module), target)
+
+
+def open_expression(expression: Expression, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> Space:
+    """Generate the design space of an expression.
 
     Raises:
         DialectError: MetaSchedule cannot handle the program.
     """
     try:
         context = meta_schedule.TuneContext(
-            mod=module,
+            mod=expression.module,
             target=target,
-            space_generator="post-order-apply",
+            space_generator=_generator(expression),
             search_strategy=strategy,
             num_threads=1,
             rand_state=seed,
@@ -70,17 +88,49 @@ def open_space(module: Any, target: Any, *, strategy: Any = "replay-trace", seed
         designs = tuple(context.generate_design_space())
     except Exception as error:
         raise DialectError(f"MetaSchedule has no design space for this program: {_first_line(error)}") from error
-    return Space(module, target, context, designs)
+    return Space(expression.module, target, context, designs, expression)
+
+
+def _generator(expression: Expression) -> Any:
+    if expression.design is None:
+        return "post-order-apply"
+    return meta_schedule.space_generator.ScheduleFn(expression.design, sch_rules=[])
 
 
 @lru_cache(maxsize=256)
-def _space(workload_key: str, program: str, target_json: str) -> Space:  # noqa: ARG001 - the key makes the hash cheap
-    return open_space(tvm.ir.load_json(program), tvm.target.Target(json.loads(target_json)))
+def _expressions(workload_key: str, program: str, target_json: str) -> Expressions:  # noqa: ARG001 - a cheap hash
+    return expressions_of(tvm.ir.load_json(program), tvm.target.Target(json.loads(target_json)))
 
 
-def space_of(task: Task) -> Space:
-    """Return the parsed task; parsed once per process."""
-    return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
+@lru_cache(maxsize=256)
+def _space(workload_key: str, program: str, target_json: str, name: str) -> Space:
+    expressions = _expressions(workload_key, program, target_json).found
+    if name not in expressions:
+        raise DialectError(f"this workload has no expression {name}")
+    return open_expression(expressions[name], tvm.target.Target(json.loads(target_json)))
+
+
+def expressions(task: Task) -> Expressions:
+    """Return what the task may be computed by; found once per process."""
+    return _expressions(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
+
+
+def space_of(task: Task, expression: str = GENERIC) -> Space:
+    """Return the parsed task; parsed once per process.
+
+    Raises:
+        DialectError: the task has no such expression, or MetaSchedule cannot handle it.
+    """
+    return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)), expression)
+
+
+def space_for(task: Task, body: str) -> Space:
+    """Return the space that a candidate's body belongs to.
+
+    Raises:
+        DialectError: as `space_of`, or it is not a body.
+    """
+    return space_of(task, read_body(body)[0])
 
 
 def trace_body(trace: Any, space: Space) -> str:
@@ -92,7 +142,7 @@ def trace_body(trace: Any, space: Space) -> str:
     workload = database.commit_workload(space.module)
     simple = trace.simplified(remove_postproc=True)
     record = meta_schedule.database.TuningRecord(simple, workload, [1.0], space.target, [])
-    return json.dumps(record.as_json()[0], separators=(",", ":"))
+    return write_body(space.expression.name, record.as_json()[0])
 
 
 def replay(space: Space, body: str) -> Any:
@@ -106,8 +156,11 @@ def replay(space: Space, body: str) -> Any:
         return schedule
     if body == REORDERED:
         return reordered(space.module)
+    name, trace = read_body(body)
+    if name != space.expression.name:
+        raise DialectError(f"the candidate is of expression {name}, not {space.expression.name}")
     try:
-        tvm.s_tir.schedule.Trace.apply_json_to_schedule(json.loads(body), schedule)
+        tvm.s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
         accepted = post_process(schedule, space)
     except Exception as error:
         raise DialectError(f"the trace does not replay on this program: {_first_line(error)}") from error
@@ -128,7 +181,7 @@ def scheduled_module(task: Task, candidate: Candidate) -> Any:
     Raises:
         DialectError: it does not replay, or replays to another program than its key says.
     """
-    module = replay(space_of(task), candidate.body).mod
+    module = replay(space_for(task, candidate.body), candidate.body).mod
     check_key(module, candidate)
     return module
 

@@ -10,7 +10,7 @@ from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule._tvm import meta_schedule, tvm_ffi
 from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.program import Space, open_space, program_key, replay, trace_body
+from tunery.dialects.metaschedule.program import Space, open_expression, program_key, replay, trace_body
 from tunery.dialects.metaschedule.sampling import Sampler, replayed
 from tunery.domain import Candidate, Task
 
@@ -29,8 +29,17 @@ class EvolutionaryProposer(Proposer):
     Without a cost model nothing can tell candidates apart, and the draws themselves are proposed.
     """
 
-    def __init__(self, task: Task, space: Space, history: Sequence[Told], cost_model: str | None, seed: int) -> None:
-        self.features = FeatureCache()
+    def __init__(
+        self,
+        task: Task,
+        space: Space,
+        history: Sequence[Told],
+        cost_model: str | None,
+        seed: int,
+        *,
+        features: FeatureCache | None = None,
+    ) -> None:
+        self.features = features or FeatureCache()
         self._task = task
         self._space = space
         self._model = SteeringModel(self.features, seed, task)
@@ -76,7 +85,7 @@ class EvolutionaryProposer(Proposer):
                 population_size=max(_DRAWN * n, _LEAST_POPULATION), genetic_num_iters=_EVOLVED_ROUNDS
             )
             self._seed = self._seed % (2**30) + 1
-            space = open_space(self._space.module, self._space.target, strategy=strategy, seed=self._seed)
+            space = open_expression(self._space.expression, self._space.target, strategy=strategy, seed=self._seed)
             space.context.pre_tuning(
                 max_trials=1 << 30,
                 num_trials_per_iter=n,

@@ -1,0 +1,89 @@
+"""Several programs for one workload: the search may choose by measurement which of them computes it.
+
+The generic expression is the workload's own program. An alternative takes the same arguments, some of them (constants:
+weights) transformed beforehand, at compile time; its candidates name it in their bodies.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import DialectError
+from tunery.dialects._base import Array
+from tunery.dialects.metaschedule import winograd, winograd_space
+
+GENERIC = "generic"
+_REASON = 200
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One program for a workload.
+
+    `transforms` names the transformation of each argument (by index) that is not passed as it is; `design` writes the
+    design space (None: MetaSchedule's own rules); `slack` is how many times the usual tolerance its rounding may need.
+    """
+
+    name: str
+    module: Any
+    transforms: Mapping[int, str] = field(default_factory=dict)
+    design: Callable[[Any], list[Any]] | None = None
+    slack: float = 1.0
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """A workload's expressions by name, the generic one first; `left_out` says why others do not apply."""
+
+    found: Mapping[str, Expression]
+    left_out: Mapping[str, str]
+
+
+def expressions_of(module: Any, target: Any) -> Expressions:
+    """Return every expression known for a one-function module; what cannot be written for it is left out."""
+    found = {GENERIC: Expression(GENERIC, module)}
+    left_out = {}
+    for tile in winograd.TILES:
+        name = winograd.name_of(tile)
+        try:
+            program = winograd.rewrite(module, tile)
+            lanes = winograd_space.lanes_of(program.channels, target)
+        except DialectError as reason:
+            left_out[name] = str(reason)
+            continue
+        except Exception as error:  # noqa: BLE001 - a rule that cannot handle a program must not cost the program
+            left_out[name] = f"{type(error).__name__}: {error}"[:_REASON]
+            continue
+        design = winograd_space.designs(tile, lanes)
+        found[name] = Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
+    return Expressions(found, left_out)
+
+
+def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:
+    """Return the arguments an expression takes, given the workload's."""
+    done = list(arrays)
+    for index, name in transforms.items():
+        done[index] = winograd.transform_weights(np.asarray(arrays[index]), name)
+    return done
+
+
+def write_body(expression: str, trace: Sequence[Any]) -> str:
+    """Return the body of a candidate: the trace, with its expression unless that is the generic one."""
+    data = trace if expression == GENERIC else {"expression": expression, "trace": trace}
+    return json.dumps(data, separators=(",", ":"))
+
+
+def read_body(body: str) -> tuple[str, Any]:
+    """Return a body's expression and its trace as JSON data, None for programs that a body names by a word or nothing.
+
+    Raises:
+        DialectError: it is not a body.
+    """
+    try:
+        data = json.loads(body) if body.startswith(("[", "{")) else None
+        return (str(data["expression"]), data["trace"]) if isinstance(data, dict) else (GENERIC, data)
+    except (ValueError, KeyError) as error:
+        raise DialectError(f"this is not a candidate's body: {error}") from error

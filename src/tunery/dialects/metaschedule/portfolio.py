@@ -1,0 +1,102 @@
+"""A search over a workload's expressions: each has its own search, and what it found decides its share of proposals."""
+
+from collections.abc import Mapping, Sequence
+
+from typing_extensions import override
+
+from tunery._errors import DialectError
+from tunery.dialects._base import Proposer, Told
+from tunery.dialects.metaschedule.expressions import read_body
+from tunery.domain import Candidate
+
+# The weight of an expression is (fastest / its best) to a power that grows with its trials: after few, being slower
+# says more about the search than about the expression. In the end one that is 10 % slower gets half the share of the
+# fastest, one that is 40 % slower the least, which it keeps, since it may still catch up.
+_TRIALS_PER_POWER = 6
+_HIGHEST_POWER = 8
+_LEAST_WEIGHT = 1 / 16
+_FAIR_TRIALS = 8
+
+
+class PortfolioProposer(Proposer):
+    """Splits proposals over the expressions' searches; all get the same until each has `_FAIR_TRIALS` results."""
+
+    def __init__(self, searches: Mapping[str, Proposer], history: Sequence[Told]) -> None:
+        self._searches = dict(searches)
+        self._best_s: dict[str, float] = {}
+        self._heard = dict.fromkeys(self._searches, 0)
+        self._credit = dict.fromkeys(self._searches, 0.0)
+        self._note(history)
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        chosen: list[Candidate] = []
+        open_searches = self.shares()
+        while len(chosen) < n and open_searches:
+            for name, count in self._split(n - len(chosen), open_searches).items():
+                proposed = self._searches[name].propose(count)
+                chosen += proposed
+                if len(proposed) < count:  # exhausted: the others take its place
+                    del open_searches[name]
+        return chosen
+
+    def shares(self) -> dict[str, float]:
+        """Return each expression's share of the next proposals; they sum to 1."""
+        weights = dict.fromkeys(self._searches, 1.0)
+        if self._best_s and all(heard >= _FAIR_TRIALS for heard in self._heard.values()):
+            fastest = min(self._best_s.values())
+            for name in weights:
+                best_s = self._best_s.get(name)
+                power = min(_HIGHEST_POWER, self._heard[name] / _TRIALS_PER_POWER)
+                weights[name] = max(_LEAST_WEIGHT, (fastest / best_s) ** power if best_s else 0.0)
+        total = sum(weights.values())
+        return {name: weight / total for name, weight in weights.items()}
+
+    def _split(self, n: int, shares: Mapping[str, float]) -> dict[str, int]:
+        """Return whole numbers that sum to `n`; what a share is owed is carried to the next batch."""
+        total = sum(shares.values())
+        for name, share in shares.items():
+            self._credit[name] += n * share / total
+        counts = dict.fromkeys(shares, 0)
+        for _ in range(n):
+            owed = max(shares, key=lambda name: self._credit[name])
+            counts[owed] += 1
+            self._credit[owed] -= 1
+        return {name: count for name, count in counts.items() if count}
+
+    @override
+    def tell(self, results: Sequence[Told]) -> None:
+        self._note(results)
+        for name, search in self._searches.items():
+            mine = part(results, name)
+            if mine:
+                search.tell(mine)
+
+    def _note(self, results: Sequence[Told]) -> None:
+        for told in results:
+            name = _expression(told)
+            if name is None or name not in self._heard:
+                continue
+            self._heard[name] += 1
+            if told.latency_s is not None and told.latency_s > 0:
+                self._best_s[name] = min(self._best_s.get(name, told.latency_s), told.latency_s)
+
+    @override
+    def learn(self, cost_model: str) -> None:
+        for search in self._searches.values():
+            search.learn(cost_model)
+
+
+def part(history: Sequence[Told], expression: str) -> list[Told]:
+    """Return what concerns one expression's search: its own candidates, and the unscheduled program."""
+    return [told for told in history if _expression(told) in (expression, None)]
+
+
+def _expression(told: Told) -> str | None:
+    """Return a candidate's expression, None for the unscheduled program (it belongs to none)."""
+    if not told.candidate.body:
+        return None
+    try:
+        return read_body(told.candidate.body)[0]
+    except DialectError:
+        return None

@@ -1,0 +1,140 @@
+"""Winograd as another expression of a convolution: found where it applies, right, and compiled into networks."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from metaschedule_models import convolution_network
+
+from tunery.dialects import Dialect, Told, get_dialect
+from tunery.dialects.metaschedule.expressions import expressions_of, read_body
+from tunery.dialects.metaschedule.program import expressions, tvm_target
+from tunery.dialects.metaschedule.winograd import matrices, transform_weights
+from tunery.domain import Network, Outcome, Target, Task
+from tunery.measure import make_inputs
+from tunery.measure.verification import compare, expect
+
+pytestmark = pytest.mark.tvm
+
+ALL = ["generic", "winograd4", "winograd2"]
+
+
+@pytest.fixture(scope="module")
+def dialect() -> Dialect:
+    return get_dialect("metaschedule")
+
+
+@pytest.fixture(scope="module")
+def target(dialect: Dialect) -> Target:
+    return dialect.resolve_target("native", 2)
+
+
+def convolution(dialect: Dialect, network: Network, target: Target) -> Task:
+    return next(task for task in dialect.extract(network, target) if task.workload.kind == "conv2d")
+
+
+@pytest.mark.parametrize("tile", [2, 4])
+def test_the_transforms_make_a_convolution(tile: int) -> None:
+    to_data, to_weights, to_output = matrices(tile)
+    random = np.random.default_rng(0)
+    data, weights = random.standard_normal((tile + 2, tile + 2)), random.standard_normal((3, 3))
+    product = (to_data @ data @ to_data.T) * (to_weights @ weights @ to_weights.T)
+    expected = [[np.sum(data[i : i + 3, j : j + 3] * weights) for j in range(tile)] for i in range(tile)]
+    np.testing.assert_allclose(to_output @ product @ to_output.T, expected, atol=1e-12)
+    moved = transform_weights(weights.reshape(3, 3, 1, 1), f"winograd{tile}")
+    np.testing.assert_allclose(moved[..., 0, 0], to_weights @ weights @ to_weights.T, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"stride": 2}, ""),
+        ({"kernel": 5}, "not 3x3"),
+        ({"groups": 2}, ""),
+        ({"channels": (8, 32)}, "fewer than 16"),
+        ({"channels": (36, 33)}, "vector length"),
+        ({"constant": False}, "not constant"),
+    ],
+)
+def test_what_it_cannot_handle_stays_generic_and_says_why(
+    dialect: Dialect, target: Target, tmp_path: Path, options: dict[str, object], reason: str
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path, **options), target)
+    found = expressions(task)
+    assert list(found.found) == ["generic"]
+    assert all(reason in why for why in found.left_out.values())
+    assert set(found.left_out) == {"winograd4", "winograd2"}
+
+
+@pytest.mark.parametrize("options", [{"batch": 2, "size": 9, "residual": True}, {"padding": 0, "activation": "silu"}])
+def test_every_expression_is_right_and_says_how_it_was_judged(
+    dialect: Dialect, target: Target, tmp_path: Path, options: dict[str, object]
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path, **options), target)
+    inputs = make_inputs(task.workload.input_specs, 0)
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference.bind(inputs)
+    reference.run()
+    expected = expect(task.workload, reference.outputs())
+    seen = set()
+    for candidate in dialect.open(task, [], None, 0).propose(9):
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        verdict = compare(expected, kernel.outputs(), slack=kernel.slack)
+        assert verdict.passed, (kernel.traits, verdict)
+        assert kernel.traits["expression"] == read_body(candidate.body)[0]
+        assert verdict.method == ("reference, tolerance x 2" if kernel.slack == 2 else "reference")
+        seen.add(kernel.traits["expression"])
+    assert seen == set(ALL)
+
+
+def test_a_network_is_compiled_with_transformed_weights(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    network = convolution_network(tmp_path, batch=1, size=10, layers=2)
+    task = convolution(dialect, network, target)
+    assert task.weight == 2  # both layers share the program, each with its own weights
+    chosen = next(c for c in dialect.open(task, [], None, 0).propose(9) if "winograd4" in c.body)
+    compiled = dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / "out")
+    assert compiled.coverage[task.workload.key] == chosen.key
+    [array] = make_inputs(network.inputs, 3)
+    [ours] = dialect.load_network(tmp_path / "out")(array)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {network.inputs[0].name: array})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))
+
+
+def test_a_search_goes_on_in_every_expression(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    first = dialect.open(task, [], None, 0).propose(12)
+    history = [Told(c, Outcome.OK, 1e-3) for c in first]
+    second = dialect.open(task, history, None, 0).propose(12)
+    assert not {c.key for c in first} & {c.key for c in second}
+    for candidates in (first, second):
+        assert {read_body(c.body)[0] for c in candidates} == set(ALL)
+
+
+def test_an_expression_that_breaks_costs_only_itself(
+    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunery.dialects.metaschedule import winograd
+    from tunery.dialects.metaschedule._tvm import tvm
+
+    task = convolution(dialect, convolution_network(tmp_path), target)
+
+    def broken(module: object, tile: int) -> None:
+        raise RuntimeError(f"no tile {tile}")
+
+    monkeypatch.setattr(winograd, "rewrite", broken)
+    found = expressions_of(tvm.ir.load_json(task.workload.program), tvm_target(target))
+    assert list(found.found) == ["generic"]
+    assert found.left_out["winograd4"] == "RuntimeError: no tile 4"
+
+
+def test_generic_candidates_keep_the_form_they_always_had(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    bodies = {read_body(c.body)[0]: json.loads(c.body) for c in dialect.open(task, [], None, 0).propose(3)}
+    assert isinstance(bodies["generic"], list)
+    assert set(bodies["winograd4"]) == {"expression", "trace"}
