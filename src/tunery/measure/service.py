@@ -227,7 +227,7 @@ class Measurer:
         kernel.bind(inputs)
         kernel.poison()
         first_s = finalist.sampler.warm_up()
-        finalist.verification = compare(expected, kernel.outputs())
+        finalist.verification = compare(expected, kernel.outputs(), slack=kernel.slack)
         if first_s >= self._long_s:
             finalist.settled_s, finalist.verify = first_s, lambda: self._verify(task, kernel, reference)
         elif finalist.verification.passed:
