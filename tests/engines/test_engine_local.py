@@ -153,6 +153,33 @@ def test_memory_limit_fails_the_hog_only() -> None:
         assert ask(engine, free, "allocate", 1 << 30) == 1 << 30
 
 
+def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> None:
+    deaf, other = (engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")) for _ in range(2))
+    ask(engine, deaf, "count")
+    pid = engine.pid(deaf)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    data = bytes(20 << 20)  # far more than a socket holds
+    waiting = [engine.call(deaf, "echo_bytes", data, deadline_s=PATIENCE_S) for _ in range(3)]
+    for number in range(1, 4):
+        assert ask(engine, other, "count") == number
+    assert not any(call.done() for call in waiting)
+    os.kill(pid, signal.SIGCONT)
+    assert all(call.result(PATIENCE_S) == data for call in waiting)
+
+
+def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
+    deaf = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+    ask(engine, deaf, "count")
+    pid = engine.pid(deaf)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(DeadlineError):
+        ask(engine, deaf, "echo_bytes", bytes(20 << 20), deadline_s=0.3)
+    assert gone(pid)
+    assert ask(engine, deaf, "count") == 1
+
+
 def test_flood_of_output_neither_blocks_nor_grows_for_ever(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     assert ask(engine, worker, "flood", 60_000) == 60_000

@@ -95,6 +95,38 @@ def test_predictive_shares_by_weight_and_priority_between_owners(weight, priorit
     assert served.count("j") / len(served) == pytest.approx(share, abs=0.03)
 
 
+@settings(max_examples=15, deadline=None)
+@given(
+    owners=st.lists(
+        st.tuples(st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.integers(0, 2), st.integers(1, 3)), min_size=2, max_size=4
+    ),
+    cores=st.integers(1, 3),
+    seconds=st.lists(st.floats(0.2, 3.0), min_size=1, max_size=5),
+)
+def test_owners_get_their_shares_of_the_time_however_many_jobs_they_have(owners, cores, seconds):
+    scheduler = Scheduler({"core": cores}, keep_log=False)
+    events = []
+    for n, (weight, priority, jobs) in enumerate(owners):
+        for job in range(jobs):
+            events.append(JobSubmitted(0.0, f"{n}/{job}", f"o{n}", weight, priority, planned=100 * (job + 1)))
+            events += [ready(f"{n}/{job}/{i}", f"{n}/{job}") for i in range(cores)]
+    running, used, count = {}, [0.0] * len(owners), 0
+    now_s = 0.0
+    for _ in range(2500):
+        for stage in runs(scheduler.handle(*events)):
+            count += 1
+            running[stage] = (now_s + seconds[count % len(seconds)], now_s)
+        stage = min(running, key=running.__getitem__)
+        now_s, began_s = running.pop(stage)
+        owner, job, _ = stage.split("/")
+        used[int(owner)] += now_s - began_s
+        events = [StageFinished(now_s, stage), ready(f"{owner}/{job}/x{count}", f"{owner}/{job}", now_s)]
+    shares = [weight * 2.0**priority for weight, priority, _ in owners]
+    # Every job has as many stages at a time as there are cores: nobody's share is cut by having too few.
+    for mine, share in zip(used, shares, strict=True):
+        assert mine / sum(used) == pytest.approx(share / sum(shares), abs=0.05)
+
+
 def test_predictive_serves_the_longest_rest_first_inside_an_owner_but_not_for_ever():
     scheduler = Scheduler({"core": 1})
     scheduler.handle(JobSubmitted(0, "s", "ann", planned=8), JobSubmitted(0, "l", "ann", planned=100_000))
@@ -114,13 +146,14 @@ def test_best_value_is_next_inside_a_job():
     assert runs(scheduler.handle(StageFinished(1, "a"))) == ["high"]
 
 
+@pytest.mark.parametrize("strategy", ["fair", "predictive"])
 @settings(max_examples=30, deadline=None)
 @given(
     jobs=st.lists(st.tuples(st.integers(0, 2), st.floats(0.2, 5.0), st.integers(0, 2)), min_size=2, max_size=6),
     seconds=st.lists(st.floats(0.1, 3.0), min_size=1, max_size=7),
 )
-def test_no_job_waits_without_bound_while_others_keep_submitting(jobs, seconds):
-    scheduler = Scheduler({"core": 2, "device:cpu": 1})
+def test_no_job_waits_without_bound_while_others_keep_submitting(strategy, jobs, seconds):
+    scheduler = Scheduler({"core": 2, "device:cpu": 1}, strategy)
     for n, (owner, weight, priority) in enumerate(jobs):
         scheduler.handle(JobSubmitted(0, str(n), f"o{owner}", weight, priority, planned=100 * n))
     count = 0

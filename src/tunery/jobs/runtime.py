@@ -15,7 +15,12 @@ from typing import Any
 
 from tunery._errors import CrashError, EngineError, WorkError
 from tunery.engines import Engine, Role, WorkerSpec
+from tunery.jobs.foreign import ForeignWatch
+from tunery.measure.foreign import Share
+from tunery.measure.placement import granted_bytes, granted_cores
 from tunery.scheduler import (
+    CapacityChanged,
+    Event,
     JobEnded,
     JobSubmitted,
     Refuse,
@@ -28,8 +33,9 @@ from tunery.scheduler import (
 )
 
 BUILDER_BYTES, MEASURER_BYTES = 8 << 30, 16 << 30
-_LOCK_POLL_S = 0.02
 """Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
+_PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
+_LOCK_POLL_S = 0.02
 
 
 @dataclass
@@ -65,20 +71,24 @@ class Runtime:
         scratch: Path,
         *,
         strategy: str = "predictive",
+        foreign: ForeignWatch | None = None,
     ) -> None:
         self.engine = engine
         self.scratch = scratch
         self.threads = threads
         self.cores = tuple(sorted(os.sched_getaffinity(0)))
         self.measure_cores = self.cores[: max(1, threads)]
+        self._granted = max(granted_cores(), len(self.measure_cores))
         self._pools = self._start_workers(dialect, threads)
         self._scheduler = Scheduler(
             {
-                "core": len(self.cores),
+                "core": self._granted,
                 **{role: len(pool.workers) for role, pool in self._pools.items()},
             },
             strategy=strategy,
         )
+        self.foreign = foreign
+        self._watching: asyncio.Task[None] | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._pinned: dict[str, tuple[int, ...]] = {}
@@ -99,7 +109,7 @@ class Runtime:
             return Pool(workers, list(workers))
 
         here = "tunery.jobs.services"
-        narrow = max(1, min(len(self.cores), 8))
+        narrow = max(1, min(self._granted, 8, granted_bytes() // _PAIR_BYTES))
         artifacts, references = self.scratch / "artifacts", self.scratch / "references"
         for directory in (artifacts, references):
             directory.mkdir(parents=True, exist_ok=True)
@@ -153,6 +163,7 @@ class Runtime:
         Raises:
             WorkError: the stage needs what this machine does not have.
         """
+        self._watch_others()
         stage_id = f"{kind}-{next(self._ids)}"
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
         ready = asyncio.get_running_loop().create_future()
@@ -251,6 +262,22 @@ class Runtime:
             os.close(descriptor)
             raise
 
+    def _watch_others(self) -> None:
+        """Keep an eye on the machine from now on; the event loop ends it with itself."""
+        if self.foreign is not None and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.create_task(self.foreign.run(self._share_changed))
+
+    def _share_changed(self, share: Share) -> None:
+        """Shrink or grow with what others leave us; a measurement that has waited long enough has room again."""
+        builders, measurers = (len(self._pools[role].workers) for role in (Role.BUILDER, Role.MEASURER))
+        cores = min(share.cores, self._granted) if share.disturbed else self._granted
+        now_s = self._now()
+        self._decide(
+            CapacityChanged(now_s, Role.MEASURER, 0 if share.waiting else measurers),
+            CapacityChanged(now_s, Role.BUILDER, min(cores, builders)),
+            CapacityChanged(now_s, "core", cores if share.waiting else max(cores, len(self.measure_cores))),
+        )
+
     def _place(self, worker: str, role: Role) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
         if role is Role.MEASURER:
@@ -268,8 +295,8 @@ class Runtime:
         self._pinned[worker] = (free[0],)
         self.engine.place(worker, self._pinned[worker])
 
-    def _decide(self, event: Any) -> None:
-        for decision in self._scheduler.handle(event):
+    def _decide(self, *events: Event) -> None:
+        for decision in self._scheduler.handle(*events):
             if isinstance(decision, Run) and decision.stage_id in self._waiting:
                 ready = self._waiting.pop(decision.stage_id)
                 if not ready.done():

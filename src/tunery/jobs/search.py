@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from tunery._errors import DialectError, EngineError, WorkError
@@ -15,6 +15,7 @@ from tunery.jobs import finals
 from tunery.jobs.calls import Yardsticks, build_one, call_build, discard, race, stage, yardstick_candidates
 from tunery.jobs.charging import Charged, charge, charge_by_outcome
 from tunery.jobs.context import Context
+from tunery.jobs.foreign import lenient, marked
 from tunery.jobs.services import FeatureRow, Proposal
 
 PROPOSE_DEADLINE_S = 180.0
@@ -226,24 +227,49 @@ class TaskSearch:
         return built
 
     async def _measure(self, built: Sequence[_Built]) -> None:
+        """Race candidates; those that others disturbed are raced once more when the machine is ours again."""
+        left, again = list(built), set[str]()
+        while left:
+            raced = await self._race_some(left, again)
+            disturbed = [one for one, began, ended in raced if self._disturbed(began, ended, one.candidate.key, again)]
+            again.update(one.candidate.key for one in disturbed)
+            left = left[len(raced) :] + disturbed
+        for one in built:
+            if self._history[one.candidate.key].outcome is not Outcome.OK:
+                discard(one.artifact)
+
+    async def _race_some(self, built: Sequence[_Built], again: Collection[str]) -> list[tuple[_Built, float, float]]:
+        """Race candidates until others take the machine; return those raced, each with its begin and end."""
         yardsticks = await self._built_yardsticks()
         builds: list[Charged] = []
         races: list[Charged] = []
-        loop = asyncio.get_running_loop()
+        raced: list[tuple[_Built, float, float]] = []
+        loop, foreign = asyncio.get_running_loop(), self.context.runtime.foreign
         async with stage(self.context, self.task, "measure", Role.MEASURER, len(built)) as grant:
             for one in built:
+                if raced and foreign and foreign.share.waiting:
+                    break
                 started = loop.time()
                 entrant, incumbent_s = (one.candidate, one.artifact), self._fastest_s()
-                measurement = await self._race(grant.worker, yardsticks, entrant, incumbent_s)
+                measurement = await self._race(grant.worker, yardsticks, entrant, lenient(incumbent_s, foreign))
+                measurement = marked(measurement, foreign)
                 self._record(one.candidate, replace(measurement, build_s=one.wall_s))
+                raced.append((one, started, loop.time()))
                 latency_s = measurement.latency_s if measurement.outcome is Outcome.OK else None
                 helped = latency_s is not None and latency_s < (incumbent_s or math.inf)
-                builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
                 races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
-                if measurement.outcome is not Outcome.OK:
-                    discard(one.artifact)
+                if one.candidate.key not in again:
+                    builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
         charge_by_outcome(self.context, self.task.key, "build", builds)
         charge_by_outcome(self.context, self.task.key, "measure", races, grant, device=True)
+        return raced
+
+    def _disturbed(self, began_s: float, ended_s: float, key: str, again: Collection[str]) -> bool:
+        """Say whether a race is to be repeated: others were at work meanwhile, and there is patience to wait."""
+        foreign = self.context.runtime.foreign
+        if foreign is None or key in again or self._history[key].outcome not in (Outcome.OK, Outcome.ABANDONED):
+            return False
+        return foreign.disturbed(began_s, ended_s) and (foreign.share.waiting or not foreign.share.disturbed)
 
     # -- finals ---------------------------------------------------------------------------------------------------
 
@@ -274,9 +300,14 @@ class TaskSearch:
         context = self.context
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
+        before = self._history.get(candidate.key)
         self._history[candidate.key] = told
         if candidate.origin is Origin.BASELINE:
             return
+        if before is not None:  # raced again after a disturbance: it counts once, and its last race counts
+            self.outcomes[before.outcome.value] -= 1
+            context.trials -= 1
+            self._untold = [one for one in self._untold if one.candidate.key != candidate.key]
         self._untold.append(told)
         self._finals_stale = True
         self.outcomes[measurement.outcome.value] += 1

@@ -19,9 +19,10 @@ from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenan
 from tunery.engines import Engine, LocalEngine, Role
 from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
 from tunery.jobs.bench import check, check_rivals, compare
+from tunery.jobs.foreign import watch_for
 from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
 from tunery.jobs.runtime import Runtime, make_scratch
-from tunery.measure import Settings, this_device, usable_cores
+from tunery.measure import Settings, granted_cores, this_device, usable_cores
 from tunery.store import Skipped, Store, open_store
 
 T = TypeVar("T")
@@ -48,10 +49,10 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
         scratch = make_scratch(cache)
     except OSError as error:
         raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
-    threads = request.threads or len(usable_cores())
-    if threads > len(usable_cores()):
+    threads, cores = request.threads or granted_cores(), granted_cores()
+    if threads > cores:
         shutil.rmtree(scratch, ignore_errors=True)
-        raise UsageError(f"{threads} threads on {len(usable_cores())} usable cores; use at most {len(usable_cores())}")
+        raise UsageError(f"{threads} threads on {cores} usable cores; use at most {cores}")
     try:
         with LocalEngine(_PRELOAD.get(request.dialect), scratch / "logs") as engine:
             yield engine, scratch, threads
@@ -62,7 +63,7 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
 @contextmanager
 def _runtime(request: Request) -> Iterator[Runtime]:
     with workplace(request) as (engine, scratch, threads):
-        yield Runtime(engine, request.dialect, threads, scratch)
+        yield Runtime(engine, request.dialect, threads, scratch, foreign=watch_for(usable_cores()))
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -2,13 +2,13 @@
 
 from tunery.measure.device import this_device
 from tunery.measure.inputs import make_inputs
-from tunery.measure.placement import pin, quota_cores, slots, usable_cores
+from tunery.measure.placement import granted_cores, pin, quota_cores, slots, usable_cores
 from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.selection import finalists, winner
 from tunery.measure.service import Measurer
 from tunery.measure.settings import Settings
 
 __all__ = [
-    "Measurer", "Rule", "Settings", "Verdict", "decide", "finalists", "make_inputs", "pin",
+    "Measurer", "Rule", "Settings", "Verdict", "decide", "finalists", "granted_cores", "make_inputs", "pin",
     "quota_cores", "slots", "this_device", "usable_cores", "winner",
 ]  # fmt: skip

@@ -12,6 +12,7 @@ from pathlib import Path
 _TASKS = Path("/proc/self/task")
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
+_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,23 @@ def quota_cores() -> float | None:
         return float(quota) / float(period) if float(quota) > 0 else None
     except (OSError, ValueError, ZeroDivisionError):
         return None  # "max", or no cgroup to be seen
+
+
+def granted_cores() -> int:
+    """Return how many cores' worth of time this process may use in all, at least one."""
+    quota = quota_cores()
+    return len(usable_cores()) if quota is None else max(1, min(len(usable_cores()), int(quota + 0.01)))
+
+
+def granted_bytes() -> int:
+    """Return how much memory this process and its children may use: the cgroup's limit, else the machine's memory."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _MEMORY_LIMITS:
+        try:
+            return min(total, int(path.read_text()))
+        except (OSError, ValueError):
+            continue  # "max", or no cgroup of this version
+    return total
 
 
 def pin(cores: Sequence[int]) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Makespan over its lower bound, by strategy, over many random mixes: the simulated half of the scheduling study."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
@@ -42,10 +42,10 @@ def simulate_mixes(
     seeds: Iterable[int],
     strategies: Sequence[str] = tuple(STRATEGIES),
     *,
-    make: Callable[[int, UnitSeconds | None], Mix] = gpu_mix,
-    recorded: Mapping[str, Sequence[float]] | None = None,
+    make: Callable[[int, Sequence[UnitSeconds]], Mix] = gpu_mix,
+    recorded: Sequence[UnitSeconds] = (),
 ) -> list[MixResult]:
-    """Run every strategy on the mix of every seed; durations are drawn from `recorded` unit seconds where given."""
+    """Run every strategy on the mix of every seed; its tasks are of the `recorded` sorts where there are any."""
     results = []
     for seed in seeds:
         mix = make(seed, recorded)

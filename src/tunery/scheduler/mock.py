@@ -46,14 +46,14 @@ class Mix:
 CHAIN = ("propose", "build", "measure", "learn")
 
 UnitSeconds = Mapping[str, Sequence[float]]
-"""Recorded seconds per unit of work, by kind of stage."""
+"""Seconds per unit of work, by kind of stage: what was recorded of one sort of task."""
 
 
-def recorded_unit_s(log: EventLog) -> dict[str, list[float]]:
-    """Return the seconds per unit of all stages that finished well in a recorded run, by kind."""
+def recorded_unit_s(log: EventLog) -> dict[str, dict[str, list[float]]]:
+    """Return the seconds per unit of all stages that finished well in a recorded run, by task kind and stage kind."""
     requests: dict[str, StageRequest] = {}
     started: dict[str, float] = {}
-    unit_s: dict[str, list[float]] = {}
+    unit_s: dict[str, dict[str, list[float]]] = {}
     for entry in log.entries:
         for event in entry.events:
             if isinstance(event, StageReady):
@@ -61,7 +61,8 @@ def recorded_unit_s(log: EventLog) -> dict[str, list[float]]:
             elif isinstance(event, StageFinished) and event.ok and event.stage_id in started:
                 request = requests[event.stage_id]
                 ran_s = event.at_s - started[event.stage_id] if event.duration_s is None else event.duration_s
-                unit_s.setdefault(request.kind, []).append(ran_s / max(1, request.size))
+                kinds = unit_s.setdefault(request.task_kind, {})
+                kinds.setdefault(request.kind, []).append(ran_s / max(1, request.size))
         now_s = max((event.at_s for event in entry.events), default=0.0)
         started.update((decision.stage_id, now_s) for decision in entry.decisions if isinstance(decision, Run))
     return unit_s
@@ -102,18 +103,20 @@ def tuning_job(
     weight: float = 1.0,
     priority: int = 0,
     at_s: float = 0.0,
-    recorded: UnitSeconds | None = None,
+    recorded: Sequence[UnitSeconds] = (),
     stragglers: float = 0.0,
 ) -> MockJob:
     """Return a job that tunes `tasks` tasks in about `batches` batches each: propose, build, measure, learn.
 
     `needs` maps a kind to what its stages need. A task's propose and learn stages share its proposer. Tasks differ in
-    speed by a factor of a few; a share of `stragglers` of all stages takes ten times as long.
+    speed by a factor of a few; a share of `stragglers` of all stages takes ten times as long. Where there are recorded
+    sorts of tasks, each task is one of them.
     """
     plan: list[tuple[int, int, tuple[Step, ...]]] = []
     for task in range(tasks):
         rates = Rates(*(scale.of(kind) * float(rng.lognormal(0.0, 0.5)) for kind in CHAIN))
-        task_kind = f"kind{task % 5}"
+        number = int(rng.integers(len(recorded))) if recorded else task % 5
+        task_kind = f"kind{number}"
         for batch in range(max(1, int(rng.poisson(batches)))):
             steps = tuple(
                 Step(
@@ -121,7 +124,9 @@ def tuning_job(
                     task_kind,
                     needs[kind],
                     size,
-                    _unit_s(rng, kind, rates, recorded) * size * (10.0 if rng.random() < stragglers else 1.0),
+                    _unit_s(rng, kind, rates, recorded[number] if recorded else None)
+                    * size
+                    * (10.0 if rng.random() < stragglers else 1.0),
                     affinity=f"{job_id}/{task}" if kind in ("propose", "learn") else None,
                     value=1.0 / (1 + batch),
                 )
@@ -132,11 +137,11 @@ def tuning_job(
     return MockJob(job_id, tuple(steps for *_, steps in plan), in_flight, owner, weight, priority, at_s)
 
 
-def gpu_mix(seed: int, recorded: UnitSeconds | None = None, stragglers: float = 0.002) -> Mix:
+def gpu_mix(seed: int, recorded: Sequence[UnitSeconds] = ()) -> Mix:
     """Return a random mix on a GPU-like target: proposals and builds on cores, measurements on 1 to 8 devices.
 
-    One to four owners, 2 to 12 jobs, arriving at once or over a while, a few stragglers. Which resource is the
-    bottleneck differs from mix to mix.
+    One to four owners, 2 to 12 jobs, arriving at once or over a while, a few stragglers unless durations
+    are drawn from recorded ones, which have their own. Which resource is the bottleneck differs from mix to mix.
     """
     rng = np.random.default_rng(seed)
     devices, cores = int(rng.integers(1, 9)), int(rng.choice([4, 8, 16, 32]))
@@ -159,14 +164,14 @@ def gpu_mix(seed: int, recorded: UnitSeconds | None = None, stragglers: float = 
             owner=f"owner{int(rng.integers(0, owners))}",
             at_s=at_s,
             recorded=recorded,
-            stragglers=stragglers,
+            stragglers=0.0 if recorded else 0.002,
         )
         jobs.append(job)
         at_s += float(rng.exponential(20.0)) if late else 0.0
     return Mix({"core": cores, "device:gpu": devices}, tuple(jobs))
 
 
-def cpu_mix(seed: int, recorded: UnitSeconds | None = None, cores: int = 2, jobs: int = 2) -> Mix:
+def cpu_mix(seed: int, recorded: Sequence[UnitSeconds] = (), cores: int = 2, jobs: int = 2) -> Mix:
     """Return a random mix on a CPU target whose measurements take all cores, so that they alternate with builds."""
     rng = np.random.default_rng(seed)
     one, every = {"core": 1}, {"core": cores, "device:cpu": 1}

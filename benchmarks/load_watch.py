@@ -1,0 +1,155 @@
+"""What a CPU hog that starts in mid-run does to a tuned task, with the watch on foreign load and without it.
+
+    python benchmarks/load_watch.py [--trials 48] [--hog-s 25] [--threads 1] [--json FILE] [--only watched|unwatched]
+
+One real convolution is tuned twice, side by side: same seed, same trials, a spinning process of normal priority from a
+third of the trials on, for `--hog-s` seconds. Afterwards, with the hog gone, every candidate of either run is built and
+timed again. Shown: how well the run's own latencies rank the candidates (Kendall's tau against the quiet timings), how
+far they are off, and how much slower than the best of its candidates the run's winner is.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+from scipy.stats import kendalltau
+
+from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Task
+from tunery.engines import PRELOAD_TVM, LocalEngine, Role
+from tunery.jobs import Progress, Request, tune
+from tunery.jobs.foreign import VARIABLE
+from tunery.jobs.runtime import Runtime
+from tunery.store import open_store
+
+
+@dataclass(frozen=True)
+class Found:
+    """One run. `tau` ranks its latencies against the quiet ones; `slower` is its winner over its best candidate."""
+
+    run: str
+    candidates: int
+    marked: int
+    raced_twice: int
+    seconds: float
+    tau: float
+    off_median: float
+    off_p90: float
+    winner_us: float
+    best_us: float
+    slower: float
+
+
+def convolution(path: Path) -> str:
+    """Write a model of one 3x3 convolution, 64 channels, 28x28."""
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [64, 64, 3, 3], [0.01] * (64 * 64 * 9))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64, 28, 28]) for name in "xy"]
+    graph = helper.make_graph([node], "conv", ends[:1], ends[1:], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return str(path)
+
+
+def run(model: str, directory: Path, name: str, arguments: argparse.Namespace) -> Found:
+    """Tune beside a hog, then time all its candidates again without one."""
+    os.environ[VARIABLE] = "on" if name == "watched" else "off"
+    hogs: list[subprocess.Popen[bytes]] = []
+
+    def listen(progress: Progress) -> None:
+        if progress.phase == "search" and progress.trials >= arguments.trials / 3 and not hogs:
+            hogs.append(subprocess.Popen(["sh", "-c", "exec " + sys.executable + " -c 'while True: pass'"]))
+            threading.Timer(arguments.hog_s, hogs[0].kill).start()
+
+    store = str(directory / f"{name}.db")
+    budget = Budget.parse(f"{arguments.trials}trials")
+    try:
+        report = tune(Request(model, threads=arguments.threads, budget=budget, store=store), listen)
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    task = report.tasks[0]
+    with open_store(store) as opened:
+        found = [r for r in opened.records(task.key, modes=[Mode.RACE]) if r.candidate.origin is not Origin.BASELINE]
+    latest = {r.candidate.key: r for r in found if r.measurement.latency_s}
+    quiet_s = retime(task, list(latest.values()), directory, arguments.threads)
+    keys = [key for key in latest if key in quiet_s]
+    told_s = {key: latest[key].measurement.latency_s or 0.0 for key in keys}
+    off = sorted(abs(told_s[key] / quiet_s[key] - 1) for key in keys)
+    best_s = min(quiet_s.values())
+    winner_s = quiet_s.get(report.job.tasks[0].best_candidate or "", float("nan"))
+    tau = kendalltau([told_s[key] for key in keys], [quiet_s[key] for key in keys]).statistic
+    return Found(
+        name, len(keys), sum(bool(latest[key].measurement.context.get("contaminated")) for key in keys),
+        len(found) - len({r.candidate.key for r in found}), report.job.spend.wall_s, round(float(tau), 3),
+        statistics.median(off), off[int(0.9 * (len(off) - 1))], 1e6 * winner_s, 1e6 * best_s, winner_s / best_s,
+    )  # fmt: skip
+
+
+def retime(task: Task, records: Sequence[Record], directory: Path, threads: int) -> dict[str, float]:
+    """Return the latencies of the records' candidates, each raced against nobody."""
+
+    async def all_of_them(runtime: Runtime) -> dict[str, float]:
+        runtime.submit("retime")
+
+        async def build(candidate: Candidate) -> Artifact:
+            async with runtime.stage("retime", "build", Role.BUILDER) as grant:
+                built: Artifact = await runtime.call(grant.worker, "build", task, candidate, deadline_s=60)
+                return built
+
+        async with runtime.stage("retime", "build", Role.BUILDER) as grant:
+            reference, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=60)
+        yardstick = await build(reference)
+        latencies = {}
+        for record in records:
+            artifact = await build(record.candidate)
+            async with runtime.stage("retime", "measure", Role.MEASURER) as grant:
+                measurement = await runtime.call(
+                    grant.worker, "race", task, artifact, record.candidate, None, yardstick, deadline_s=60
+                )
+            if measurement.latency_s:
+                latencies[record.candidate.key] = measurement.latency_s
+        return latencies
+
+    scratch = directory / "retime"
+    with LocalEngine(PRELOAD_TVM, scratch / "logs") as engine:
+        return asyncio.run(all_of_them(Runtime(engine, "metaschedule", threads, scratch)))
+
+
+def main() -> None:
+    """Print both runs side by side."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=48)
+    parser.add_argument("--hog-s", type=float, default=25.0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", choices=["watched", "unwatched"])
+    parser.add_argument("--json", type=Path, help="write both runs here")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        os.environ.setdefault("TUNERY_CACHE", f"{place}/cache")
+        model = convolution(Path(place, "conv.onnx"))
+        names = [arguments.only] if arguments.only else ["unwatched", "watched"]
+        runs = [run(model, Path(place), name, arguments) for name in names]
+    for one in runs:
+        print(
+            f"{one.run:>9}: {one.candidates} candidates in {one.seconds:.0f} s, {one.marked} marked, {one.raced_twice} "
+            f"raced twice; tau {one.tau:.2f}; off by {one.off_median:.1%} (p90 {one.off_p90:.1%}); "
+            f"winner {one.winner_us:.0f} us, best {one.best_us:.0f} us ({one.slower:.3f} x)"
+        )
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(one) for one in runs], indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
