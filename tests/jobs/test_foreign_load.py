@@ -117,8 +117,8 @@ def test_measuring_waits_for_the_end_of_a_hog_and_repeats_what_it_disturbed(
     times = raced(tmp_path)
     assert set(times.values()) <= {1, 2}
     assert len(times) == TRIALS
-    marks = [r.measurement.context.get("foreign_cores") for r in records_in(tmp_path, Mode.RACE)]
-    assert all(mark is not None for mark in marks if mark != 0.0)
+    marks = {r.measurement.context.get("foreign_cores") for r in records_in(tmp_path) if r.measurement.samples_s}
+    assert marks <= {0.0, 1.0}
     runtime.scheduler.validate_state()
     Scheduler.replay(runtime.scheduler.log)
 
@@ -130,7 +130,6 @@ def test_a_hog_that_stays_is_waited_for_only_so_long_and_then_marked(
         hog.start()
         report = run_in(tmp_path, SOURCE, "40trials", threads=1)
     assert report.job.spend.trials == 40
-    assert all(state.best_candidate for state in report.job.tasks)
     [runtime] = made
     changes = [capacity for _, capacity in capacities(runtime, Role.MEASURER)]
     assert changes[:2] == [0, 1]

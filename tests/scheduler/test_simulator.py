@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunery.scheduler import STRATEGIES, EventLog, Scheduler
@@ -55,12 +55,12 @@ def test_lost_devices_cost_time_and_no_stage():
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     losses=st.lists(st.tuples(st.floats(0.0, 60.0), st.booleans(), st.floats(0.1, 40.0)), max_size=5),
 )
-def test_any_mix_with_losses_keeps_every_state_valid_and_replays(strategy, monkeypatch, seed, losses):
+def test_any_mix_with_losses_keeps_every_state_valid_and_replays(strategy, seed, losses):
     rng = np.random.default_rng(seed)
     needs = {"propose": ONE, "build": ONE, "measure": {"device:gpu": 1}, "learn": ONE}
     jobs = tuple(
@@ -77,10 +77,11 @@ def test_any_mix_with_losses_keeps_every_state_valid_and_replays(strategy, monke
         self.validate_state()
         return decisions
 
-    monkeypatch.setattr(Scheduler, "handle", checked)
     mix = Mix({"core": 3, "device:gpu": 2}, jobs)
     lost = [Loss(at_s, "core" if core else "device:gpu", back_s) for at_s, core, back_s in losses]
-    run = simulate(mix, strategy, losses=lost, keep_log=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduler, "handle", checked)
+        run = simulate(mix, strategy, losses=lost, keep_log=True)
     refused = {refusal.subject for refusal in run.refused}
     ended = {row.stage_id for row in run.gantt}
     assert refused.isdisjoint(ended)

@@ -95,7 +95,7 @@ def test_predictive_shares_by_weight_and_priority_between_owners(weight, priorit
     assert served.count("j") / len(served) == pytest.approx(share, abs=0.03)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     owners=st.lists(
         st.tuples(st.sampled_from([0.5, 1.0, 2.0, 3.0]), st.integers(0, 2), st.integers(1, 3)), min_size=2, max_size=4

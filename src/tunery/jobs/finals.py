@@ -9,6 +9,7 @@ from tunery.engines import Role
 from tunery.jobs.calls import Entrant, Yardsticks, build_one, failure, stage
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context
+from tunery.jobs.foreign import marked
 from tunery.measure import finalists
 
 FINALS_DEADLINE_S = 60.0
@@ -46,6 +47,7 @@ async def hold(
         except EngineError:
             # One of them took the worker down: alone, each pays for itself.
             results = [await _alone(context, task, grant.worker, one, reference, baseline_s) for one in entrants]
+    results = [marked(result, context.runtime.foreign) for result in results]
     for (candidate, _), measurement in zip(entrants, results, strict=True):
         context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
     charge(context, task.key, "finals", "", grant, len(entrants), device=True)

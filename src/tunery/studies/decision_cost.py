@@ -71,7 +71,7 @@ def growth_exponent(curve: Sequence[tuple[int, float]]) -> float:
     points = [(math.log(math.log(jobs)), math.log(cost)) for jobs, cost in curve]
     x_mean, y_mean = (sum(values) / len(points) for values in zip(*points, strict=True))
     spread = sum((x - x_mean) ** 2 for x, _ in points)
-    return sum((x - x_mean) * (y - y_mean) for x, y in points) / spread
+    return float(sum((x - x_mean) * (y - y_mean) for x, y in points) / spread)
 
 
 def draw_curve(figure: Any, curve: Sequence[tuple[int, float]], strategy: str) -> None:

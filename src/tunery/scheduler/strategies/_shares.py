@@ -61,11 +61,13 @@ class Shares:
         """Note that a stage is offered no more."""
         self.owner(job).ready -= 1
 
-    def serve(self, job: Job, use: float) -> None:
-        """Charge a start to the job's owner; `use` is divided by the job's share."""
-        owner = self.owner(job)
-        self.now = max(self.now, owner.used)
-        owner.charge(use)
+    def serve(self, job: Job, use: float, least: float) -> None:
+        """Charge a start to the job's owner; `use` is divided by the job's share.
+
+        `least` is the smallest virtual time of those who wait: the present one, at which whoever comes late begins.
+        """
+        self.now = max(self.now, least)
+        self.owner(job).charge(use)
 
     def correct(self, job: Job, use: float) -> None:
         """Book the difference between a predicted and an actual use with the next start."""
@@ -87,13 +89,14 @@ class FairQueue:
     """Offered stages of one shape: owners by their shares, an owner's jobs in turn, a job's stages by value.
 
     A job that was not served for `patience_s` goes before those whose turn it is. `count` stages are offered; `since_s`
-    is when one was last served or the queue was last empty.
+    is when one was last served or the queue was last empty; `least` is the smallest virtual time at the last look.
     """
 
     def __init__(self, shares: Shares, needs: Needs, since_s: float) -> None:
         self.needs = needs
         self.since_s = since_s
         self.count = 0
+        self.least = 0.0
         self._shares = shares
         self._heap: list[tuple[float, int, Account]] = []
         self._owners: dict[int, _Jobs] = {}
@@ -152,6 +155,7 @@ class FairQueue:
             heappush(self._heap, entry)
         if best is None:
             raise AssertionError(f"a queue counts {self.count} stages and has none")
+        self.least = near[0][0]
         return best[1], best[3]
 
     def _longest_unserved(self, jobs: _Jobs, before_s: float) -> Stage | None:

@@ -38,6 +38,7 @@ class Predictive(Strategy):
         self._typical_s: dict[str, float] = {}
         self._depth: dict[str, float] = {}
         self._turn = 0.0
+        self._most_share = 1.0
 
     @override
     def push(self, stage: Stage, now_s: float) -> None:
@@ -55,12 +56,13 @@ class Predictive(Strategy):
 
     @override
     def started(self, stage: Stage, now_s: float) -> None:
-        self._queues[stage.shape].served(stage, now_s)
+        queue = self._queues[stage.shape]
+        queue.served(stage, now_s)
         self._leave(stage)
         job = stage.job
         used = self.pool.share(stage.needs) * stage.predicted_s / job.share
         self._shares.slept(job)
-        self._shares.serve(job, used)
+        self._shares.serve(job, used, queue.least)
         self._turn = max(self._turn, job.turn)
         job.turn += stage.request.size / max(self._rest(job), stage.request.size) / job.share
 
@@ -76,6 +78,7 @@ class Predictive(Strategy):
     def job_added(self, job: Job) -> None:
         # No claim on the time before it came.
         job.turn = max(job.turn, self._turn)
+        self._most_share = max(self._most_share, job.share)
 
     @override
     def job_removed(self, job: Job) -> None:
@@ -88,7 +91,9 @@ class Predictive(Strategy):
         if not fitting:
             return None
         patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
-        heads = [queue.head(now_s, _UNSERVED * patience_s, _WINDOW * patience_s) for queue in fitting]
+        # Owners' virtual time runs slower the larger their shares: the window is one patience of the largest.
+        window = _WINDOW * patience_s / self._most_share
+        heads = [queue.head(now_s, _UNSERVED * patience_s, window) for queue in fitting]
         starved = min(self._queues.values(), key=lambda queue: queue.since_s)
         if now_s - starved.since_s > patience_s:
             if starved in fitting:

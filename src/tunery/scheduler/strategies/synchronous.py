@@ -35,19 +35,20 @@ class Synchronous(Strategy):
     def pick(self, now_s: float) -> Stage | None:
         stage = self._step.first_fit(self.pool)
         # What is left of a step may not fit for long, because a resource shrank: the others need not wait for that.
-        if stage is None and not self._running:
-            self._next_step()
+        while stage is None and not self._running and self._next_step():
             stage = self._step.first_fit(self.pool)
         return stage
 
-    def _next_step(self) -> None:
+    def _next_step(self) -> bool:
+        """Take the next kind into the step; say whether there was one."""
         for kind in list(self._waiting):
             alive = [e for e in self._waiting[kind] if e[1].offer == e[0] and e[1].phase is Phase.OFFERED]
             self._waiting[kind] = alive
             if not alive:
                 del self._waiting[kind]
         if not self._waiting:
-            return
+            return False
         kind = min(self._waiting, key=lambda kind: self._waiting[kind][0][1].order)
         for _, stage in self._waiting.pop(kind):
             self._step.push(stage)
+        return True
