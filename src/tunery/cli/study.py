@@ -51,7 +51,7 @@ def scheduling(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Several jobs at once under every strategy, on this machine."""
+    """Several jobs at once under every strategy: many simulated mixes."""
     from tunery.studies.scheduling import run
 
     conduct(run, out, quick, repeats, seed, json)
