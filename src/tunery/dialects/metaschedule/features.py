@@ -76,10 +76,11 @@ def _replayed_row(task: Task, candidate: Candidate, cache: FeatureCache) -> Row:
 
 def candidate_stores(task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]]:
     """Return each candidate's per-store features, `(n_stores, 164)`; none where it does not replay or extract."""
-    space, extractor = space_of(task), meta_schedule.feature_extractor.PerStoreFeature()
+    extractor = meta_schedule.feature_extractor.PerStoreFeature()
     found = []
     for candidate in candidates:
         try:
+            space = space_for(task, candidate.body)
             measured = meta_schedule.MeasureCandidate(replay(space, candidate.body), [])
             [stores] = extractor.extract_from(space.context, [measured])
             found.append(np.asarray(stores.numpy(), np.float32).reshape(-1, STORE_WIDTH))
