@@ -29,9 +29,10 @@ COMMANDS = [
 def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
         "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version",
-        "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices list", "jobs list",
+        "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
+        "devices list", "jobs list",
         "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats",
-        "study scheduling", "zoo extract", "zoo list",
+        "study measurement", "study scheduling", "zoo extract", "zoo list",
     ]  # fmt: skip
 
 

@@ -1,13 +1,17 @@
-"""`tunery devices`: what can run kernels here."""
+"""`tunery devices`: what can run kernels here, and how many measurements it bears at once."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery.cli import _options as options
-from tunery.cli._output import emit, say
+from tunery.cli._output import emit, remark, say, width
+
+if TYPE_CHECKING:
+    from tunery.domain import Calibration
 
 app = typer.Typer(help="What can run kernels here.", no_args_is_help=False)
+SlotThreads = Annotated[int, typer.Option("--threads", min=1, help="Threads of a kernel: as many cores make a slot.")]
 
 
 @app.command("list", epilog="Example: tunery devices list --json")
@@ -16,13 +20,14 @@ def list_(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """List this machine's devices, with the fingerprint that their records carry, and how many records there are."""
+    """List this machine's devices, with their fingerprint, their records, and what calibration found."""
     from tunery.measure import this_device, usable_cores
     from tunery.store import open_store
 
     device = this_device(usable_cores())
     with open_store(store) as opened:
         known = dict(opened.stats().devices)
+        calibrations = opened.calibrations(device.fingerprint)
     here: dict[str, Any] = {
         "kind": device.kind,
         "name": device.name,
@@ -30,6 +35,7 @@ def list_(
         "fingerprint": device.fingerprint,
         "facts": device.facts,
         "records": known.pop(device.fingerprint, 0),
+        "calibrations": [_data(calibration) for calibration in calibrations],
     }
     if json:
         emit({"devices": [here], "elsewhere": known})
@@ -37,8 +43,63 @@ def list_(
     say(f"{device.kind}  {device.name}, {len(device.cores)} cores  {device.fingerprint}  {here['records']} records")
     for name, value in device.facts.items():
         say(f"  {name}: {_fact(value)}")
+    for calibration in calibrations:
+        _show(calibration)
+    if not calibrations:
+        say("  not calibrated: `tunery devices calibrate` finds out how many measurements it bears at once")
     for fingerprint, count in known.items():
         say(f"elsewhere  {fingerprint}  {count} records")
+
+
+@app.command("calibrate", epilog="Example: tunery devices calibrate --threads 1")
+def calibrate(
+    *,
+    target: options.TargetName = "native",
+    threads: SlotThreads = 1,
+    store: options.StoreUrl = "",
+    dialect: options.DialectName = options.DIALECT,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Time reference kernels alone and beside one another, and store how many may be measured at once."""
+    from tunery.jobs.session import calibrate_device
+
+    request = options.make_request("", target=target, store=store, threads=threads, shapes=None, dialect=dialect)
+    found = calibrate_device(request, remark)
+    if json:
+        emit(_data(found))
+        return
+    _show(found)
+
+
+def _data(calibration: "Calibration") -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(calibration), "points": [asdict(point) for point in calibration.points]}
+
+
+def _show(calibration: "Calibration") -> None:
+    from tunery._report import as_text, new_table
+
+    slots = f"{calibration.slots} slot{'s' if calibration.slots > 1 else ''}"
+    say(f"  calibrated for kernels of {calibration.threads} threads ({calibration.dialect}), {slots}:")
+    table = new_table("kernels", "#at once", "#slower", "#tau", "#tau alone", "#throughput", "chosen")
+    for point in calibration.points:
+        table.add_row(
+            f"{point.kind}-bound",
+            str(point.degree),
+            f"{point.deviation:+.1%}",
+            f"{point.tau:.3f}",
+            f"{calibration.isolated_tau.get(point.kind, float('nan')):.3f}",
+            f"{point.gain:.2f}x",
+            "yes" if calibration.degrees.get(point.kind) == point.degree else "",
+        )
+    if calibration.points:
+        say(as_text(table, width()))
+    chosen = ", ".join(f"{degree} for {kind}-bound" for kind, degree in calibration.degrees.items())
+    say(f"  measurements at once: {chosen} kernels")
+    if calibration.neighbours_disturb:
+        say("  even one neighbour distorts timings, so nothing runs beside a measurement here")
 
 
 def _fact(value: object) -> str:

@@ -55,3 +55,19 @@ def scheduling(
     from tunery.studies.scheduling import run
 
     conduct(run, out, quick, repeats, seed, json)
+
+
+@app.command("measurement", epilog="Example: tunery study measurement --quick --out study")
+def measurement(
+    *,
+    out: Out = "",
+    quick: Quick = False,
+    repeats: Repeats = 3,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """What a measurement costs and whom it names: stock, fixed, raced, in parallel, under load."""
+    from tunery.studies.measurement import run
+
+    conduct(run, out, quick, repeats, seed, json)

@@ -172,6 +172,13 @@ class Dialect(ABC):
     def baseline(self, task: Task) -> Candidate:
         """Return what the compiler uses when nothing was tuned; it is always measured and may win."""
 
+    def calibration_tasks(self, target: Target) -> Mapping[str, Task]:  # noqa: ARG002 - for those that have some
+        """Return tunable tasks of known kinds (`compute`: bound by the processor, `memory`: by memory), if it has any.
+
+        A device is calibrated with their candidates: small programs, for one slot's threads.
+        """
+        return {}
+
     @abstractmethod
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
         """Return one row of cost-model features per candidate; a row of NaN where none can be computed."""

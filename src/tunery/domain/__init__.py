@@ -3,7 +3,7 @@
 from tunery.domain.budget import CURRENCIES, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.delivery import Choice, Rung
-from tunery.domain.device import Device
+from tunery.domain.device import Calibration, Device, SharingPoint
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification
@@ -16,6 +16,7 @@ __all__ = [
     "CURRENCIES",
     "Artifact",
     "Budget",
+    "Calibration",
     "Candidate",
     "Choice",
     "Contender",
@@ -31,6 +32,7 @@ __all__ = [
     "Provenance",
     "Record",
     "Rung",
+    "SharingPoint",
     "Spend",
     "Target",
     "Task",

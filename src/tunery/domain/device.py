@@ -21,3 +21,44 @@ class Device:
     def fingerprint(self) -> str:
         """Identity for comparing timings: the same machine type and core count give the same fingerprint."""
         return digest(self.kind, self.name, str(len(self.cores)), canonical_json(dict(self.facts)))
+
+
+@dataclass(frozen=True, slots=True)
+class SharingPoint:
+    """What `degree` measurements at once do to kernels of a kind (`compute`, `memory`): one point of a device's curve.
+
+    `deviation` is the share by which they take longer than alone (median over kernels), `tau` Kendall's rank agreement
+    of shared with isolated timings, `gain` how many times as many candidates are measured per second.
+    """
+
+    kind: str
+    degree: int
+    deviation: float
+    tau: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was found about measuring on a device with kernels of `threads` threads, of which `slots` fit at once.
+
+    `isolated_tau` is the rank agreement of two isolated passes, by kind; `degrees` how many measurements may share the
+    device, by kind; the rates are those of the fastest reference kernel.
+    """
+
+    device: str
+    dialect: str
+    threads: int
+    slots: int
+    points: tuple[SharingPoint, ...]
+    isolated_tau: Mapping[str, float]
+    degrees: Mapping[str, int]
+    flop_per_s: float
+    bytes_per_s: float
+    clock_overhead_s: float
+    made_at: float = 0.0
+
+    @property
+    def neighbours_disturb(self) -> bool:
+        """Whether even one neighbour distorts what is measured, so that nothing may run beside a measurement."""
+        return self.slots > 1 and max(self.degrees.values(), default=1) == 1

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tunery._errors import UsageError
+from tunery._errors import DialectError, UsageError
 from tunery.dialects import Compiled, Proposer, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 from tunery.measure import Measurer
@@ -44,6 +45,16 @@ class Block:
     counts: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """A reference task to calibrate with, of the kind `compute` or `memory`, with built candidates."""
+
+    kind: str
+    task: Task
+    reference: Artifact
+    entrants: tuple[tuple[Candidate, Artifact], ...]
+
+
 class Importer:
     """Reads models, extracts tasks and compiles networks."""
 
@@ -75,6 +86,18 @@ class Importer:
     def extract(self, network: Network, target: Target) -> list[Task]:
         """Return the network's tasks."""
         return self._dialect.extract(network, target)
+
+    def specimens(self, target: Target, count: int, directory: Path) -> list[Specimen]:
+        """Return the dialect's calibration tasks with up to `count` candidates each, built into `directory`."""
+        found = []
+        for kind, task in self._dialect.calibration_tasks(target).items():
+            reference = self._dialect.build(task, self._dialect.reference(task), directory)
+            entrants = []
+            for candidate in self._dialect.open(task, (), None, 0).propose(count):
+                with suppress(DialectError):
+                    entrants.append((candidate, self._dialect.build(task, candidate, directory)))
+            found.append(Specimen(kind, task, reference, tuple(entrants)))
+        return found
 
     def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         """Build the network with the chosen candidates (by workload key)."""

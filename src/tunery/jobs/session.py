@@ -15,10 +15,11 @@ from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery.budgets import check_effort, load_prices
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
-from tunery.domain import Budget, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
+from tunery.domain import Budget, Calibration, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
 from tunery.engines import Engine, LocalEngine, Role
 from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
 from tunery.jobs.bench import check, check_rivals, compare
+from tunery.jobs.calibrate import calibrate
 from tunery.jobs.foreign import watch_for
 from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
 from tunery.jobs.runtime import Runtime, make_scratch
@@ -243,6 +244,27 @@ def extract(request: Request) -> Imported:
     with open_store(request.store) as store, _runtime(request) as runtime:
         runtime.submit("extract")
         return _run(import_model(runtime, store, request, cache_directory(), "extract"))
+
+
+def calibrate_device(request: Request, say: Callable[[str], None] = lambda _: None) -> Calibration:
+    """Measure what sharing this device costs with kernels of the request's threads, and store it.
+
+    Raises:
+        UsageError: the target, the threads or the store are wrong, or the dialect has no reference kernels.
+        WorkError: the reference kernels do not build or run.
+    """
+    with open_store(request.store) as store, _runtime(request) as runtime:
+        return _run(_calibrate(runtime, store, request, say))
+
+
+async def _calibrate(runtime: Runtime, store: Store, request: Request, say: Callable[[str], None]) -> Calibration:
+    runtime.submit("setup")
+    async with runtime.stage("setup", "import", Role.IMPORTER) as grant:
+        target, _ = await runtime.call(
+            grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
+        )
+    runtime.end("setup")
+    return await calibrate(runtime, store, target, request.dialect, say)
 
 
 @dataclass(frozen=True, slots=True)

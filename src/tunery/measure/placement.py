@@ -11,6 +11,7 @@ from pathlib import Path
 
 _TASKS = Path("/proc/self/task")
 _CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
+_CPUS = Path("/sys/devices/system/cpu")
 _CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -87,10 +88,29 @@ def inspect_placement(cores: Sequence[int]) -> Placement:
     return Placement(usable_cores(), held, count, os.getpriority(os.PRIO_PROCESS, 0))
 
 
-def slots(cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
-    """Return the disjoint core sets on which kernels of `threads` threads may be measured at the same time."""
+def slots(cores: Sequence[int], threads: int, cpus: Path = _CPUS) -> list[tuple[int, ...]]:
+    """Return the disjoint core sets on which kernels of `threads` threads may be measured at the same time.
+
+    Those that share no physical core with an earlier one come first, as far as the machine says which logical cores
+    are siblings (a virtual one may not): so few measurements at once are far from one another.
+    """
     width = max(1, threads)
-    return [tuple(cores[i : i + width]) for i in range(0, len(cores) - width + 1, width)]
+    found = [tuple(cores[i : i + width]) for i in range(0, len(cores) - width + 1, width)]
+    taken: set[str] = set()
+    first: list[tuple[int, ...]] = []
+    later: list[tuple[int, ...]] = []
+    for slot in found:
+        physical = {_siblings(core, cpus) for core in slot}
+        (later if physical & taken else first).append(slot)
+        taken |= physical
+    return first + later
+
+
+def _siblings(core: int, cpus: Path) -> str:
+    try:
+        return (cpus / f"cpu{core}" / "topology" / "thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(core)
 
 
 def _threads() -> list[int]:

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0003"
+HEAD = "0004"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -107,5 +107,13 @@ extractions = sa.Table(
     sa.Column("network", sa.String, sa.ForeignKey("networks.digest"), primary_key=True),
     sa.Column("target_key", sa.String, primary_key=True),
     sa.Column("compiler", sa.String, primary_key=True),
+    sa.Column("document", Document, nullable=False),
+)  # fmt: skip
+
+calibrations = sa.Table(
+    "calibrations", metadata,
+    sa.Column("device", sa.String, primary_key=True),
+    sa.Column("dialect", sa.String, primary_key=True),
+    sa.Column("threads", sa.Integer, primary_key=True),
     sa.Column("document", Document, nullable=False),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from sqlalchemy.engine import URL
 
+from tunery.store._calibrations import Calibrations
 from tunery.store._database import Database
 from tunery.store._interchange import Interchange
 from tunery.store._jobs import Jobs
@@ -14,7 +15,7 @@ from tunery.store._schema import HEAD
 from tunery.store._upkeep import Upkeep
 
 
-class Store(Records, Networks, Jobs, Ledger, Interchange, Upkeep, Database):
+class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, Database):
     """Tasks, records, networks, jobs and the ledger; a context manager, usable from several threads.
 
     Whatever a method has written is durable when it returns. Every method raises StoreError when the database cannot be

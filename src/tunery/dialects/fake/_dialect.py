@@ -13,11 +13,12 @@ from tunery.dialects._base import Array, Compiled, Dialect, Told
 from tunery.dialects.fake._compiled import FakeCompiledNetwork, workload_of, write_network
 from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
-from tunery.dialects.fake._script import BUILD_FAULTS, Program, parse_source, programs
+from tunery.dialects.fake._script import BUILD_FAULTS, Program, fake_network, parse_source, programs
 from tunery.dialects.fake._search import FakeProposer
 from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, Space
 from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, canonical_json, digest
 
+_SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
 
 
@@ -90,6 +91,10 @@ class FakeDialect(Dialect):
 
     def baseline(self, task: Task) -> Candidate:
         return Space(task).named(DEFAULT, Origin.BASELINE)
+
+    def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
+        found = {task.workload.kind: task for task in self.extract(fake_network(_SPECIMENS), target)}
+        return {"compute": found["dense"], "memory": found["elementwise"]}
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
         space = Space(task)

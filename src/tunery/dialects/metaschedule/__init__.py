@@ -6,6 +6,7 @@ program      programs and candidates as data
 expressions  several programs for one workload; winograd, winograd_space: one of them and its design space
 proposer     the evolutionary search, driven by hand; portfolio: one for each expression
 features     per-store features; cost_model: how the search sees our model
+specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate
 compilation  the whole network
 """
@@ -99,6 +100,12 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.program import unscheduled
 
         return unscheduled(task)
+
+    @override
+    def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
+        from tunery.dialects.metaschedule.specimens import calibration_tasks
+
+        return calibration_tasks(target)
 
     @override
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:

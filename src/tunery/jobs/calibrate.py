@@ -1,0 +1,123 @@
+"""Calibrating a device: what measuring several candidates at once does to their timings."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from tunery._errors import EngineError, UsageError, WorkError
+from tunery.domain import Calibration, Measurement, Outcome, SharingPoint, Target
+from tunery.engines import Role
+from tunery.jobs.runtime import Runtime
+from tunery.jobs.services import Specimen
+from tunery.jobs.slots import SlotWorkers
+from tunery.measure import slots, this_device
+from tunery.measure.calibration import agreement, chosen_degree, degrees_to_try, point
+from tunery.measure.sampling import clock_overhead
+from tunery.store import Store
+
+CANDIDATES = 24
+_PREPARE_DEADLINE_S = 600.0
+_LEAST = 4
+
+
+async def calibrate(
+    runtime: Runtime, store: Store, target: Target, dialect: str, say: Callable[[str], None] = lambda _: None
+) -> Calibration:
+    """Time the dialect's reference kernels alone and beside one another at every degree, and store the curve.
+
+    Raises:
+        UsageError: the dialect has no reference kernels.
+        WorkError: too few of them build and run.
+    """
+    runtime.submit("calibrate")
+    specimens = await _specimens(runtime, target)
+    sets = slots(runtime.cores, runtime.threads)
+    async with runtime.stage("calibrate", "calibrate", Role.MEASURER):
+        workers = SlotWorkers(runtime.engine, dialect, sets, str(runtime.scratch / "references"))
+        points: list[SharingPoint] = []
+        taus: dict[str, float] = {}
+        rates: dict[str, float] = {}
+        for specimen in specimens:
+            found = _curve(workers, specimen, say)
+            points += found.points
+            taus[specimen.kind], rates[specimen.kind] = found.isolated_tau, _amount(specimen) / found.fastest_s
+    runtime.end("calibrate")
+    calibration = Calibration(
+        device=this_device(runtime.cores).fingerprint,
+        dialect=dialect,
+        threads=runtime.threads,
+        slots=len(sets),
+        points=tuple(points),
+        isolated_tau=taus,
+        degrees={kind: chosen_degree(points, kind, tau) for kind, tau in taus.items()},
+        flop_per_s=rates.get("compute", 0.0),
+        bytes_per_s=rates.get("memory", 0.0),
+        clock_overhead_s=clock_overhead(),
+        made_at=time.time(),
+    )
+    store.save_calibration(calibration)
+    return calibration
+
+
+async def _specimens(runtime: Runtime, target: Target) -> Sequence[Specimen]:
+    async with runtime.stage("calibrate", "import", Role.IMPORTER) as grant:
+        try:
+            found: list[Specimen] = await runtime.call(
+                grant.worker, "specimens", target, CANDIDATES, Path(runtime.scratch, "artifacts"),
+                deadline_s=_PREPARE_DEADLINE_S, tries=2,
+            )  # fmt: skip
+        except EngineError as error:
+            raise WorkError(f"the reference kernels cannot be built: {error}") from error
+    if not found:
+        raise UsageError(f"{target.dialect} has no reference kernels to calibrate with; use another --dialect")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    points: tuple[SharingPoint, ...]
+    isolated_tau: float
+    fastest_s: float
+
+
+def _curve(workers: SlotWorkers, specimen: Specimen, say: Callable[[str], None]) -> _Curve:
+    """Time one kind of kernels alone, at every degree, and alone again, so that a drift of the machine hits both."""
+    kind, task, entrants, reference = specimen.kind, specimen.task, list(specimen.entrants), specimen.reference
+    for degree in range(1, len(workers.slots) + 1):  # every worker has the reference's outputs, and warm clocks
+        workers.race(task, entrants[:degree], reference, degree=degree)
+    say(f"{kind}-bound kernels alone")
+    before = workers.race(task, entrants, reference)
+    shared = {}
+    for degree in degrees_to_try(len(workers.slots)):
+        say(f"{kind}-bound kernels, {degree} at once")
+        shared[degree] = workers.race(task, entrants * 2, reference, degree=degree)
+    say(f"{kind}-bound kernels alone again")
+    after = workers.race(task, entrants, reference)
+    one, two = (_latencies(specimen, done.measurements) for done in (before, after))
+    if len(one.keys() & two.keys()) < _LEAST:
+        failed = next((m.detail for m in before.measurements if m.outcome is not Outcome.OK), "")
+        raise WorkError(f"too few {kind}-bound reference kernels run to calibrate with ({failed})")
+    alone = {key: (one[key] + two[key]) / 2 for key in one.keys() & two.keys()}
+    wall_s = before.wall_s + after.wall_s
+    points = (
+        point(kind, degree, _latencies(specimen, done.measurements), alone, wall_s / done.wall_s)
+        for degree, done in shared.items()
+    )
+    return _Curve(tuple(points), agreement(one, two), min(alone.values()))
+
+
+def _latencies(specimen: Specimen, measurements: Sequence[Measurement]) -> dict[str, float]:
+    """Return each candidate's median latency over its measurements that ended ok."""
+    found: dict[str, list[float]] = {}
+    for i, measurement in enumerate(measurements):
+        if measurement.outcome is Outcome.OK and measurement.latency_s:
+            key = specimen.entrants[i % len(specimen.entrants)][0].key
+            found.setdefault(key, []).append(measurement.latency_s)
+    return {key: median(taken) for key, taken in found.items()}
+
+
+def _amount(specimen: Specimen) -> float:
+    workload = specimen.task.workload
+    return workload.flop if specimen.kind == "compute" else 4.0 * sum(spec.size for spec in workload.arguments)

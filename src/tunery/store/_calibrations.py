@@ -1,0 +1,34 @@
+"""Devices' calibrations: the latest of each device, dialect and thread count."""
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from tunery.domain import Calibration
+from tunery.store import _schema
+from tunery.store._codec import decode, encode
+from tunery.store._database import Database
+
+_table = _schema.calibrations
+
+
+class Calibrations(Database):
+    """The store's calibrations."""
+
+    def save_calibration(self, calibration: Calibration) -> None:
+        """Remember a calibration in place of an earlier one."""
+        place = {"device": calibration.device, "dialect": calibration.dialect, "threads": calibration.threads}
+        document = {"document": encode(calibration)}
+        with self._write() as connection:
+            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+            upsert = insert(_table).values(**place, **document)
+            connection.execute(upsert.on_conflict_do_update(index_elements=list(place), set_=document))
+
+    def calibration(self, device: str, dialect: str, threads: int) -> Calibration | None:
+        """Return what is known of a device (by its fingerprint), None if it was never calibrated so."""
+        return next((c for c in self.calibrations(device) if (c.dialect, c.threads) == (dialect, threads)), None)
+
+    def calibrations(self, device: str) -> list[Calibration]:
+        """Return all calibrations of a device, by dialect and threads."""
+        query = sa.select(_table.c.document).filter_by(device=device).order_by(_table.c.dialect, _table.c.threads)
+        with self._read() as connection:
+            return [decode(Calibration, document) for document in connection.execute(query).scalars()]

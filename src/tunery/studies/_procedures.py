@@ -1,0 +1,208 @@
+"""What the study of measurement does with one task's candidates, and what each way of timing them led to."""
+
+import math
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from statistics import median
+
+from tunery._errors import EngineError
+from tunery.domain import Measurement, Outcome, Provenance, Record, best_first, interval
+from tunery.domain.ties import Contender
+from tunery.jobs.slots import Entrant, Pass, SlotWorkers
+from tunery.measure import finalists, winner
+from tunery.measure.calibration import agreement
+from tunery.studies._subjects import Subject
+from tunery.studies._timing import as_race, device_s
+
+FINALISTS, ROUNDS, TRUTH_ROUNDS = 4, 15, 40
+_FINALS_DEADLINE_S = 300.0
+_NOWHERE = Provenance("", "", "", "")
+_SPIN = "import time\nend = time.time() + 600\nwhile time.time() < end:\n    pass\n"
+
+
+@dataclass
+class Procedure:
+    """One way of timing all candidates: what it cost, and whom it named; latencies are medians in seconds."""
+
+    name: str
+    device_s: float
+    wall_s: float
+    latencies: dict[str, float]
+    winner: str
+    degree: int = 1
+    finals: bool = True
+    contaminated: int = 0
+    truth_s: float = math.nan
+
+
+@dataclass
+class Findings:
+    """All that was found about one task."""
+
+    subject: Subject
+    degree: int
+    procedures: list[Procedure] = field(default_factory=list)
+    tau: dict[str, float] = field(default_factory=dict)
+    repeated: list[tuple[str, float, bool]] = field(default_factory=list)
+    truth_s: dict[str, float] = field(default_factory=dict)
+
+    def procedure(self, name: str) -> Procedure:
+        """Return one by its name."""
+        return next(one for one in self.procedures if one.name == name)
+
+    def loss(self, name: str, rival: str) -> float:
+        """Return by which share the winner of `name` is truly slower than that of `rival`."""
+        return self.procedure(name).truth_s / self.procedure(rival).truth_s - 1
+
+
+class Bench:
+    """Runs procedures for one subject on the device's slots."""
+
+    def __init__(self, workers: SlotWorkers, subject: Subject, degree: int, say: Callable[[str], None]) -> None:
+        self.found = Findings(subject, degree)
+        self._workers, self._subject, self._say = workers, subject, say
+
+    def run(self, name: str, method: str, *, degree: int = 1, finals: bool = True) -> Procedure:
+        """Time all candidates one way, hold the finals unless told not to, and note the winner."""
+        self._say(f"{self._subject.name}: {name}")
+        done = self._pass(method, degree)
+        kept = [m for m in done.measurements if m.latency_s and m.outcome is Outcome.OK]
+        one = Procedure(
+            name,
+            sum(map(device_s, done.measurements)),
+            done.wall_s,
+            {str(m.context["candidate"]): m.latency_s or math.nan for m in kept},
+            "",
+            degree,
+            finals,
+            sum(bool(m.context.get("contaminated")) for m in done.measurements),
+        )
+        one.winner = self._final_winner(done.measurements)[0] if finals else _fastest(one.latencies)
+        self.found.procedures.append(one)
+        return one
+
+    def without_finals(self, name: str, of: Procedure) -> None:
+        """Note whom a procedure would name if its own timings were trusted."""
+        named = _fastest(of.latencies)
+        copy = Procedure(name, of.device_s, of.wall_s, of.latencies, named, of.degree, False, of.contaminated)
+        self.found.procedures.append(copy)
+
+    def agreements(self, degree: int) -> None:
+        """Time the best half and all candidates fully: twice alone and once beside others; note how ranks agree."""
+        self._say(f"{self._subject.name}: rank agreement, {degree} at once")
+        one, two = (_by_key(self._pass("fixed", 1)) for _ in range(2))
+        shared = _by_key(self._pass("fixed", degree)) if degree > 1 else {}
+        ordered = sorted(one, key=one.__getitem__)
+        for part, keys in (("all", ordered), ("best half", ordered[: max(2, len(ordered) // 2)])):
+            left = {key: one[key] for key in keys}
+            self.found.tau[f"alone, {part}"] = agreement(left, two)
+            if shared:
+                self.found.tau[f"shared, {part}"] = agreement(left, shared)
+        if shared:
+            moved = [shared[key] / one[key] - 1 for key in one.keys() & shared.keys()]
+            self.found.tau["deviation"] = median(moved)
+
+    def repeat(self, times: int) -> None:
+        """Hold the finals of the same races again and again; note the winner, its latency, and whether it is a tie."""
+        self._say(f"{self._subject.name}: the same finals {times} times")
+        done = self._pass("race", 1)
+        first = ""
+        for _ in range(times):
+            named, results = self._final_winner(done.measurements)
+            first = first or named
+            held = {str(m.context["candidate"]): m for m in results if m.samples_s}
+            same = named == first or _tied(held, first)
+            self.found.repeated.append((named, held[named].latency_s or math.nan, same))
+
+    def truths(self) -> None:
+        """Time every winner there was, alone, interleaved and long: what each choice is really worth."""
+        self._say(f"{self._subject.name}: the winners' true latencies")
+        keys = {one.winner for one in self.found.procedures if one.winner}
+        results = self._finals(sorted(keys), TRUTH_ROUNDS)
+        self.found.truth_s = {str(m.context["candidate"]): m.latency_s for m in results if m.latency_s}
+        for one in self.found.procedures:
+            one.truth_s = self.found.truth_s.get(one.winner, math.nan)
+
+    def _pass(self, method: str, degree: int) -> Pass:
+        subject = self._subject
+        return self._workers.race(
+            subject.task, subject.entrants, subject.reference[1],
+            degree=degree, deviation=0.05 if degree > 1 else 0.0, against_best=method in {"race", "blind"},
+            method=method,
+        )  # fmt: skip
+
+    def _final_winner(self, raced: Sequence[Measurement]) -> tuple[str, list[Measurement]]:
+        entrants = self._subject.entrants
+        records = [Record(c, as_race(m), _NOWHERE) for (c, _), m in zip(entrants, raced, strict=True)]
+        keys = [candidate.key for candidate in finalists(records, FINALISTS)]
+        results = self._finals(keys, ROUNDS)
+        chosen = winner([self._entrant(key)[0] for key in keys], results)
+        return ("" if chosen is None else keys[chosen]), results
+
+    def _finals(self, keys: Sequence[str], rounds: int) -> list[Measurement]:
+        entrants = [self._entrant(key) for key in keys]
+        subject = self._subject
+        results: list[Measurement] = self._workers.call(
+            0, "finals", subject.task, [a for _, a in entrants], [c for c, _ in entrants], subject.reference[1],
+            rounds, deadline_s=_FINALS_DEADLINE_S,
+        )  # fmt: skip
+        return results
+
+    def _entrant(self, key: str) -> Entrant:
+        return next(entrant for entrant in self._subject.entrants if entrant[0].key == key)
+
+
+@contextmanager
+def hog(cores: Sequence[int]) -> Iterator[None]:
+    """Keep a busy process on these cores meanwhile."""
+    command = "import os\nos.sched_setaffinity(0, " + repr(set(cores)) + ")\n" + _SPIN
+    process = subprocess.Popen([sys.executable, "-c", command])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def rival(workers: SlotWorkers, subject: Subject, spare: str) -> Iterator[None]:
+    """Let the measurer `spare`, as of a second tuning process without our lock, time candidates on the same cores."""
+    order = random.Random(0)  # noqa: S311 - any order will do
+    entrants = list(subject.entrants)
+    order.shuffle(entrants)
+    calls = [
+        workers.engine.call(spare, "fixed", subject.task, a, c, None, subject.reference[1], 1, 0.0, deadline_s=600.0)
+        for c, a in entrants * 5
+    ]
+    try:
+        yield
+    finally:
+        for call in calls:
+            call.cancel()
+        workers.engine.kill(spare)
+        for call in calls:
+            with suppress(EngineError):
+                if not call.cancelled():
+                    call.exception()
+
+
+def _by_key(done: Pass) -> dict[str, float]:
+    return {str(m.context["candidate"]): m.latency_s for m in done.measurements if m.latency_s}
+
+
+def _fastest(latencies: dict[str, float]) -> str:
+    return min(latencies, key=lambda key: (latencies[key], key), default="")
+
+
+def _tied(held: dict[str, Measurement], key: str) -> bool:
+    """Whether a candidate's interval reaches down to the fastest one's of the same finals."""
+    if key not in held:
+        return False
+    keys = sorted(held)
+    order = best_first([Contender(k, held[k].samples_s) for k in keys])
+    fastest = min((interval(held[keys[i]].samples_s) for i in order), key=lambda found: found[1])
+    return interval(held[key].samples_s)[0] <= fastest[2]

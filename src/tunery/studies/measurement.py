@@ -1,0 +1,234 @@
+"""How little a measurement may cost, and what each shortcut does to the winner: real tasks on this machine."""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tunery._report import as_text, new_table
+from tunery.domain import Calibration
+from tunery.engines import Role
+from tunery.jobs import Request, cache_directory
+from tunery.jobs.calibrate import calibrate
+from tunery.jobs.runtime import Runtime
+from tunery.jobs.session import workplace
+from tunery.jobs.slots import SlotWorkers, measurer_spec
+from tunery.measure import slots
+from tunery.measure.calibration import COMPUTE, TAU_LOSS, bound_of, starting_degree
+from tunery.store import open_store
+from tunery.studies._base import Options, StudyReport
+from tunery.studies._procedures import Bench, Findings, hog, rival
+from tunery.studies._subjects import Subject, prepare
+
+CANDIDATES, QUICK_CANDIDATES = 200, 24
+REPEATS = 5
+SAME = 0.01
+RACING_GAIN, THROUGHPUT = 5.0, 0.85
+_SERVICE = "tunery.studies._timing:StudyMeasurer"
+_WIDTH = 118
+_SUBJECTS = {
+    "metaschedule": (
+        ("zoo:mobilenetv1_100", "conv2d"),
+        ("zoo:mobilenetv1_100", "depthwise"),
+        ("zoo:bert-mini", "matmul"),
+    ),
+    "fake": (("fake:study?tasks=1&ops=matmul", "dense"), ("fake:study?tasks=1&ops=elementwise", "elementwise")),
+}
+STOCK, FIXED, RACED, BARE = "stock evaluator", "fixed repeats", "racing", "racing, own timings trusted"
+
+
+def run(options: Options, dialect: str = "metaschedule") -> StudyReport:
+    """Measure the same candidates in every way, alone, beside one another and under load, and compare the winners."""
+    wanted = [(Request(model, threads=1, dialect=dialect), kind) for model, kind in _SUBJECTS[dialect]]
+    with workplace(wanted[0][0]) as (engine, scratch, threads):
+        runtime = Runtime(engine, dialect, threads, scratch)
+        calibration, found = asyncio.run(_study(runtime, wanted, options, dialect))
+    return _report(calibration, found, options)
+
+
+async def _study(
+    runtime: Runtime, wanted: Sequence[tuple[Request, str]], options: Options, dialect: str
+) -> tuple[Calibration, list[Findings]]:
+    count = QUICK_CANDIDATES if options.quick else CANDIDATES
+    with open_store(str(Path(runtime.scratch, "study.db"))) as store:
+        subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say)
+        calibration = await calibrate(runtime, store, subjects[0].task.target, dialect, options.say)
+    runtime.submit("study")
+    sets = slots(runtime.cores, runtime.threads)
+    references = str(runtime.scratch / "references")
+    async with runtime.stage("study", "measure", Role.MEASURER):
+        workers = SlotWorkers(runtime.engine, dialect, sets, references, _SERVICE)
+        spare = runtime.engine.start(measurer_spec(dialect, sets[0], references, _SERVICE))
+        found = [_one(workers, subject, calibration, options, spare) for subject in subjects]
+    runtime.end("study")
+    return calibration, found
+
+
+def _one(workers: SlotWorkers, subject: Subject, calibration: Calibration, options: Options, spare: str) -> Findings:
+    chosen = starting_degree(subject.task, calibration)
+    bench = Bench(workers, subject, chosen, options.say)
+    bench.run("", "race", finals=False)  # the reference's outputs, and the machine's noise, are known from here on
+    bench.found.procedures.clear()
+    for name, method in ((STOCK, "stock"), (FIXED, "fixed"), (RACED, "race")):
+        one = bench.run(name, method)
+    bench.without_finals(BARE, one)
+    beside = max(chosen, min(2, len(workers.slots)))
+    for degree in sorted({chosen, beside} - {1}):
+        one = bench.run(_parallel(degree), "race", degree=degree)
+        bench.without_finals(f"{_parallel(degree)}, own timings trusted", one)
+    bench.agreements(beside)
+    bench.repeat(2 if options.quick else REPEATS)
+    cores = workers.slots[0]
+    loads: tuple[tuple[str, Callable[[], Any]], ...] = (
+        ("a CPU hog", lambda: hog(cores)),
+        ("a second tuner", lambda: rival(workers, subject, spare)),
+    )
+    for load, begin in loads[:1] if options.quick else loads:
+        for watch, method in (("watched", "race"), ("unwatched", "blind")):
+            with begin():
+                one = bench.run(f"{load}, {watch}", method, finals=watch == "watched")
+    bench.truths()
+    return bench.found
+
+
+def _parallel(degree: int) -> str:
+    return f"{degree} at once"
+
+
+def _report(calibration: Calibration, found: Sequence[Findings], options: Options) -> StudyReport:
+    data = {
+        "quick": options.quick,
+        "calibration": calibration,
+        "tasks": [_data(one, calibration) for one in found],
+    }
+    text = "\n\n".join([*(_table(one, calibration) for one in found), _calibration_line(calibration)])
+    plots = {
+        "measurement-cost.png": lambda figure: _draw_costs(figure, found),
+        "measurement-truth.png": lambda figure: _draw_truths(figure, found),
+    }
+    return StudyReport("measurement", data, text, _claims(found, calibration), plots)
+
+
+def _claims(found: Sequence[Findings], calibration: Calibration) -> Mapping[str, bool]:
+    """Return the bounds that were set beforehand, with what was found, and whether each was met."""
+    total = {name: sum(one.procedure(name).device_s for one in found) for name in (STOCK, FIXED, RACED)}
+    gain, stock = total[FIXED] / total[RACED], total[STOCK] / total[RACED]
+    changed = sum(not one.loss(RACED, FIXED) <= SAME for one in found)
+    claims = {
+        f"racing takes {gain:.1f}x less device time than fixed repeats (at least {RACING_GAIN:g}x)": gain
+        >= RACING_GAIN,
+        f"racing takes {stock:.0f}x less device time than the stock evaluator (at least 1x)": stock >= 1.0,
+        f"racing changes {changed} of {len(found)} winners by more than {SAME:.0%} of true latency (0)": changed == 0,
+    }
+    for one in found:
+        claims |= _parallel_claims(one, calibration)
+        steady = sum(same for _, _, same in one.repeated)
+        times = len(one.repeated)
+        claims[f"{one.subject.name}: {steady} of {times} finals of the same races name the same winner or its tie"] = (
+            steady == times
+        )
+        for procedure in one.procedures:
+            if procedure.name.endswith(", watched"):
+                loss = one.loss(procedure.name, RACED)
+                claims[f"{one.subject.name}: the winner under {procedure.name} is {loss:+.1%} slower (at most 1 %)"] = (
+                    loss <= SAME
+                )
+    return claims
+
+
+def _parallel_claims(one: Findings, calibration: Calibration) -> dict[str, bool]:
+    name = one.subject.name
+    if one.degree == 1:
+        return {f"{name}: calibration allows one measurement at a time here, so nothing is gained or lost": True}
+    raced, parallel = one.procedure(RACED), one.procedure(_parallel(one.degree))
+    claims = {}
+    if bound_of(one.subject.task, calibration) == COMPUTE:
+        gain = raced.wall_s / parallel.wall_s
+        least = THROUGHPUT * one.degree
+        claims[f"{name}: {one.degree} at once measure {gain:.2f}x as fast (at least {least:.2f}x)"] = gain >= least
+    lost = one.tau["alone, all"] - one.tau["shared, all"]
+    claims[f"{name}: Kendall's tau falls by {lost:.3f} beside others (at most {TAU_LOSS:g})"] = lost <= TAU_LOSS
+    loss = one.loss(parallel.name, RACED)
+    claims[f"{name}: the winner after isolated finals is {loss:+.1%} slower than the serial one (at most 1 %)"] = (
+        loss <= SAME
+    )
+    return claims
+
+
+def _table(one: Findings, calibration: Calibration) -> str:
+    count = len(one.subject.entrants)
+    kind = bound_of(one.subject.task, calibration)
+    title = f"{one.subject.name}: {count} candidates, {kind}-bound, {one.degree} at once by calibration"
+    table = new_table("timed by", "#kernel time each", "#wall each", "#winner truly", "#over the best", "finals")
+    best = min((p.truth_s for p in one.procedures if math.isfinite(p.truth_s)), default=math.nan)
+    for p in one.procedures:
+        trusted = p.name.endswith("trusted")
+        table.add_row(
+            p.name,
+            "" if trusted else f"{p.device_s / count * 1e3:.2f} ms",
+            "" if trusted else f"{p.wall_s / count * 1e3:.1f} ms",
+            f"{p.truth_s * 1e6:.1f} us",
+            f"{p.truth_s / best - 1:+.2%}",
+            "yes" if p.finals else "no",
+        )
+    agreement = ", ".join(f"{name} {value:+.3f}" for name, value in one.tau.items())
+    values = [latency for _, latency, _ in one.repeated]
+    spread = (max(values) - min(values)) / median(values)
+    repeated = f"{sum(s for *_, s in one.repeated)} of {len(values)} the same winner or its tie, spread {spread:.2%}"
+    notes = f"Kendall's tau: {agreement}\nthe same finals {len(values)} times: {repeated}"
+    return f"{title}\n{as_text(table, _WIDTH)}\n{notes}"
+
+
+def _calibration_line(calibration: Calibration) -> str:
+    points = "; ".join(
+        f"{p.kind}-bound, {p.degree} at once: {p.deviation:+.1%} slower, tau {p.tau:.3f}, {p.gain:.2f}x throughput"
+        for p in calibration.points
+    )
+    return f"calibration: {points or 'one slot'}. Chosen: {dict(calibration.degrees)}"
+
+
+def _data(one: Findings, calibration: Calibration) -> dict[str, Any]:
+    return {
+        "task": one.subject.task.key,
+        "name": one.subject.name,
+        "kind": one.subject.task.workload.kind,
+        "bound": bound_of(one.subject.task, calibration),
+        "candidates": len(one.subject.entrants),
+        "degree": one.degree,
+        "tau": one.tau,
+        "procedures": [
+            {
+                "name": p.name, "degree": p.degree, "finals": p.finals, "device_s": p.device_s, "wall_s": p.wall_s,
+                "winner": p.winner, "truth_s": p.truth_s, "contaminated": p.contaminated, "latencies_s": p.latencies,
+            }
+            for p in one.procedures
+        ],
+        "repeated": [{"winner": w, "latency_s": s, "same_or_tie": tie} for w, s, tie in one.repeated],
+    }  # fmt: skip
+
+
+def _draw_costs(figure: Any, found: Sequence[Findings]) -> None:
+    axes = figure.subplots()
+    for i, one in enumerate(found):
+        shown = [p for p in one.procedures if not p.name.endswith("trusted")]
+        each = [p.device_s / len(one.subject.entrants) * 1e3 for p in shown]
+        axes.barh([j + 0.25 * i for j in range(len(shown))], each, height=0.22, label=one.subject.name)
+        axes.set_yticks([j + 0.25 for j in range(len(shown))], [p.name for p in shown])
+    axes.set_xscale("log")
+    axes.set_xlabel("kernel time per candidate, ms")
+    axes.invert_yaxis()
+    axes.legend()
+
+
+def _draw_truths(figure: Any, found: Sequence[Findings]) -> None:
+    axes = figure.subplots()
+    for i, one in enumerate(found):
+        best = min(p.truth_s for p in one.procedures)
+        over = [(p.truth_s / best - 1) * 100 for p in one.procedures]
+        axes.plot(over, [j + 0.1 * i for j in range(len(over))], "o", label=one.subject.name)
+        axes.set_yticks(range(len(over)), [p.name for p in one.procedures])
+    axes.set_xlabel("winner's true latency over the best found, %")
+    axes.invert_yaxis()
+    axes.legend()

@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from tunery.studies import Options, write
+from tunery.studies.measurement import BARE, FIXED, RACED, STOCK, run
+
+
+def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    report = run(Options(quick=True), dialect="fake")
+    assert [task["candidates"] for task in report.data["tasks"]] == [24, 24]
+    for task in report.data["tasks"]:
+        cost = {p["name"]: p["device_s"] for p in task["procedures"]}
+        assert cost[STOCK] > cost[FIXED] > cost[RACED] > 0
+        assert {BARE, "a CPU hog, watched", "a CPU hog, unwatched"} <= cost.keys()
+        assert all(p["truth_s"] > 0 for p in task["procedures"]), "every winner was timed once more"
+        assert task["tau"]["alone, all"] > 0.8
+        assert len(task["repeated"]) == 2
+    assert any("racing takes" in claim for claim in report.claims)
+    for name in (STOCK, FIXED, RACED):
+        assert name in report.text
+    files = write(report, tmp_path / "out")
+    assert [file.name for file in files] == ["measurement.json", "measurement-cost.png", "measurement-truth.png"]
+    assert all(file.stat().st_size > 1000 for file in files)
