@@ -32,7 +32,7 @@ def test_all_commands_are_there() -> None:
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
         "devices list", "jobs list",
         "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats",
-        "study measurement", "study scheduling", "zoo extract", "zoo list",
+        "study measurement", "study scheduling", "study zero-shot", "zoo extract", "zoo list",
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import typer
 from tunery._errors import UsageError
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import Request
+    from tunery.jobs._request import Guess, Request
 
 
 class Effort(StrEnum):
@@ -36,6 +36,9 @@ Shapes = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the search.")]
 DialectName = Annotated[str, typer.Option("--dialect", hidden=True, help="The compiler behind it.")]
+FewShot = Annotated[
+    int, typer.Option("--few-shot", min=0, max=64, help="Measure this many predictions of each task without a record.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
 Against = Annotated[str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned.")]
@@ -80,6 +83,13 @@ def make_request(
         seed=seed,
         prices=str(Path(prices).resolve()) if prices else "",
     )
+
+
+def guess(few_shot: int, *, wanted: bool) -> "Guess | None":
+    """Return how to fill what no record answers, None if that is not asked for."""
+    from tunery.jobs._request import Guess
+
+    return Guess(few_shot) if wanted or few_shot else None
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

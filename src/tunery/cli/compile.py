@@ -1,5 +1,6 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,13 @@ import typer
 from tunery.cli import _options as options
 from tunery.cli._output import check_output, emit, say, width
 from tunery.cli.tune import default_name
+
+
+class Ready(StrEnum):
+    """What a compilation may do before it builds."""
+
+    RECORDS = "records"
+    QUICK = "quick"
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +27,10 @@ def compile_(
     model: options.ModelName,
     *,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
+    effort: Annotated[
+        Ready, typer.Option("--effort", help="quick: predict a schedule where there is no record.")
+    ] = Ready.RECORDS,
+    few_shot: options.FewShot = 0,
     target: options.TargetName = "native",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
@@ -33,7 +45,7 @@ def compile_(
 
     path = Path(check_output(output, default_name(model)))
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    report, network = compile_model(request, path)
+    report, network = compile_model(request, path, options.guess(few_shot, wanted=effort is Ready.QUICK))
     if json:
         emit(compile_data(report))
         return
@@ -41,9 +53,12 @@ def compile_(
     table = new_table("task", "from", "candidate")
     for task, (rung, key) in report.coverage.items():
         table.add_row(task, rung, key or "-")
-    covered = sum(key is not None for _, key in report.coverage.values())
+    guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
+    covered = sum(key is not None for _, key in report.coverage.values()) - guessed
     say(as_text(table, width()))
     say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record")
+    if guessed:
+        say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
     if report.max_abs_error is not None:
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")

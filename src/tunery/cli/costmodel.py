@@ -113,7 +113,8 @@ def train(
             notify=lambda text: live.say(text, phase="training"),
         )  # fmt: skip
     if json:
-        emit(_card(done.card) | {"left_out": done.left_out, "kinds": [_row(row) for row in done.kinds]})
+        emit(_card(done.card) | {"left_out": done.left_out, "kinds": [_row(row) for row in done.kinds],
+                                 "transfers": done.transfers})  # fmt: skip
         return
     card = done.card
     say(f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
@@ -126,6 +127,8 @@ def train(
     if done.kinds:
         say("on operator kinds that were held out:")
         say(_table(done.kinds))
+    for moved in done.transfers:
+        say(f"device {moved.device}: starting from the others' model, {moved.needed} of its own records were enough")
     say(f"version {card.version} written to {card.path}")
     say("it passed its gate and is in use from now on" if card.passed else f"not used: {'; '.join(card.reasons)}")
 

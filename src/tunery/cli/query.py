@@ -24,6 +24,10 @@ def register(app: typer.Typer) -> None:
 def query(
     subject: Annotated[str, typer.Argument(metavar="MODEL|TASK", help="A model, or the key of a task or workload.")],
     *,
+    zero_shot: Annotated[
+        bool, typer.Option("--zero-shot", help="Predict and verify a schedule where there is no record.")
+    ] = False,
+    few_shot: options.FewShot = 0,
     target: options.TargetName = "native",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
@@ -39,7 +43,7 @@ def query(
     from tunery.jobs.session import query as query_model
 
     request = options.make_request(subject, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    answer = query_model(request)
+    answer = query_model(request, options.guess(few_shot, wanted=zero_shot))
     if json:
         emit(_data(answer))
     else:

@@ -71,3 +71,19 @@ def measurement(
     from tunery.studies.measurement import run
 
     conduct(run, out, quick, repeats, seed, json)
+
+
+@app.command("zero-shot", epilog="Example: tunery study zero-shot --quick --out study")
+def zero_shot(
+    *,
+    out: Out = "",
+    quick: Quick = False,
+    repeats: Repeats = 3,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Networks the cost model has not seen: without a measurement, with a few, and fully tuned."""
+    from tunery.studies.zeroshot import run
+
+    conduct(run, out, quick, repeats, seed, json)

@@ -1,5 +1,6 @@
 """What a user asks for, what they see while it runs, and what they get."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,14 @@ class Request:
     seed: int = 0
     pretrained: bool = True
     prices: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`."""
+
+    few_shot: int = 0
+    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

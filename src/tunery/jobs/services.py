@@ -10,7 +10,7 @@ import numpy as np
 
 from tunery._errors import DialectError, UsageError
 from tunery.dialects import Compiled, Proposer, Told, get_dialect
-from tunery.domain import Artifact, Candidate, Network, Target, Task
+from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
 from tunery.measure import Measurer
 
 _ROOM = 1 << 16
@@ -32,6 +32,14 @@ class Proposal:
 
     candidates: tuple[Candidate, ...]
     features: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Candidates by predicted speed, fastest first, and how far each score may be off as a share of it."""
+
+    candidates: tuple[Candidate, ...]
+    uncertainty: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +132,22 @@ class ProposerHost:
         candidates = tuple(proposer.propose(n))
         return Proposal(candidates, self._rows(task, candidates))
 
+    def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
+        """Search `n` candidates by the cost model alone and return the `keep` it thinks fastest."""
+        from tunery.costmodels import load_cost_model, with_task
+
+        candidates = self._dialect.open(task, (), cost_model, seed).propose(n)
+        if not candidates:
+            return Prediction((), ())
+        rows = with_task(self._dialect.features(task, candidates), task)
+        model = load_cost_model(cost_model)
+        # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
+        scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
+        order = np.argsort(-scores, kind="stable")[:keep]
+        doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
+        doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
+        return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order))
+
     def learn(self, cost_model: str) -> None:
         """Hand a new cost model to every open search."""
         for _, proposer in self._open.values():
@@ -175,6 +199,17 @@ class Builder:
             self._check_room()
             raise
 
+    def check(self, task: Task, candidate: Candidate) -> Verification:
+        """Build a candidate and compare it with the reference on independent inputs, untimed.
+
+        Raises:
+            DialectError: it, or the reference, does not build.
+        """
+        from tunery.measure import Unmeasured
+
+        reference = self.build(task, self._dialect.reference(task))
+        return Unmeasured(self._dialect).verify(task, self.build(task, candidate), reference)
+
     def _check_room(self) -> None:
         probe = self._directory / f".probe-{os.getpid()}"
         try:
@@ -200,22 +235,18 @@ class MeasurerHost(Measurer):
 
 
 class Trainer:
-    """Keeps the rows measured so far and trains the cost model on them."""
+    """Keeps the rows measured so far, and a cost model warm on them."""
 
     def __init__(self) -> None:
-        from tunery.costmodels import Dataset
+        from tunery.costmodels.warm import Warm
 
-        self._dataset = Dataset()
+        self._warm = Warm()
 
     def learn(self, rows: Sequence[FeatureRow], base: str | None) -> str | None:
-        """Add rows, train on top of `base`, and return the model; None while there is too little to learn from."""
-        from tunery.costmodels import BoostedModel, load_cost_model
+        """Add rows and train on top of `base`.
 
-        for row in rows:
-            features = np.frombuffer(row.features, np.float32)
-            self._dataset.add(row.task_key, row.candidate_key, features, row.latency_s)
-        start = load_cost_model(base) if base else None
-        try:
-            return BoostedModel.fit(self._dataset, start if isinstance(start, BoostedModel) else None).dumps()
-        except UsageError:
-            return None
+        Returns the model if it ranks rows that neither has seen better than the one before; None otherwise, and while
+        there is too little to learn from.
+        """
+        fresh = [(r.task_key, r.candidate_key, np.frombuffer(r.features, np.float32), r.latency_s) for r in rows]
+        return self._warm.learn(fresh, base)

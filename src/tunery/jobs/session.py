@@ -17,7 +17,7 @@ from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Calibration, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
 from tunery.engines import Engine, LocalEngine, Role
-from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
+from tunery.jobs._request import BenchReport, CompileReport, Guess, Progress, Request, TuneReport
 from tunery.jobs.bench import check, check_rivals, compare
 from tunery.jobs.calibrate import calibrate
 from tunery.jobs.foreign import watch_for
@@ -278,17 +278,18 @@ class Answer:
     skipped: tuple[tuple[str, Skipped], ...]
 
 
-def query(request: Request) -> Answer:
-    """Return the best verified records for a model on this device.
+def query(request: Request, guess: Guess | None = None) -> Answer:
+    """Return the best verified records for a model on this device; with `guess`, predicted schedules beside them.
 
     Raises:
         UsageError: the model, shapes or target are wrong.
         NothingFoundError: no task of the model has a record that may be delivered; the message says why.
     """
     with open_store(request.store) as store, _runtime(request) as runtime:
-        runtime.submit("query")
+        for name in ("query", "compile"):
+            runtime.submit(name)
         imported = _run(import_model(runtime, store, request, cache_directory(), "query"))
-        known = _choices(store, request, imported, runtime)
+        known = _run(_guessed(runtime, store, request, imported, guess))
         if not any(choice.candidate for choice in known.choices):
             reasons = "; ".join(sorted({str(why) for _, why in known.skipped})) or "nothing was measured yet"
             raise NothingFoundError(
@@ -298,13 +299,26 @@ def query(request: Request) -> Answer:
         return Answer(imported.network, imported.target, imported.tasks, known.choices, known.skipped)
 
 
+async def _guessed(runtime: Runtime, store: Store, request: Request, imported: Imported, guess: Guess | None) -> Known:
+    if guess is None:
+        return _choices(store, request, imported, runtime)
+    from tunery.jobs.zeroshot import fill
+
+    return (await fill(runtime, store, request, imported.tasks, _provenance(request, imported, runtime), guess))[0]
+
+
+def _provenance(request: Request, imported: Imported, runtime: Runtime) -> Provenance:
+    return Provenance(request.dialect, imported.compiler, this_device(runtime.cores).fingerprint, Settings().key)
+
+
 def _choices(store: Store, request: Request, imported: Imported, runtime: Runtime) -> Known:
-    provenance = Provenance(request.dialect, imported.compiler, this_device(runtime.cores).fingerprint, Settings().key)
-    return choose(store, imported.tasks, provenance)
+    return choose(store, imported.tasks, _provenance(request, imported, runtime))
 
 
-def compile_model(request: Request, output: Path) -> tuple[CompileReport, Network]:
+def compile_model(request: Request, output: Path, guess: Guess | None = None) -> tuple[CompileReport, Network]:
     """Build the model with the best verified records to one loadable file; what has none uses the compiler's default.
+
+    With `guess` it uses what the cost model predicts to be fastest, verified but not measured.
 
     Raises:
         UsageError: the model, shapes or target are wrong, or `output` cannot be written.
@@ -317,16 +331,16 @@ def compile_model(request: Request, output: Path) -> tuple[CompileReport, Networ
     with open_store(request.store) as store, _runtime(request) as runtime:
         for name in ("compile", "check"):
             runtime.submit(name)
-        return _run(_compile_checked(runtime, store, request, output))
+        return _run(_compile_checked(runtime, store, request, output, guess))
 
 
 async def _compile_checked(
-    runtime: Runtime, store: Store, request: Request, output: Path
+    runtime: Runtime, store: Store, request: Request, output: Path, guess: Guess | None
 ) -> tuple[CompileReport, Network]:
     """Compile beside `output`, and put it there once its outputs are those of ONNX Runtime."""
     pending = output.with_name(f".{output.name}.{os.getpid()}.unchecked")
     try:
-        report, network = await _compile(runtime, store, request, pending)
+        report, network = await _compile(runtime, store, request, pending, guess=guess)
         error = None
         if network.path:
             async with runtime.stage("check", "check", Role.MEASURER):
@@ -338,10 +352,10 @@ async def _compile_checked(
 
 
 async def _compile(
-    runtime: Runtime, store: Store, request: Request, output: Path, *, tuned: bool = True
+    runtime: Runtime, store: Store, request: Request, output: Path, *, tuned: bool = True, guess: Guess | None = None
 ) -> tuple[CompileReport, Network]:
     imported = await import_model(runtime, store, request, cache_directory(), "compile")
-    known = _choices(store, request, imported, runtime)
+    known = await _guessed(runtime, store, request, imported, guess)
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
     async with runtime.stage("compile", "compile", Role.IMPORTER) as grant:

@@ -14,6 +14,7 @@ from tunery.costmodels.evaluation import Gate, Ranker, Row, evaluate, gate, rand
 from tunery.costmodels.registry import Version, in_use, new_card, register, shipped, version
 from tunery.costmodels.rival import StockModel
 from tunery.costmodels.splits import by_kind, hold_out_networks
+from tunery.costmodels.transfer import Transfer, transfer
 from tunery.domain import Target
 from tunery.jobs.dataset import load
 
@@ -31,6 +32,7 @@ class Training:
     kinds: tuple[Row, ...]
     search: Search
     gate: Gate
+    transfers: tuple[Transfer, ...]
     left_out: dict[str, int]
 
 
@@ -84,6 +86,7 @@ def train(
     rows = evaluate(judge, rankers(model, learn, threads, seed))
     verdict = gate(rows)
     left = _by_kind(table.groups, found, threads, notify) if kinds else []
+    moved = [transfer(table.groups, device, found.recipe, seed) for device in table.devices if len(table.devices) > 1]
     final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
     card = new_card(
         dialect=table.dialect,
@@ -96,14 +99,19 @@ def train(
         reasons=verdict.reasons,
         held_out=tuple(sorted(hold_out)),
     )
-    return Training(register(card, final), tuple(rows), tuple(left), found, verdict, dict(table.left_out))
+    return Training(
+        register(card, final), tuple(rows), tuple(left), found, verdict, _known(moved), dict(table.left_out)
+    )
 
 
-def judge(table: Table, name: str, target: Target | None = None, *, seed: int = 0) -> tuple[str, list[Row], bool]:
+def judge(
+    table: Table, name: str, target: Target | None = None, *, seed: int = 0, all_groups: bool = False
+) -> tuple[str, list[Row], bool]:
     """Judge a registered version, a model file, or the model in use, on a dataset.
 
     Returns the model's name, its rows beside random (and the shipped model's, where it is another), and whether the
-    dataset's networks were held out of its training: if not, it may have seen what it is judged on.
+    dataset's networks were held out of its training: if not, it may have seen what it is judged on. `all_groups` judges
+    on everything in the dataset, held out or not.
 
     Raises:
         UsageError: the model is damaged or does not fit the dataset.
@@ -121,7 +129,7 @@ def judge(table: Table, name: str, target: Target | None = None, *, seed: int = 
         model = load_cost_model(text)
     groups = table.groups
     unseen = card is not None and bool(card.held_out)
-    if card is not None and card.held_out:
+    if card is not None and card.held_out and not all_groups:
         _, groups = hold_out_networks(table.groups, card.held_out)
         if not groups:
             raise UsageError(f"the dataset holds none of the networks held out of it: {', '.join(card.held_out)}")
@@ -167,6 +175,10 @@ def _drawn(table: Table, seed: int) -> tuple[str, ...]:
         )
     count = max(1, round(_TEST_SHARE * len(names)))
     return tuple(names[i] for i in np.random.default_rng(seed).permutation(len(names))[:count])
+
+
+def _known(moved: Sequence[Transfer | None]) -> tuple[Transfer, ...]:
+    return tuple(one for one in moved if one is not None)
 
 
 def _by_kind(groups: Sequence[Group], found: Search, threads: int, notify: Notify) -> list[Row]:

@@ -7,8 +7,9 @@ from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.selection import finalists, winner
 from tunery.measure.service import Measurer
 from tunery.measure.settings import Settings
+from tunery.measure.unmeasured import Unmeasured
 
 __all__ = [
-    "Measurer", "Rule", "Settings", "Verdict", "decide", "finalists", "granted_cores", "make_inputs", "pin",
+    "Measurer", "Rule", "Settings", "Unmeasured", "Verdict", "decide", "finalists", "granted_cores", "make_inputs", "pin",
     "quota_cores", "slots", "this_device", "usable_cores", "winner",
 ]  # fmt: skip

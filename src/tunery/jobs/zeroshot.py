@@ -1,0 +1,198 @@
+"""Schedules without tuning: for each task that no record answers, the candidate the cost model thinks fastest.
+
+Nothing is timed, so nothing here waits for a quiet device: all cores propose, build and verify at once. Nothing
+unverified is delivered either: each pick runs on three inputs beside the task's reference, which the dialect makes
+quick to run. With `few_shot` the best few picks of a task are raced on the device and recorded; tasks whose predictions
+are heavy and uncertain come first, in case the time ends.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from tunery._errors import DialectError, EngineError, TuneryError, UsageError
+from tunery.budgets import Power, load_prices
+from tunery.costmodels import pretrained
+from tunery.delivery import Known, choose
+from tunery.domain import (
+    Artifact,
+    Candidate,
+    Choice,
+    Measurement,
+    Outcome,
+    Provenance,
+    Record,
+    Rung,
+    Task,
+    Verification,
+)
+from tunery.engines import Role
+from tunery.jobs._request import Guess, Request
+from tunery.jobs.account import Account
+from tunery.jobs.calls import call_build, discard, race, stage
+from tunery.jobs.context import Context
+from tunery.jobs.runtime import Runtime
+from tunery.jobs.services import Prediction
+from tunery.store import Store
+
+JOB = "compile"
+PREDICT_DEADLINE_S, CHECK_DEADLINE_S = 60.0, 30.0
+_KEEP = 3  # picks that are tried until one is right
+# Candidates to rank, by the task's share of the network's arithmetic: each costs about 10 ms, twice over.
+_EFFORTS = ((0.08, 48), (0.02, 24), (0.002, 12), (0.0, 4))
+
+
+@dataclass
+class Filled:
+    """What came of it: choices by task key, the reasons where there was none, and the seconds each part took."""
+
+    choices: dict[str, Choice] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    measured: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
+    runtime: Runtime, store: Store, request: Request, tasks: Sequence[Task], provenance: Provenance, guess: Guess
+) -> tuple[Known, Filled]:
+    """Return the ladder's choices for `tasks`, with predicted ones where it has no record.
+
+    Raises:
+        UsageError: there is no cost model for the target.
+    """
+    known = choose(store, tasks, provenance)
+    by_key = {task.key: task for task in tasks}
+    open_ = [by_key[choice.task_key] for choice in known.choices if choice.candidate is None]
+    model = pretrained(request.dialect, tasks[0].target.config)
+    if model is None:
+        raise UsageError(
+            f"there is no cost model for {tasks[0].target}; train one with `tunery costmodel collect` and "
+            "`tunery costmodel train`, or use `tunery tune`"
+        )
+    account = Account(store, JOB, runtime, load_prices(request.prices), Power())
+    context = Context(JOB, runtime, store, provenance, request.seed, account, cost_model=model)
+    filled, began = Filled(), time.monotonic()
+    whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
+    predicted = await asyncio.gather(*(_predict(context, number, task, whole, guess, filled)
+                                       for number, task in enumerate(open_)))  # fmt: skip
+    filled.seconds["predict"] = time.monotonic() - began
+    began = time.monotonic()
+    if guess.few_shot:
+        await _measure(context, [(t, p) for t, p in zip(open_, predicted, strict=True) if p], guess, filled)
+        filled.seconds["measure"] = time.monotonic() - began
+        known, began = choose(store, tasks, provenance), time.monotonic()
+    answered = {choice.task_key for choice in known.choices if choice.candidate}
+    await asyncio.gather(*(_verify(context, task, prediction, filled)
+                           for task, prediction in zip(open_, predicted, strict=True)
+                           if prediction and task.key not in answered))  # fmt: skip
+    filled.seconds["verify"] = time.monotonic() - began
+    choices = (filled.choices.get(choice.task_key, choice) for choice in known.choices)
+    return replace(known, choices=tuple(choices)), filled
+
+
+def wanted(share: float) -> int:
+    """Return how many candidates of a task are worth ranking, by its share of the network's arithmetic.
+
+    >>> [wanted(0.5), wanted(0.001)]
+    [48, 4]
+    """
+    return next(count for least, count in _EFFORTS if share >= least)
+
+
+def urgency(task: Task, prediction: Prediction) -> float:
+    """Return how much a measurement of this task may win: its arithmetic, by how unsure the model is of its best."""
+    doubt = 0.05 + (prediction.uncertainty[0] if prediction.uncertainty else 0.0)
+    return task.weight * max(task.workload.flop, 1.0) * doubt
+
+
+async def _predict(  # noqa: PLR0917 - the parts of one prediction
+    context: Context, number: int, task: Task, whole: float, guess: Guess, filled: Filled
+) -> Prediction | None:
+    workers = context.runtime.workers(Role.PROPOSER)
+    worker = workers[number % len(workers)]
+    count = max(wanted(task.weight * task.workload.flop / whole), guess.few_shot) if task.tunable else 1
+    try:
+        async with stage(context, task, "propose", Role.PROPOSER, count, worker):
+            prediction: Prediction = await context.runtime.call(
+                worker, "predict", task, count, max(_KEEP, guess.few_shot), context.cost_model, context.seed,
+                deadline_s=PREDICT_DEADLINE_S,
+            )  # fmt: skip
+    except (EngineError, DialectError) as error:
+        filled.refused[task.key] = f"no prediction: {error}"
+        return None
+    if not prediction.candidates:
+        filled.refused[task.key] = "its design space gave no candidate"
+        return None
+    return prediction
+
+
+async def _verify(context: Context, task: Task, prediction: Prediction, filled: Filled) -> None:
+    """Choose the best pick that computes what the reference computes."""
+    for candidate in prediction.candidates[:_KEEP]:
+        try:
+            async with stage(context, task, "build", Role.BUILDER) as grant:
+                verdict: Verification = await context.runtime.call(
+                    grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
+                )
+        except TuneryError as error:  # it does not build, hangs or crashes: the next one may not
+            filled.refused[task.key] = str(error)
+            continue
+        if verdict.deliverable:
+            filled.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, candidate)
+            filled.refused.pop(task.key, None)
+            return
+        filled.refused[task.key] = verdict.detail
+
+
+async def _measure(
+    context: Context, predicted: Sequence[tuple[Task, Prediction]], guess: Guess, filled: Filled
+) -> None:
+    """Race the best picks of each task, the most urgent tasks first, and record them."""
+    end = time.monotonic() + guess.seconds
+    turns = asyncio.Semaphore(len(context.runtime.workers(Role.BUILDER)) + 1)  # one is measured while others build
+
+    async def one(task: Task, prediction: Prediction) -> None:
+        async with turns:
+            if time.monotonic() > end:
+                return
+            try:
+                filled.measured += await _race_all(context, task, prediction.candidates[: guess.few_shot])
+            except TuneryError as error:
+                filled.refused[task.key] = str(error)
+
+    await asyncio.gather(*(one(*pair) for pair in sorted(predicted, key=lambda pair: -urgency(*pair))))
+
+
+async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate]) -> int:
+    async with stage(context, task, "build", Role.BUILDER) as grant:
+        reference, _ = await context.runtime.call(
+            grant.worker, "yardsticks", task, deadline_s=CHECK_DEADLINE_S, tries=2
+        )
+    built = await asyncio.gather(*(_build(context, task, one) for one in (reference, *candidates)))
+    yardstick = built[0]
+    if isinstance(yardstick, Measurement):
+        raise DialectError(f"its reference does not build: {yardstick.detail}")
+    best_s: float | None = None
+    measured = 0
+    async with stage(context, task, "measure", Role.MEASURER, len(candidates)) as grant:
+        for candidate, artifact in zip(candidates, built[1:], strict=True):
+            if isinstance(artifact, Measurement):
+                measurement = artifact
+            else:
+                measurement = await race(
+                    context, task, grant.worker, (candidate, artifact), yardstick, incumbent_s=best_s,
+                    baseline_s=1e-3 if measured else None,
+                )  # fmt: skip
+                measured += 1
+                discard(artifact)
+            if measurement.outcome is Outcome.OK and measurement.latency_s:
+                best_s = min(measurement.latency_s, best_s or measurement.latency_s)
+            context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
+    discard(yardstick)
+    return measured
+
+
+async def _build(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:
+    async with stage(context, task, "build", Role.BUILDER) as grant:
+        return await call_build(context, task, grant.worker, candidate, tries=2)

@@ -1,0 +1,203 @@
+"""Networks the cost model has never seen: delivered without a measurement, with a few, and fully tuned.
+
+Everything is measured in this run, side by side. A network's tasks count as unseen only if the model's card says that
+the network was held out of its training; the report says so where it does not.
+"""
+
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tunery._report import as_text, new_table
+from tunery.costmodels.evaluation import Row
+from tunery.costmodels.registry import in_use
+from tunery.dialects import get_dialect
+from tunery.domain import Budget, Mode, Origin, Outcome
+from tunery.jobs import Request, bench, compile_model, tune
+from tunery.jobs._request import Guess
+from tunery.jobs.collect import collect
+from tunery.jobs.dataset import load
+from tunery.jobs.training import judge
+from tunery.store import open_store
+from tunery.studies._base import Options, StudyReport
+
+NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
+FEW = 4
+_BENCH_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much of everything: networks, the tuning's trials per network, tasks and candidates to judge the model by."""
+
+    networks: tuple[str, ...]
+    trials: int
+    tasks: int
+    per_task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One network: seconds each way took, its latencies, and after how many trials the tuning was how good."""
+
+    network: str
+    zero_shot_s: float
+    few_shot_s: float
+    tuning_s: float
+    latency_s: dict[str, float]
+    spread: dict[str, float]
+    trials_with: int | None
+    trials_without: int | None
+
+    def speed(self, way: str) -> float:
+        """Return the speed relative to fully tuned."""
+        return self.latency_s["tuned"] / self.latency_s[way]
+
+
+def run(options: Options) -> StudyReport:
+    """Deliver held-out networks without tuning, with a few measurements, and tuned, and compare."""
+    scale = Scale(NETWORKS[:1], 120, 6, 24) if options.quick else Scale(NETWORKS, 1500, 40, 64)
+    target = get_dialect("metaschedule").resolve_target("native", 0)
+    card = in_use("metaschedule", target.config)
+    unseen = card is not None and set(scale.networks) <= set(card.held_out)
+    with tempfile.TemporaryDirectory(prefix="tunery-study-") as directory:
+        results = [_network(name, scale, options, Path(directory)) for name in scale.networks]
+        rows = _judged(scale, options, Path(directory))
+    return StudyReport(
+        "zero-shot",
+        {
+            "model": f"version {card.version}" if card else "shipped",
+            "held_out": unseen,
+            "networks": [asdict(result) for result in results],
+            "ranking": [{"kind": row.kind, "ranking": row.ranking, **asdict(row.quality)} for row in rows],
+        },
+        _text(results, rows, unseen=unseen),
+        claims(results, rows, unseen=unseen),
+    )
+
+
+def claims(results: Sequence[Result], rows: Sequence[Row], *, unseen: bool) -> dict[str, bool]:
+    """Return each claim with its bound, and whether these results meet it."""
+    overall = next((r.quality for r in rows if (r.kind, r.device, r.ranking) == ("all", "all", "model")), None)
+    zero, few = (_mean([r.speed(way) for r in results]) for way in ("zero-shot", "few-shot"))
+    ratios = [r.trials_without / r.trials_with for r in results if r.trials_with and r.trials_without]
+    return {
+        "the model has seen none of these networks": unseen,
+        "NDCG@8 on held-out networks >= 0.90": overall is not None and overall.ndcg8 >= 0.90,
+        "every network delivered in <= 10 s without a measurement": all(r.zero_shot_s <= 10 for r in results),
+        "zero-shot speed >= 80 % of fully tuned (geometric mean)": zero >= 0.8,
+        f"few-shot {FEW} speed >= 90 % of fully tuned (geometric mean)": few >= 0.9,
+        ">= 10 x less time than tuning": all(r.tuning_s >= 10 * r.zero_shot_s for r in results),
+        ">= 3 x fewer trials to the quality of tuning without the model": bool(ratios) and _mean(ratios) >= 3,
+    }
+
+
+def _network(name: str, scale: Scale, options: Options, directory: Path) -> Result:
+    model, took, files = f"zoo:{name}", {}, {}
+    for way, guess in (("zero-shot", Guess()), ("few-shot", Guess(FEW))):
+        options.say(f"{name}: {way}")
+        request = Request(model, store=str(directory / f"{name}-{way}.db"), seed=options.seed)
+        files[way] = directory / f"{name}-{way}.tunery"
+        began = time.monotonic()
+        compile_model(request, files[way], guess)
+        took[way] = time.monotonic() - began
+    trials: dict[bool, list[float]] = {}
+    for pretrained in (False, True):
+        options.say(f"{name}: tuned {'with' if pretrained else 'without'} the model")
+        request = Request(
+            model, store=str(directory / f"{name}-{pretrained}.db"), seed=options.seed, pretrained=pretrained,
+            budget=Budget(trials=scale.trials),
+        )  # fmt: skip
+        began = time.monotonic()
+        tune(request)
+        took["tuned"] = time.monotonic() - began
+        trials[pretrained] = progress(request.store)
+    files["tuned"] = directory / f"{name}-tuned.tunery"
+    compile_model(request, files["tuned"])
+    goal = trials[False][-1] if trials[False] else math.inf
+    measured = _benched(request, files, options)
+    return Result(
+        name, took["zero-shot"], took["few-shot"], took["tuned"],
+        {way: statistics.median(samples) for way, samples in measured.items()},
+        {way: max(samples) / min(samples) - 1 for way, samples in measured.items()},
+        reached(trials[True], goal), reached(trials[False], goal),
+    )  # fmt: skip
+
+
+def _benched(request: Request, files: dict[str, Path], options: Options) -> dict[str, list[float]]:
+    """Return the medians of several turns of each file, the files taking turns, and ONNX Runtime's beside them."""
+    samples: dict[str, list[float]] = {way: [] for way in (*files, "onnxruntime")}
+    for _ in range(max(2, options.repeats)):
+        for way, file in files.items():
+            found = bench(request, ("onnxruntime",), _BENCH_S, compiled=file)
+            samples[way].append(found.latency_s["tunery"].median)
+            samples["onnxruntime"].append(found.latency_s["onnxruntime"].median)
+    return samples
+
+
+def progress(store_url: str) -> list[float]:
+    """Return, after each trial of a store's one job, the sum of its tasks' best latencies by their weights.
+
+    Trials before every task has a latency are inf. Weights are those of the job's network.
+    """
+    with open_store(store_url) as store:
+        [status] = [store.job(job.job_id) for job in store.jobs(1)]
+        records = store.records(modes=[Mode.RACE], job_id=status.job_id)
+    weights = {task.task_key: task.weight for task in status.tasks if task.tunable}
+    best = dict.fromkeys(weights, math.inf)
+    curve = []
+    for record in records:
+        key, latency_s = record.candidate.task_key, record.measurement.latency_s
+        if record.candidate.origin is Origin.BASELINE or key not in best:
+            continue
+        if record.measurement.outcome is Outcome.OK and latency_s:
+            best[key] = min(best[key], latency_s)
+        curve.append(sum(weights[key] * seconds for key, seconds in best.items()))
+    return curve
+
+
+def reached(curve: Sequence[float], goal: float) -> int | None:
+    """Return after how many trials the curve is at or under the goal, None if never.
+
+    >>> reached([3.0, 2.0, 1.0], 2.0)
+    2
+    """
+    return next((number for number, value in enumerate(curve, 1) if value <= goal), None)
+
+
+def _judged(scale: Scale, options: Options, directory: Path) -> list[Row]:
+    """Rank candidates of the held-out networks' tasks, drawn at random and measured for this."""
+    options.say("measuring random candidates of held-out networks")
+    request = Request("collect", store=str(directory / "judge.db"), seed=options.seed, pretrained=False)
+    models = [f"zoo:{name}" for name in scale.networks]
+    collect(request, models, tasks=scale.tasks, per_task=scale.per_task)
+    table = load(request.store, request.dialect)
+    target = get_dialect(request.dialect).resolve_target("native", 0)
+    return judge(table, "", target, seed=options.seed, all_groups=True)[1]
+
+
+def _text(results: Sequence[Result], rows: Sequence[Row], *, unseen: bool) -> str:
+    table = new_table("network", "#zero-shot s", "#few-shot s", "#tuning s", "#ORT ms", "#zero-shot ms", "#few-shot ms",
+                      "#tuned ms", "#spread", "#trials with", "#without")  # fmt: skip
+    for r in results:
+        table.add_row(
+            r.network, f"{r.zero_shot_s:.1f}", f"{r.few_shot_s:.1f}", f"{r.tuning_s:.0f}",
+            *(f"{1e3 * r.latency_s[way]:.2f}" for way in ("onnxruntime", "zero-shot", "few-shot", "tuned")),
+            f"{100 * max(r.spread.values()):.0f} %", str(r.trials_with or "never"), str(r.trials_without or "never"),
+        )  # fmt: skip
+    ranking = new_table("kind", "ranking", "#tasks", "#NDCG@8", "#regret of 1", "#regret of 8", "#Kendall")
+    for row in rows:
+        q = row.quality
+        ranking.add_row(row.kind, row.ranking, str(q.tasks), f"{q.ndcg8:.3f}", f"{q.regret1:.3f}", f"{q.regret8:.3f}",
+                        f"{q.kendall:.3f}")  # fmt: skip
+    note = "" if unseen else "\nnote: the model's card does not say that these networks were held out of its training"
+    means = ", ".join(f"{way} {_mean([r.speed(way) for r in results]):.2f}" for way in ("zero-shot", "few-shot"))
+    return f"{as_text(table, 140)}\nspeed relative to tuned (geometric mean): {means}\n{as_text(ranking, 120)}{note}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.geometric_mean(values) if values else math.nan

@@ -1,0 +1,115 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from job_tools import records_in, request_in, run_in
+
+from tunery._errors import UsageError
+from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.dialects.fake import FakeDialect
+from tunery.domain import Rung, Target, Task, Workload
+from tunery.jobs import Request, query
+from tunery.jobs._request import Guess
+from tunery.jobs.services import Prediction, ProposerHost
+from tunery.jobs.session import compile_model, extract
+from tunery.jobs.zeroshot import urgency, wanted
+
+SOURCE = "fake:unseen?tasks=3"
+
+
+@pytest.fixture
+def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
+    """A request for a machine with a model of its own, whatever it predicts."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
+    rng = np.random.default_rng(0)
+    dataset = Dataset()
+    for i, row in enumerate(rng.random((40, 3)).astype(np.float32)):
+        dataset.add("t", str(i), row, 1.0 + float(row[0]))
+    card = registry.new_card(
+        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
+    )
+    registry.register(card, BoostedModel.fit(dataset))
+    return request_in(tmp_path, SOURCE)
+
+
+def test_a_network_nobody_measured_is_delivered_by_prediction(request_: Request, tmp_path: Path) -> None:
+    answer = query(request_, Guess())
+    assert {choice.rung for choice in answer.choices} == {Rung.ZERO_SHOT}
+    assert all(choice.candidate and choice.latency_s is None for choice in answer.choices)
+    assert records_in(tmp_path) == [], "nothing was measured, so nothing is recorded"
+    report, _ = compile_model(request_, tmp_path / "net", Guess())
+    assert {rung for rung, _ in report.coverage.values()} == {"zero-shot"}
+    assert all(key for _, key in report.coverage.values())
+
+
+def test_records_come_before_predictions(request_: Request, tmp_path: Path) -> None:
+    run_in(tmp_path, SOURCE, "30trials")
+    assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
+
+
+def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Request, tmp_path: Path) -> None:
+    answer = query(request_, Guess(few_shot=4))
+    tunable = {task.key for task in answer.tasks if task.tunable}
+    chosen = {c.task_key: c for c in answer.choices}
+    assert {chosen[key].rung for key in tunable} == {Rung.EXACT}
+    for key in tunable:
+        raced = [r.measurement.latency_s for r in records_in(tmp_path) if r.candidate.task_key == key]
+        assert len(raced) == 4
+        assert chosen[key].latency_s == min(s for s in raced if s)
+
+
+def test_without_time_to_measure_predictions_are_delivered(request_: Request, tmp_path: Path) -> None:
+    answer = query(request_, Guess(few_shot=4, seconds=0.0))
+    assert {choice.rung for choice in answer.choices} == {Rung.ZERO_SHOT}
+    assert records_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("fault", ["one_off", "all_nan", "constant", "partial", "segfault", "refuse", "fail"])
+def test_nothing_unverified_is_delivered(request_: Request, fault: str) -> None:
+    answer = query(replace(request_, model=f"fake:bad?tasks=2&fault_tasks=0&{fault}=1.0"), Guess())
+    dialect = FakeDialect()
+    by_key = {task.key: task for task in answer.tasks}
+    rungs = [choice.rung for choice in answer.choices]
+    assert sorted(rungs) == [Rung.DEFAULT, Rung.ZERO_SHOT]
+    for choice in answer.choices:
+        if choice.candidate:
+            assert dialect.fault(by_key[choice.task_key], choice.candidate) is None
+
+
+def test_half_of_them_wrong_costs_only_those(request_: Request) -> None:
+    answer = query(replace(request_, model="fake:half?tasks=3&one_off=0.4"), Guess())
+    dialect = FakeDialect()
+    by_key = {task.key: task for task in answer.tasks}
+    for choice in answer.choices:
+        assert choice.candidate is None or dialect.fault(by_key[choice.task_key], choice.candidate) is None
+
+
+def test_without_a_model_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(UsageError, match="train one with `tunery costmodel collect`"):
+        query(request_in(tmp_path, SOURCE), Guess())
+
+
+@pytest.mark.parametrize("scores", [0.0, -1.0, np.nan, np.inf])
+def test_scores_of_any_kind_still_give_candidates(
+    scores: float, request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = next(t for t in extract(request_).tasks if t.tunable)
+    model = registry.pretrained("fake", {"kind": "fake"})
+    assert model is not None
+    monkeypatch.setattr(BoostedModel, "predict", lambda _, rows: np.full(len(rows), scores))
+    found = ProposerHost("fake").predict(task, 8, 3, model, 0)
+    assert len(found.candidates) == 3
+    assert np.isfinite(found.uncertainty).all()
+
+
+def test_what_is_heavy_and_unsure_is_measured_first() -> None:
+    def task(flop: float, weight: int = 1) -> Task:
+        return Task(Workload("k", "n", "conv2d", "", (), 0, flop), Target("fake", {}, 1), weight)
+
+    sure, unsure = Prediction((), (0.01,)), Prediction((), (0.5,))
+    assert urgency(task(1e6), unsure) > urgency(task(1e6), sure)
+    assert urgency(task(1e6, 4), sure) > urgency(task(1e6), sure)
+    assert urgency(task(1e9), sure) > urgency(task(1e6), unsure)
+    assert [wanted(share) for share in (1.0, 0.05, 0.01, 0.0)] == [48, 24, 12, 4]

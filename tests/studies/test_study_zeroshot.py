@@ -1,0 +1,66 @@
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tunery.costmodels.evaluation import Row
+from tunery.costmodels.metrics import Quality
+from tunery.domain import Budget
+from tunery.jobs import Request, tune
+from tunery.studies.zeroshot import Result, claims, progress, reached
+
+GOOD = Result(
+    "net",
+    8.0,
+    12.0,
+    300.0,
+    {"tuned": 1.0, "zero-shot": 1.1, "few-shot": 1.05, "onnxruntime": 1.2},
+    {"tuned": 0.01},
+    50,
+    200,
+)
+ROWS = [Row("all", "all", "model", Quality(5, 0.93, 0.1, 0.01, 0.6))]
+
+
+def test_all_claims_can_be_met() -> None:
+    assert all(claims([GOOD], ROWS, unseen=True).values())
+
+
+@pytest.mark.parametrize(
+    ("result", "unseen", "missed"),
+    [
+        (GOOD, False, "seen none"),
+        (replace(GOOD, zero_shot_s=11.0), True, "<= 10 s"),
+        (replace(GOOD, latency_s=GOOD.latency_s | {"zero-shot": 1.3}), True, ">= 80 %"),
+        (replace(GOOD, latency_s=GOOD.latency_s | {"few-shot": 1.2}), True, ">= 90 %"),
+        (replace(GOOD, tuning_s=70.0), True, ">= 10 x"),
+        (replace(GOOD, trials_with=100), True, ">= 3 x"),
+        (replace(GOOD, trials_with=None), True, ">= 3 x"),
+    ],
+)
+def test_each_claim_can_be_missed(result: Result, unseen: bool, missed: str) -> None:
+    found = claims([result], ROWS, unseen=unseen)
+    assert [claim for claim, met in found.items() if not met] == [claim for claim in found if missed in claim]
+
+
+def test_a_model_that_ranks_badly_misses_its_claim() -> None:
+    rows = [Row("all", "all", "model", Quality(5, 0.6, 0.1, 0.01, 0.6))]
+    assert not claims([GOOD], rows, unseen=True)["NDCG@8 on held-out networks >= 0.90"]
+
+
+def test_progress_is_the_weighted_sum_of_the_best_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    request = Request(
+        "fake:curve?tasks=2&frozen=1&weights=3,1", dialect="fake", threads=1, budget=Budget(trials=24),
+        store=str(tmp_path / "store.db"),
+    )  # fmt: skip
+    report = tune(request)
+    curve = progress(request.store)
+    assert len(curve) == 24
+    assert math.isinf(curve[0])
+    assert curve == sorted(curve, reverse=True)
+    tuned = [task for task in report.job.tasks if task.tunable]
+    assert curve[-1] == pytest.approx(sum(t.weight * (t.best_s or math.inf) for t in tuned), rel=0.1)
+    assert reached(curve, curve[-1]) is not None
+    assert reached(curve, 0.0) is None
