@@ -10,6 +10,6 @@ from tunery.measure.settings import Settings
 from tunery.measure.unmeasured import Unmeasured
 
 __all__ = [
-    "Measurer", "Rule", "Settings", "Unmeasured", "Verdict", "decide", "finalists", "granted_cores", "make_inputs", "pin",
-    "quota_cores", "slots", "this_device", "usable_cores", "winner",
+    "Measurer", "Rule", "Settings", "Unmeasured", "Verdict", "decide", "finalists", "granted_cores", "make_inputs",
+    "pin", "quota_cores", "slots", "this_device", "usable_cores", "winner",
 ]  # fmt: skip
