@@ -154,3 +154,9 @@ def test_a_store_names_the_same_best_as_the_finals(samples: list[tuple[float, ..
     chosen = winner(contenders, measurements)
     assert chosen is not None
     assert ranked(entries)[0].candidate_key == contenders[chosen].key
+
+
+def test_a_noisy_final_does_not_let_the_key_choose_a_much_slower_kernel() -> None:
+    fast, slow = final(1.0, width=0.5), final(1.2, width=0.5)
+    assert winner([candidate("b"), candidate("a")], [fast, slow]) == 0
+    assert winner([candidate("b"), candidate("a", Origin.BASELINE)], [fast, slow]) == 1, "the baseline still wins a tie"

@@ -5,6 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+CLOSE = 0.01
+"""Within the noise of wide intervals much slower candidates would count as equal: a tie costs at most this share."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contender:
@@ -18,18 +21,20 @@ class Contender:
 def best_first(contenders: Sequence[Contender]) -> list[int]:
     """Return the contenders' indices, best first.
 
-    All whose interval of the median overlaps that of the fastest are tied with it. They come first: the baseline, then
-    the others by key; then the rest by median, by key where equal. So the same samples give the same order in any order
-    of the contenders, and a candidate that cannot be told from the baseline never replaces it.
+    Those whose interval of the median overlaps that of the fastest are tied with it, candidates only if their median
+    lies within 1 % too. They come first: the baseline, then the others by key; then the rest by median, by key where
+    equal. So the same samples give the same order in any order of the contenders, and a candidate that cannot be told
+    from the baseline never replaces it.
     """
     intervals = [interval(contender.samples_s) for contender in contenders]
     by_median = sorted(range(len(contenders)), key=lambda i: (intervals[i][1], contenders[i].key))
     if not by_median:
         return []
-    reach = intervals[by_median[0]][2]
-    tied = [i for i in by_median if intervals[i][0] <= reach]
+    _, fastest, reach = intervals[by_median[0]]
+    overlap = [i for i in by_median if intervals[i][0] <= reach]
+    tied = [i for i in overlap if contenders[i].baseline or intervals[i][1] <= fastest * (1 + CLOSE)]
     tied.sort(key=lambda i: (not contenders[i].baseline, contenders[i].key))
-    return tied + [i for i in by_median if intervals[i][0] > reach]
+    return tied + [i for i in by_median if i not in tied]
 
 
 def interval(samples: Sequence[float]) -> tuple[float, float, float]:
