@@ -28,10 +28,11 @@ COMMANDS = [
 
 def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
-        "bench", "compile", "doctor", "extract", "query", "spend", "tune", "version",
+        "bench", "compile", "doctor", "extract", "query", "serve", "spend", "tune", "version",
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
-        "devices list", "jobs list",
-        "jobs resume", "jobs show", "records export", "records import", "records prune", "records stats",
+        "devices list", "jobs cancel",
+        "jobs list", "jobs pause", "jobs resume", "jobs show", "jobs submit",
+        "records export", "records import", "records prune", "records stats",
         "study measurement", "study scheduling", "study zero-shot", "zoo extract", "zoo list",
     ]  # fmt: skip
 

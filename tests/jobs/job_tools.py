@@ -76,10 +76,10 @@ def task_named(report: TuneReport, name: str) -> Task:
 @contextmanager
 def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list[Runtime]]:
     """Collect the runtimes that are made meanwhile, each given to `patch` first."""
-    import tunery.jobs.session as session
+    import tunery.jobs.opening as opening
 
     made: list[Runtime] = []
-    original = session.Runtime
+    original = opening.Runtime
 
     def make(*args: object, **more: object) -> Runtime:
         runtime = original(*args, **more)  # type: ignore[arg-type]
@@ -87,11 +87,11 @@ def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list
         made.append(runtime)
         return runtime
 
-    session.Runtime = make  # type: ignore[misc, assignment]
+    opening.Runtime = make  # type: ignore[misc, assignment]
     try:
         yield made
     finally:
-        session.Runtime = original  # type: ignore[misc]
+        opening.Runtime = original  # type: ignore[misc]
 
 
 def start(directory: Path, source: str, trials: int) -> subprocess.Popen[str]:

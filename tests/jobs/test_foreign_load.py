@@ -14,7 +14,7 @@ from job_tools import raced, records_in, run_in
 
 from tunery.domain import Mode, Origin
 from tunery.engines import Role
-from tunery.jobs import Progress, session
+from tunery.jobs import Progress, opening
 from tunery.jobs.foreign import ForeignWatch
 from tunery.jobs.runtime import Runtime
 from tunery.measure.foreign import Foreign
@@ -58,7 +58,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> Iterator[tupl
         made.append(Runtime(*args, **more))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr(session, "Runtime", make)
+    monkeypatch.setattr(opening, "Runtime", make)
     try:
         yield hog, made
     finally:
@@ -67,7 +67,9 @@ def watched(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> Iterator[tupl
 
 def capacities(runtime: Runtime, resource: str) -> list[tuple[float, int]]:
     events = [event for entry in runtime.scheduler.log.entries for event in entry.events]
-    return [(e.at_s, e.capacity) for e in events if isinstance(e, CapacityChanged) and e.resource == resource]
+    name = runtime._resource(resource)
+    changes = [(e.at_s, e.capacity) for e in events if isinstance(e, CapacityChanged) and e.resource == name]
+    return changes[1:]  # the first says that there is such a resource
 
 
 def measuring_started(runtime: Runtime) -> list[float]:
@@ -75,7 +77,7 @@ def measuring_started(runtime: Runtime) -> list[float]:
     wide, times = set(), []
     for entry in runtime.scheduler.log.entries:
         for event in entry.events:
-            if isinstance(event, StageReady) and event.request.needs.get(Role.MEASURER):
+            if isinstance(event, StageReady) and event.request.needs.get(runtime._resource(Role.MEASURER)):
                 wide.add(event.request.stage_id)
         at_s = max(event.at_s for event in entry.events)
         times += [at_s for d in entry.decisions if isinstance(d, Run) and d.stage_id in wide]

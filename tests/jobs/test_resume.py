@@ -10,7 +10,7 @@ from job_tools import request_in, run_in
 from tunery._errors import NothingFoundError, UsageError
 from tunery.domain import JobState, JobStatus
 from tunery.jobs import Progress, request_of, tune
-from tunery.jobs.session import cache_directory
+from tunery.jobs.opening import cache_directory
 from tunery.store import open_store
 
 SOURCE = "fake:again?tasks=1&build_s=0.01"

@@ -35,8 +35,8 @@ def expect_whole(runtime: Runtime) -> None:
     assert runtime.scheduler.snapshot().running == runtime.scheduler.snapshot().ready == 0
     for pool in runtime._pools.values():
         assert sorted(pool.idle) == sorted(pool.workers)
-    assert runtime._waiting == {}
-    assert runtime._pinned == {}
+    assert runtime.dispatch.waiting == {}
+    assert runtime.dispatch.pinned == {}
     Scheduler.replay(runtime.scheduler.log).validate_state()
 
 
@@ -143,8 +143,8 @@ def test_nothing_is_pinned_to_a_core_that_is_being_measured_on(tmp_path: Path) -
         def place(worker: str, role: Role) -> None:
             nonlocal measured
             original(worker, role)
-            pinned = dict(runtime._pinned)
-            [measurer] = runtime.workers(Role.MEASURER)
+            pinned = {name: pin.cores for name, pin in runtime.dispatch.pinned.items()}
+            [measurer] = [runtime._name(worker) for worker in runtime.workers(Role.MEASURER)]
             if measurer not in pinned:
                 return
             measured += len(pinned) > 1
@@ -190,6 +190,7 @@ def test_the_scheduler_s_log_of_a_run_replays(tmp_path: Path) -> None:
     with runtimes() as made:
         run_in(tmp_path, "fake:log?tasks=2&build_s=0.01", "60trials", on_progress=listen, stop=stop)
     expect_whole(made[0])
-    kinds = {kind for kind, *_ in made[0].stage_log}
+    spans = made[0].dispatch.spans
+    kinds = {span.kind for span in spans}
     assert {"import", "propose", "build", "measure"} <= kinds
-    assert all(start <= end for *_, start, end in made[0].stage_log)
+    assert all(span.start_s <= span.end_s for span in spans)

@@ -17,6 +17,7 @@ from tunery.cli import (
     jobs,
     query,
     records,
+    serve,
     spend,
     study,
     tune,
@@ -70,7 +71,7 @@ def _root(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, bench, query, spend, doctor, version):
+for module in (tune, extract, compile, bench, query, serve, spend, doctor, version):
     module.register(app)
 GROUPS = {
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "study": study,

@@ -163,7 +163,7 @@ def store_place(url: str) -> Check:
 
 def cache() -> Check:
     """Can prepared networks and scratch files be written, and is there room?"""
-    from tunery.jobs.session import cache_directory
+    from tunery.jobs.opening import cache_directory
 
     directory = cache_directory()
     try:

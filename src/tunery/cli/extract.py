@@ -8,7 +8,7 @@ from tunery.cli import _options as options
 from tunery.cli._output import emit, say, width
 
 if TYPE_CHECKING:
-    from tunery.jobs.job import Imported
+    from tunery.jobs.importing import Imported
 
 
 def register(app: typer.Typer) -> None:

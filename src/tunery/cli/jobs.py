@@ -1,15 +1,16 @@
-"""`tunery jobs`: what was asked for, and how it stands."""
+"""`tunery jobs`: what was asked for, how it stands, and what the daemon shall do about it."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tunery._errors import UsageError
 from tunery.cli import _options as options
+from tunery.cli._daemon import Socket, daemon_at, daemon_store, followed, report, summary
 from tunery.cli._output import emit, say, width
 
-app = typer.Typer(help="List, show and resume jobs.", no_args_is_help=False)
+app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]
 
 
@@ -17,6 +18,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tun
 def list_(
     store: options.StoreUrl = "",
     limit: Annotated[int, typer.Option("--limit", min=1, help="Show the latest so many.")] = 50,
+    socket: Socket = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
@@ -24,10 +26,10 @@ def list_(
     from tunery._report import as_text, duration, milliseconds, new_table, ratio, total
     from tunery.store import open_store
 
-    with open_store(store) as opened:
+    with open_store(store or daemon_store(socket)) as opened:
         found = opened.jobs(limit)
     if json:
-        emit({"jobs": [_summary(status) for status in found]})
+        emit({"jobs": [summary(status) for status in found]})
         return
     table = new_table("job", "network", "state", "#trials", "#time", "#untuned ms", "#tuned ms", "#speed-up", "begun")
     for status in found:
@@ -44,6 +46,7 @@ def list_(
 def show(
     job: JobId,
     store: options.StoreUrl = "",
+    socket: Socket = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
@@ -51,10 +54,10 @@ def show(
     from tunery._report import as_text, duration, task_data, tasks_table
     from tunery.store import open_store
 
-    with open_store(store) as opened:
+    with open_store(store or daemon_store(socket)) as opened:
         status = opened.job(job)
     if json:
-        emit({**_summary(status), "request": status.request, "tasks": [task_data(task) for task in status.tasks]})
+        emit({**summary(status), "request": status.request, "tasks": [task_data(task) for task in status.tasks]})
         return
     say(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip())
     say("  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"}))
@@ -63,34 +66,92 @@ def show(
     say(f"{status.spend.trials} trials in {duration(status.spend.wall_s)}" + (f" ({stages})" if stages else ""))
 
 
-@app.command("resume", epilog="Example: tunery jobs resume 3f2a9c01b7de")
-def resume(
-    job: JobId,
-    store: options.StoreUrl = "",
+@app.command("submit", epilog="Example: tunery jobs submit resnet18.onnx --budget 10min --priority 2")
+def submit(
+    model: options.ModelName,
+    *,
+    target: options.TargetName = "native",
+    budget: options.BudgetText = None,
+    prices: options.PriceSheet = "",
+    effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
+        options.Effort.STANDARD
+    ),
+    threads: options.Threads = 0,
+    shape: options.Shapes = None,
+    seed: options.Seed = 0,
+    dialect: options.DialectName = options.DIALECT,
+    owner: Annotated[str, typer.Option("--owner", help="Whose share of the machine it uses; else its own.")] = "",
+    weight: Annotated[float, typer.Option("--weight", help="How large that share is beside others'.")] = 1.0,
+    priority: Annotated[int, typer.Option("--priority", help="0 to 10; each step doubles the share.")] = 0,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the job to end.")] = False,
+    socket: Socket = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Go on with a job that was stopped; nothing that was measured is measured again."""
+    """Give a job to the daemon and follow it; it goes on without us."""
+    from tunery.jobs._request import Claim
+
+    request = options.make_request(
+        model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
+        dialect=dialect, prices=prices,
+    )  # fmt: skip
+    claim = Claim(owner, weight, priority)
+    daemon = daemon_at(socket)
+    if detach:
+        report(daemon.submit(request, claim), as_json=json)
+        return
+    with followed(verbose=verbose) as live:
+        status = daemon.submit(request, claim, live.began, live.show)
+    report(status, as_json=json)
+
+
+@app.command("cancel", epilog="Example: tunery jobs cancel 3f2a9c01b7de")
+def cancel(
+    job: JobId,
+    socket: Socket = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """End a job of the daemon for good; what it has measured is kept."""
+    report(daemon_at(socket).act("cancel", job), as_json=json)
+
+
+@app.command("pause", epilog="Example: tunery jobs pause 3f2a9c01b7de")
+def pause(
+    job: JobId,
+    socket: Socket = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Let a job of the daemon wait until it is resumed."""
+    report(daemon_at(socket).act("pause", job), as_json=json)
+
+
+@app.command("resume", epilog="Example: tunery jobs resume 3f2a9c01b7de")
+def resume(
+    job: JobId,
+    *,
+    store: options.StoreUrl = "",
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the daemon to end it.")] = False,
+    socket: Socket = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Go on with a job, in the daemon if one runs, else here; nothing that was measured is measured again."""
     from tunery.cli.tune import run
     from tunery.domain import JobState
-    from tunery.jobs.session import request_of
+    from tunery.jobs.requests import request_of
     from tunery.store import open_store
 
+    daemon = daemon_at(socket)
+    if daemon.listens() and (not store or daemon.store() == store):
+        with followed(verbose=verbose) as live:
+            live.began(job)
+            status = daemon.act("resume", job, None if detach else live.show)
+        report(status, as_json=json)
+        return
     with open_store(store) as opened:
         status = opened.job(job)
-    if status.state is JobState.DONE:
-        raise UsageError(f"job {job} is done; to go further, tune its model again: what is known is used")
+    if status.state in {JobState.DONE, JobState.CANCELLED}:
+        raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")
     run(request_of(status, store), None, (), as_json=json, verbose=verbose, job_id=job)
-
-
-def _summary(status: Any) -> dict[str, Any]:
-    return {
-        "job": status.job_id,
-        "network": status.request.get("name"),
-        "model": status.request.get("model"),
-        "status": status.state,
-        "message": status.message,
-        "spend": status.spend,
-        "created_at": status.created_at,
-        "updated_at": status.updated_at,
-    }

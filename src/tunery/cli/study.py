@@ -1,6 +1,7 @@
 """`tunery study`: the evaluations of the prior work, re-run here."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,15 @@ from tunery.cli._output import emit, remark, say
 
 if TYPE_CHECKING:
     from tunery.studies import Options, StudyReport
+
+
+class Part(StrEnum):
+    """What of the scheduling study is done."""
+
+    REAL = "real"
+    SIMULATED = "simulated"
+    BOTH = "both"
+
 
 app = typer.Typer(help="Re-run an evaluation on this machine.", no_args_is_help=False)
 Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Write the data as JSON, and plots, to this directory.")]
@@ -41,9 +51,10 @@ def conduct(  # noqa: PLR0917 - the common options
         say(f"written {file}")
 
 
-@app.command("scheduling", epilog="Example: tunery study scheduling --quick --out study")
+@app.command("scheduling", epilog="Example: tunery study scheduling --part real --quick --out study")
 def scheduling(
     *,
+    part: Annotated[Part, typer.Option("--part", help="Jobs on this machine, or simulated mixes of them.")] = Part.BOTH,
     out: Out = "",
     quick: Quick = False,
     repeats: Repeats = 3,
@@ -51,10 +62,13 @@ def scheduling(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Several jobs at once under every strategy: many simulated mixes."""
-    from tunery.studies.scheduling import run
+    """Several jobs at once under every strategy: real ones here, and many simulated mixes."""
+    from functools import partial
 
-    conduct(run, out, quick, repeats, seed, json)
+    from tunery.studies import scheduling as study
+
+    chosen = study.PARTS if part is Part.BOTH else [part.value]
+    conduct(partial(study.run, parts=chosen), out, quick, repeats, seed, json)
 
 
 @app.command("measurement", epilog="Example: tunery study measurement --quick --out study")

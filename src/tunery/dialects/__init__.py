@@ -5,7 +5,19 @@ from importlib.metadata import entry_points
 from tunery._errors import UsageError
 from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
 
-__all__ = ["Array", "Compiled", "CompiledNetwork", "Dialect", "Kernel", "Proposer", "Told", "get_dialect"]
+__all__ = [
+    "Array",
+    "Compiled",
+    "CompiledNetwork",
+    "Dialect",
+    "Kernel",
+    "Proposer",
+    "Told",
+    "check_dialect",
+    "get_dialect",
+]
+
+_GROUP = "tunery.dialects"
 
 
 def get_dialect(name: str) -> Dialect:
@@ -14,9 +26,18 @@ def get_dialect(name: str) -> Dialect:
     Raises:
         UsageError: no installed dialect has that name.
     """
-    found = entry_points(group="tunery.dialects")
-    for entry in found:
-        if entry.name == name:
-            dialect: Dialect = entry.load()()
-            return dialect
-    raise UsageError(f"unknown dialect {name!r}; installed: {', '.join(sorted(entry.name for entry in found))}")
+    check_dialect(name)
+    [entry] = entry_points(group=_GROUP, name=name)
+    dialect: Dialect = entry.load()()
+    return dialect
+
+
+def check_dialect(name: str) -> None:
+    """Check a dialect's name without loading it.
+
+    Raises:
+        UsageError: no installed dialect has that name.
+    """
+    names = {entry.name for entry in entry_points(group=_GROUP)}
+    if name not in names:
+        raise UsageError(f"unknown dialect {name!r}; installed: {', '.join(sorted(names))}")

@@ -12,8 +12,10 @@ class JobState(StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    PAUSED = "paused"
     STOPPED = "stopped"
     DONE = "done"
+    CANCELLED = "cancelled"
     FAILED = "failed"
 
 

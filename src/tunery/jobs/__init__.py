@@ -2,15 +2,19 @@
 
 tune      model in, tuned and verified records in the store
 extract   the model's tasks
+room      any number of jobs at once, coming and going
 query     what the store already knows about a model or a task
 compile   a loadable file built from the best verified records
 bench     whole-network latency against rivals
 """
 
-from tunery.jobs._request import BenchReport, CompileReport, Latency, Progress, Request, TuneReport
-from tunery.jobs.session import Answer, bench, cache_directory, compile_model, extract, query, request_of, tune
+from tunery.jobs._request import BenchReport, Claim, CompileReport, Latency, Progress, Request, TuneReport
+from tunery.jobs.opening import cache_directory
+from tunery.jobs.requests import request_of
+from tunery.jobs.room import Room
+from tunery.jobs.session import Answer, bench, compile_model, extract, query, tune
 
 __all__ = [
-    "Answer", "BenchReport", "CompileReport", "Latency", "Progress", "Request", "TuneReport", "bench",
+    "Answer", "BenchReport", "Claim", "CompileReport", "Latency", "Progress", "Request", "Room", "TuneReport", "bench",
     "cache_directory", "compile_model", "extract", "query", "request_of", "tune",
 ]  # fmt: skip

@@ -31,6 +31,21 @@ class Request:
     prices: str = ""
 
 
+MOST_PRIORITY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a job may claim beside others: a share by its owner's `weight`, doubled by each step of `priority`, 0 to 10.
+
+    Jobs of one owner share what the owner gets; a job without an owner is its own.
+    """
+
+    owner: str = ""
+    weight: float = 1.0
+    priority: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Guess:
     """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`."""

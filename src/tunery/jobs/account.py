@@ -1,6 +1,5 @@
 """A job's account: whatever is done in its name is charged here, in core-seconds, joules and money."""
 
-import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -27,7 +26,6 @@ class Account:
     def __init__(self, store: Store, job_id: str, runtime: Runtime, prices: Prices, power: Power) -> None:
         self.prices, self.power = prices, power
         self._store, self._job_id, self._runtime = store, job_id, runtime
-        self._began, self._own_s = time.monotonic(), time.process_time()
         self._held_money = 0.0
         self._joules = 0.0
         self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
@@ -55,15 +53,13 @@ class Account:
 
     def joules(self) -> float:
         """Return the energy of this run, stages that have not ended included."""
-        unbilled_s = self._runtime.in_use(self._job_id) + time.process_time() - self._own_s
+        unbilled_s = self._runtime.in_use(self._job_id) + self._runtime.dispatch.own_s()
         return self._joules + self.power.joules(unbilled_s)
 
     def settle(self) -> None:
-        """Charge what belongs to no stage: the workers' starts and this process's own work, since the last time."""
-        own_s = time.process_time()
-        spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: own_s - self._own_s}
+        """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""
+        spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s(claim=True)}
         self._runtime.claim(-spent[MANAGE])  # it is no worker's
-        self._own_s = own_s
         bills = (Bill(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items())
         self.post(bill for bill in bills if bill.charge.core_s > 0)
 

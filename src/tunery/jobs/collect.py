@@ -25,11 +25,12 @@ from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account
 from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
-from tunery.jobs.job import import_model
+from tunery.jobs.importing import import_model
+from tunery.jobs.learning import Learning
+from tunery.jobs.opening import cache_directory, workplace
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import PROPOSE_DEADLINE_S
 from tunery.jobs.services import Proposal
-from tunery.jobs.session import cache_directory, workplace
 from tunery.measure import Settings, this_device
 from tunery.store import Store, open_store
 
@@ -124,7 +125,7 @@ async def _collect(  # noqa: PLR0917 - what a collection needs, passed on
     provenance = Provenance(request.dialect, compiler, fingerprint, Settings().key)
     # Nothing is charged: a collection is nobody's job.
     account = Account(store, JOB, runtime, load_prices(request.prices), Power())
-    context = Context(JOB, runtime, store, provenance, request.seed, account)
+    context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
     collector = Collector(context, chosen, per_task, request, notify, stop or threading.Event())
     collector.report.failed |= failed
     return await collector.run(began)

@@ -1,17 +1,21 @@
 """What the parts of a job share."""
 
-from dataclasses import dataclass, field
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from tunery.domain import Provenance
 from tunery.jobs.account import Account
+from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.services import FeatureRow
 from tunery.store import Store
 
 
 @dataclass
 class Context:
-    """One job's means: what is done in its name is charged to it. `trials` are the candidates tried so far."""
+    """One job's means: what is done in its name is charged to it.
+
+    `trials` are the candidates tried on its tasks while it ran, whichever job paid for them.
+    """
 
     job_id: str
     runtime: Runtime
@@ -19,8 +23,11 @@ class Context:
     provenance: Provenance
     seed: int
     account: Account
-    rows: list[FeatureRow] = field(default_factory=list)
-    cost_model: str | None = None
-    model_version: int = 0
+    learning: Learning
     trials: int = 0
     trials_in_flight: int = 0
+
+
+working_for: ContextVar[Context] = ContextVar("working_for")
+"""The job in whose name a coroutine works. Each job sets it once for all that it starts: the search of a task is shared
+by jobs, and whichever of them asks for a batch or for the finals pays for that one."""

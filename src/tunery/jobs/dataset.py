@@ -20,8 +20,8 @@ from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.jobs._request import Request
+from tunery.jobs.opening import cache_directory, workplace
 from tunery.jobs.services import Block
-from tunery.jobs.session import cache_directory, workplace
 from tunery.measure import this_device, usable_cores
 from tunery.store import open_store
 

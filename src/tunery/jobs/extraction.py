@@ -12,8 +12,8 @@ from tunery._errors import TuneryError, WorkError
 from tunery.domain import Network, Target, Task
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.jobs._request import Request
-from tunery.jobs.job import IMPORT_DEADLINE_S
-from tunery.jobs.session import cache_directory, workplace
+from tunery.jobs.importing import IMPORT_DEADLINE_S
+from tunery.jobs.opening import cache_directory, workplace
 from tunery.measure import usable_cores
 from tunery.store import Store, open_store
 

@@ -5,84 +5,33 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-from tunery._errors import DialectError, EngineError, ModelError, StoreError, UsageError, WorkError
+from tunery._errors import EngineError, StoreError, WorkError
 from tunery.budgets import Allocator, Meter, Power, load_prices, outlook, plan, unit_of
 from tunery.costmodels import pretrained
-from tunery.domain import JobState, JobStatus, Network, Prospect, Provenance, Spend, Target, Task
-from tunery.engines import Role
+from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
 from tunery.jobs.charging import charge
-from tunery.jobs.context import Context
-from tunery.jobs.runtime import Runtime
+from tunery.jobs.context import Context, working_for
+from tunery.jobs.importing import Imported
+from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.search import TaskSearch
-from tunery.jobs.services import FeatureRow
+from tunery.jobs.sharing import Searches
 from tunery.measure import Settings, this_device
 from tunery.store import Charge, Store
 
-IMPORT_DEADLINE_S = 1800.0
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
-_LEARN_AT, _LEARN_GROWTH = 48, 1.25
 _HEARTBEAT_S = 10.0
-
-
-@dataclass(frozen=True)
-class Imported:
-    """A model made ready for a target, and what that took."""
-
-    network: Network
-    target: Target
-    compiler: str
-    tasks: tuple[Task, ...]
-    wall_s: float = 0.0
-    core_s: float = 0.0
-
-
-async def import_model(runtime: Runtime, store: Store, request: Request, cache: Path, job_id: str) -> Imported:
-    """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
-
-    Raises:
-        UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
-        WorkError: a worker failed, or the model holds nothing that runs on the target.
-    """
-    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
-        try:
-            target, compiler = await runtime.call(
-                grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
-            )
-            network = await runtime.call(
-                grant.worker,
-                "load",
-                request.model,
-                request.shapes,
-                cache / "networks",
-                deadline_s=IMPORT_DEADLINE_S,
-                tries=3,
-            )
-            tasks = store.load_tasks(network.digest, target.key, compiler)
-            if tasks is None:
-                tasks = await runtime.call(
-                    grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
-                )
-                store.save_tasks(network, tasks, target=target, compiler=compiler)
-        except UsageError:
-            raise
-        except DialectError as error:  # this model cannot be had with this compiler, however often it is tried
-            raise ModelError(
-                f"{error}; export it with other operators or another opset, or replace that part"
-            ) from error
-        except EngineError as error:
-            raise WorkError(f"importing {request.model} failed: {error}") from error
-    if not tasks:
-        raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
-    return Imported(network, target, compiler, tuple(tasks), grant.wall_s, grant.core_s)
+_POLL_S = 0.2
 
 
 class Job:
-    """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now)."""
+    """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
+
+    `ending` is the state in which a cancelled `run` leaves it.
+    """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
@@ -93,37 +42,42 @@ class Job:
         imported: Imported,
         on_progress: Callable[[Progress], None],
         stop: threading.Event,
+        searches: Searches,
         began: float | None = None,
     ) -> None:
         self.status = status
+        self.ending = JobState.STOPPED
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
         self._notify, self._stop = on_progress, stop
         device = this_device(runtime.cores)
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, Settings().key)
         self._prices = load_prices(request.prices)
         self._account = Account(store, status.job_id, runtime, self._prices, Power())
-        self._context = Context(status.job_id, runtime, store, provenance, request.seed, self._account)
-        if request.pretrained:
-            self._context.cost_model = pretrained(request.dialect, imported.target.config)
-        self._base = self._context.cost_model
-        proposers = runtime.workers(Role.PROPOSER)
-        self.searches = [
-            TaskSearch(self._context, task, proposers[i % len(proposers)]) for i, task in enumerate(imported.tasks)
-        ]
+        base = pretrained(request.dialect, imported.target.config) if request.pretrained else None
+        learning = searches.learning(imported.target.key, base)
+        self._context = Context(status.job_id, runtime, store, provenance, request.seed, self._account, learning)
+        self._shared = searches
+        self.searches: list[TaskSearch] = []
         self._start = time.monotonic() if began is None else began
         self._phase = "importing"
-        self._learned_rows = 0
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
         self._meter = Meter(self._limits)
 
+    @property
+    def planned(self) -> int:
+        """How many candidates it will try, 0 if only time limits it."""
+        return self._limits.trials or 0
+
     async def run(self) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
         self._charge_import()
-        for search in self.searches:
-            search.restore()
+        working_for.set(self._context)
+        self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
         before = self.status.spend
+        # What another job paid for on a shared task counts too, and only the status knows of it.
+        self._context.trials = max(self._context.trials, before.trials)
         self._meter = Meter(
             self._limits, before.wall_s, self._context.trials, before.joules or 0.0, self._prices,
             len(self._runtime.cores),
@@ -136,14 +90,15 @@ class Job:
             message = "stopped; the same command goes on where it stopped" if self._stop.is_set() else ""
             self.status = self._snapshot(state, message)
         except BaseException as error:
-            self.status = self._snapshot(JobState.STOPPED, f"{type(error).__name__}: {error}"[:300])
+            why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
+            self.status = self._snapshot(self.ending, why)
             raise
         finally:
-            beat.cancel()
-            if self._learning is not None:
-                self._learning.cancel()
-            with suppress(asyncio.CancelledError):
-                await beat
+            ending = [task for task in (beat, self._learning) if task is not None]
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
+            self._shared.leave(self._context)
             self._store.save_job(self.status)
             self._store.release_job(self.status.job_id, self.status.state)
         return self.status
@@ -164,7 +119,7 @@ class Job:
         self._enter("search")
         await self._search()
         self._enter("finals")
-        for search in sorted(self.searches, key=lambda s: -s.task.weight * (s.best_s or 0.0)):
+        for search, _ in sorted(self._weighted(), key=lambda each: -each[1] * (each[0].best_s or 0.0)):
             if self._stop.is_set() or self._out_of_time():
                 break
             await self._guarded(search, search.finals())
@@ -182,48 +137,54 @@ class Job:
 
     async def _search(self) -> None:
         allocator = Allocator([s.standing for s in self.searches], unit_of(self._request.budget), self._prices)
-        by_key = {s.task.key: s for s in self.searches}
         running: set[asyncio.Task[int]] = set()
         try:
-            while True:
-                while len(running) < _DEPTH and not self._over():
-                    size = self._batch_size()
-                    standing = allocator.next(size) if size else None
-                    if standing is None:
+            while not self._over():
+                while len(running) < _DEPTH:
+                    batch = self._next_batch(allocator, idle=not running)
+                    if batch is None:
                         break
-                    search = by_key[standing.task_key]
-                    # The first batch has no model to choose by: half of one tells as much.
-                    size = min(size, self._limits.batch if standing.batches else max(self._limits.batch // 2, 1))
-                    size = size if search.task.tunable else 1
-                    standing.in_flight += 1
-                    standing.trials_in_flight += size
-                    self._meter_in_flight(size)
-                    running.add(asyncio.create_task(self._one_batch(search, size)))
+                    running.add(batch)
                 if not running:
                     return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=0.2)
-                for task in done:
-                    task.result()
-                if done:
-                    self._learn_if_due()
-                    self._progress()
-                if self._stop.is_set() or self._out_of_time():
-                    return
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=_POLL_S)
+                self._take_in(done)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _one_batch(self, search: TaskSearch, size: int) -> int:
-        try:
-            return await search.batch(size)
-        finally:
-            search.standing.in_flight -= 1
-            search.standing.trials_in_flight -= size
-            self._meter_in_flight(-size)
+    def _next_batch(self, allocator: Allocator, *, idle: bool) -> "asyncio.Task[int] | None":
+        """Start a batch of the task that deserves it most, None if there is nothing to start now."""
+        size = self._batch_size()
+        standing = allocator.next(size) if size else None
+        if standing is None and size and idle:
+            # All it has are in other jobs' hands, which may get no turn before this one ends: it works beside them.
+            alive = [s.standing for s in self.searches if not s.standing.exhausted]
+            standing = min(alive, key=lambda s: s.in_flight, default=None)
+        if standing is None:
+            return None
+        search = next(s for s in self.searches if s.standing is standing)
+        # The first batch has no model to choose by: half of one tells as much.
+        size = min(size, self._limits.batch if standing.batches else max(self._limits.batch // 2, 1))
+        size = size if search.task.tunable else 1
 
-    def _meter_in_flight(self, change: int) -> None:
-        self._context.trials_in_flight += change
+        def in_flight(change: int) -> None:
+            standing.in_flight += change
+            standing.trials_in_flight += change * size
+            self._context.trials_in_flight += change * size
+
+        in_flight(1)
+        batch = asyncio.create_task(search.batch(size))
+        batch.add_done_callback(lambda _: in_flight(-1))  # one that is cancelled before it began has no `finally`
+        return batch
+
+    def _take_in(self, done: set[asyncio.Task[int]]) -> None:
+        for task in done:
+            task.result()
+        if done:
+            self._learn_if_due()
+            self._progress()
 
     def _batch_size(self) -> int:
         self._meter.trials = self._context.trials
@@ -231,21 +192,11 @@ class Job:
         return self._limits.batch if left is None else min(left, self._limits.batch)
 
     def _learn_if_due(self) -> None:
-        rows = len(self._context.rows)
-        busy = self._learning is not None and not self._learning.done()
-        if busy or rows < max(_LEARN_AT, self._learned_rows * _LEARN_GROWTH):
-            return
-        fresh, self._learned_rows = self._context.rows[self._learned_rows :], rows
-        self._learning = asyncio.create_task(self._learn(fresh))
+        if self._context.learning.due():
+            self._learning = asyncio.create_task(self._context.learning.learn(self.status.job_id, self._pay_learning))
 
-    async def _learn(self, rows: list[FeatureRow]) -> None:
-        context = self._context
-        with suppress(EngineError):
-            async with self._runtime.stage(context.job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
-                model = await self._runtime.call(grant.worker, "learn", rows, self._base, deadline_s=120.0)
-            charge(context, "", "learn", "", grant, 1)
-            if model:
-                context.cost_model, context.model_version = model, context.model_version + 1
+    def _pay_learning(self, grant: Grant) -> None:
+        charge(self._context, "", "learn", "", grant, 1)
 
     # -- budget ---------------------------------------------------------------------------------------------------
 
@@ -294,8 +245,8 @@ class Job:
                 left,
                 trials,
                 self._limits.trials,
-                weighted(self.searches, "best_s"),
-                weighted(self.searches, "baseline_s"),
+                self._total("best_s"),
+                self._total("baseline_s"),
             )
         )
 
@@ -318,25 +269,29 @@ class Job:
         )
         self._meter.trials = self._context.trials
         return replace(
-            self.status, state=state, spend=spend, message=message, tasks=tuple(s.state() for s in self.searches),
+            self.status, state=state, spend=spend, message=message,
+            tasks=tuple(search.state(weight) for search, weight in self._weighted()),
             remaining=self._meter.remaining(elapsed_s, joules), outlook=self._outlook(),
         )  # fmt: skip
 
     def _outlook(self) -> tuple[Prospect, ...]:
-        fixed = [s for s in self.searches if not s.task.tunable]
-        if any(s.best_s is None for s in fixed):
+        fixed = [(search, weight) for search, weight in self._weighted() if not search.task.tunable]
+        if any(search.best_s is None for search, _ in fixed):
             return ()
-        fixed_s = sum(s.task.weight * (s.best_s or 0.0) for s in fixed)
-        standings = [s.standing for s in self.searches if s.task.tunable]
+        fixed_s = sum(weight * (search.best_s or 0.0) for search, weight in fixed)
+        standings = [replace(s.standing, weight=weight) for s, weight in self._weighted() if s.task.tunable]
         return outlook(standings, fixed_s, len(self._runtime.cores), self._prices, self._request.seed)
 
+    def _weighted(self) -> list[tuple[TaskSearch, int]]:
+        """Return the searches with the weight that each has in this job."""
+        return [(search, task.weight) for search, task in zip(self.searches, self._imported.tasks, strict=True)]
 
-def weighted(searches: list[TaskSearch], what: str) -> float | None:
-    """Return the weighted sum of `best_s` or `baseline_s` over tasks, None while one is missing."""
-    total = 0.0
-    for search in searches:
-        value = getattr(search, what)
-        if value is None:
-            return None
-        total += search.task.weight * value
-    return total
+    def _total(self, what: str) -> float | None:
+        """Return the weighted sum of `best_s` or `baseline_s` over tasks, None while one is missing."""
+        total = 0.0
+        for search, weight in self._weighted():
+            value = getattr(search, what)
+            if value is None:
+                return None
+            total += weight * value
+        return total

@@ -2,36 +2,24 @@
 
 import asyncio
 import fcntl
-import itertools
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import CrashError, EngineError, WorkError
+from tunery._errors import CrashError, EngineError
 from tunery.engines import Engine, Role, WorkerSpec
+from tunery.jobs.dispatch import CORE, Dispatch, Pin, Span
 from tunery.jobs.foreign import ForeignWatch
 from tunery.measure.foreign import Share
-from tunery.measure.placement import granted_bytes, granted_cores
-from tunery.scheduler import (
-    CapacityChanged,
-    Event,
-    JobEnded,
-    JobSubmitted,
-    Refuse,
-    Run,
-    Scheduler,
-    StageFinished,
-    StageReady,
-    StageRequest,
-    StageWithdrawn,
-)
+from tunery.measure.placement import granted_bytes
+from tunery.scheduler import CapacityChanged, Scheduler, StageRequest
 
+DEVICE = "device:cpu"
 BUILDER_BYTES, MEASURER_BYTES = 8 << 30, 16 << 30
 """Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
@@ -57,10 +45,11 @@ class Pool:
 
 
 class Runtime:
-    """One process's engine, scheduler and pools; any number of jobs may drive it from one event loop.
+    """The engine and the pools of one dialect and thread count; any number of jobs may drive it from one event loop.
 
-    A measurement takes as many cores as the target has threads, a build or a proposal one: on a target that uses all
-    cores, measuring and building alternate by resources alone.
+    Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together. `label`
+    tells their workers apart. A measurement takes as many cores as the target has threads, a build or a proposal one:
+    on a target that uses all cores, measuring and building alternate by resources alone.
     """
 
     def __init__(
@@ -70,37 +59,33 @@ class Runtime:
         threads: int,
         scratch: Path,
         *,
-        strategy: str = "predictive",
+        dispatch: Dispatch | None = None,
+        label: str = "",
         foreign: ForeignWatch | None = None,
     ) -> None:
         self.engine = engine
         self.scratch = scratch
         self.threads = threads
-        self.cores = tuple(sorted(os.sched_getaffinity(0)))
+        self.dispatch = dispatch or Dispatch()
+        self.cores = self.dispatch.cores
         self.measure_cores = self.cores[: max(1, threads)]
-        self._granted = max(granted_cores(), len(self.measure_cores))
+        self._label = label
+        self._granted = max(self.dispatch.granted, len(self.measure_cores))
         self._pools = self._start_workers(dialect, threads)
-        self._scheduler = Scheduler(
-            {
-                "core": self._granted,
-                **{role: len(pool.workers) for role, pool in self._pools.items()},
-            },
-            strategy=strategy,
-        )
+        self.dispatch.add({self._resource(role): len(pool.workers) for role, pool in self._pools.items()})
+        self.dispatch.add({DEVICE: 1})
         self.foreign = foreign
         self._watching: asyncio.Task[None] | None = None
-        self._ids = itertools.count(1)
-        self._waiting: dict[str, asyncio.Future[None]] = {}
-        self._pinned: dict[str, tuple[int, ...]] = {}
-        self._origin = time.monotonic()
         self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
         self._claimed_core_s = 0.0
-        self.stage_log: list[tuple[str, str, float, float]] = []
 
     @property
     def scheduler(self) -> Scheduler:
         """The state machine, for its log and for tests."""
-        return self._scheduler
+        return self.dispatch.scheduler
+
+    def _resource(self, role: str) -> str:
+        return f"{role}{self._label}"
 
     def _start_workers(self, dialect: str, threads: int) -> dict[str, Pool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> Pool:
@@ -139,13 +124,13 @@ class Runtime:
         """Return the ids of a role's workers."""
         return list(self._pools[role].workers)
 
-    def submit(self, job_id: str, owner: str = "") -> None:
-        """Announce a job."""
-        self._decide(JobSubmitted(self._now(), job_id, owner))
+    def submit(self, job_id: str) -> None:
+        """Announce a job that has no owner."""
+        self.dispatch.submit(job_id)
 
     def end(self, job_id: str) -> None:
         """Say that a job wants nothing more."""
-        self._decide(JobEnded(self._now(), job_id))
+        self.dispatch.end(job_id)
 
     @asynccontextmanager
     async def stage(  # noqa: PLR0917 - the fields of a stage request
@@ -164,49 +149,37 @@ class Runtime:
             WorkError: the stage needs what this machine does not have.
         """
         self._watch_others()
-        stage_id = f"{kind}-{next(self._ids)}"
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
-        ready = asyncio.get_running_loop().create_future()
-        self._waiting[stage_id] = ready
-        request = StageRequest(
-            stage_id, job_id, kind, task_kind, {"core": cores, role.value: 1}, size, worker, None, value
-        )
-        self._decide(StageReady(self._now(), request))
-        try:
-            await ready
-        except asyncio.CancelledError:
-            if self._waiting.pop(stage_id, None) is not None:
-                self._decide(StageWithdrawn(self._now(), stage_id))
-            else:
-                self._decide(StageFinished(self._now(), stage_id, ok=False))
-            raise
+        needs = {CORE: cores, self._resource(role.value): 1} | ({DEVICE: 1} if role is Role.MEASURER else {})
+        stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
+        await self.dispatch.permission(StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value))
         lock = None
         if role is Role.MEASURER:
             try:
                 lock = await self._exclusive()
             except BaseException:
-                self._decide(StageFinished(self._now(), stage_id, ok=False))
+                self.dispatch.finished(stage_id, ok=False)
                 raise
         pool = self._pools[role]
         chosen = worker or pool.idle[0]
         with suppress(ValueError):
             pool.idle.remove(chosen)
         self._place(chosen, role)
-        start, before = self._now(), self.engine.cpu_s(chosen)
+        start, before = self.dispatch.now(), self.engine.cpu_s(chosen)
         grant, ok = Grant(chosen, cores=cores), False
         self._held[stage_id] = (job_id, chosen, before)
         try:
             yield grant
             ok = True
         finally:
-            grant.wall_s, grant.core_s = self._now() - start, max(self.engine.cpu_s(chosen) - before, 0.0)
-            self._pinned.pop(chosen, None)
+            grant.wall_s, grant.core_s = self.dispatch.now() - start, max(self.engine.cpu_s(chosen) - before, 0.0)
+            self.dispatch.pinned.pop(self._name(chosen), None)
             del self._held[stage_id]
             pool.idle.append(chosen)
             if lock is not None:
                 os.close(lock)
-            self.stage_log.append((kind, chosen, start, self._now()))
-            self._decide(StageFinished(self._now(), stage_id, ok=ok))
+            self.dispatch.ran(Span(job_id, kind, self._name(chosen), start, self.dispatch.now(), cores))
+            self.dispatch.finished(stage_id, ok=ok)
 
     def in_use(self, job_id: str | None = None) -> float:
         """Return the core-seconds that stages have used which have not ended, of one job or of all."""
@@ -271,43 +244,26 @@ class Runtime:
         """Shrink or grow with what others leave us; a measurement that has waited long enough has room again."""
         builders, measurers = (len(self._pools[role].workers) for role in (Role.BUILDER, Role.MEASURER))
         cores = min(share.cores, self._granted) if share.disturbed else self._granted
-        now_s = self._now()
-        self._decide(
-            CapacityChanged(now_s, Role.MEASURER, 0 if share.waiting else measurers),
-            CapacityChanged(now_s, Role.BUILDER, min(cores, builders)),
-            CapacityChanged(now_s, "core", cores if share.waiting else max(cores, len(self.measure_cores))),
+        now_s = self.dispatch.now()
+        self.dispatch.decide(
+            CapacityChanged(now_s, self._resource(Role.MEASURER), 0 if share.waiting else measurers),
+            CapacityChanged(now_s, self._resource(Role.BUILDER), min(cores, builders)),
+            CapacityChanged(now_s, CORE, cores if share.waiting else max(cores, len(self.measure_cores))),
         )
+
+    def _name(self, worker: str) -> str:
+        return f"{worker}{self._label}"
 
     def _place(self, worker: str, role: Role) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
+        pinned = self.dispatch.pinned
         if role is Role.MEASURER:
-            self._pinned[worker] = self.measure_cores
-            for other, cores in list(self._pinned.items()):
-                if other != worker and set(cores) & set(self.measure_cores):
-                    self._pin(other)
+            pinned[self._name(worker)] = Pin(self.measure_cores, lambda _: None)
+            for other, pin in list(pinned.items()):
+                if other != self._name(worker) and set(pin.cores) & set(self.measure_cores):
+                    self.dispatch.pin(other, pin.place, self.measure_cores)
             return
-        self._pin(worker)
-
-    def _pin(self, worker: str) -> None:
-        taken = {core for other, cores in self._pinned.items() if other != worker for core in cores}
-        free = [core for core in self.cores if core not in taken] or list(self.cores)
-        free.sort(key=lambda core: core in self.measure_cores)
-        self._pinned[worker] = (free[0],)
-        self.engine.place(worker, self._pinned[worker])
-
-    def _decide(self, *events: Event) -> None:
-        for decision in self._scheduler.handle(*events):
-            if isinstance(decision, Run) and decision.stage_id in self._waiting:
-                ready = self._waiting.pop(decision.stage_id)
-                if not ready.done():
-                    ready.set_result(None)
-            elif isinstance(decision, Refuse) and decision.subject in self._waiting:
-                ready = self._waiting.pop(decision.subject)
-                if not ready.done():
-                    ready.set_exception(WorkError(decision.reason))
-
-    def _now(self) -> float:
-        return time.monotonic() - self._origin
+        self.dispatch.pin(self._name(worker), lambda cores: self.engine.place(worker, cores), self.measure_cores)
 
 
 def make_scratch(root: Path) -> Path:

@@ -1,4 +1,4 @@
-"""One task's part of a job: its candidates' way from proposal to stored record."""
+"""One task's search: its candidates' way from proposal to stored record. Jobs with the same task share it."""
 
 import asyncio
 import math
@@ -14,8 +14,9 @@ from tunery.engines import Role
 from tunery.jobs import finals
 from tunery.jobs.calls import Yardsticks, build_one, call_build, discard, race, stage, yardstick_candidates
 from tunery.jobs.charging import Charged, charge, charge_by_outcome
-from tunery.jobs.context import Context
+from tunery.jobs.context import Context, working_for
 from tunery.jobs.foreign import lenient, marked
+from tunery.jobs.learning import Learning
 from tunery.jobs.services import FeatureRow, Proposal
 
 PROPOSE_DEADLINE_S = 180.0
@@ -33,15 +34,19 @@ class _Built:
 
 
 class TaskSearch:
-    """Proposes, builds, measures and records the candidates of one task."""
+    """Proposes, builds, measures and records the candidates of one task, for all jobs that have joined.
 
-    def __init__(self, context: Context, task: Task, proposer: str) -> None:
-        self.context, self.task = context, task
-        self.standing = Standing(task.key, task.weight, task.workload.flop)
+    Whichever job asks for a step pays for it (`working_for`); what it finds is everybody's.
+    """
+
+    def __init__(self, task: Task, proposer: str, learning: Learning) -> None:
+        self.task = task
+        self.standing = Standing(task.key, 0, task.workload.flop)
         self.baseline_s: float | None = None
         self.outcomes: Counter[str] = Counter()
         self.final: Record | None = None
-        self._proposer = proposer
+        self.jobs: dict[str, tuple[Context, int]] = {}
+        self._proposer, self._learning = proposer, learning
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
         self._stale = 0
@@ -51,14 +56,41 @@ class TaskSearch:
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
-        self._paid = Cost(0.0)
+        self._paid: dict[str, Cost] = {}
+        self._news = 0
+        self._restored = False
+        self._one_at_a_time = asyncio.Lock()
 
-    def restore(self) -> None:
+    @property
+    def context(self) -> Context:
+        """The job in whose name the present step is done."""
+        return working_for.get()
+
+    def join(self, context: Context, weight: int) -> None:
+        """Let a job take part; its weight counts beside the others', and what it tried in an earlier run is counted."""
+        self.jobs[context.job_id] = (context, weight)
+        self.standing.weight += weight
+        records = context.store.records(self.task.key, provenance=context.provenance)
+        for record in records:
+            trial = record.candidate.origin is not Origin.BASELINE and record.measurement.mode is not Mode.FINAL
+            if trial and record.job_id == context.job_id:
+                self.outcomes[record.measurement.outcome.value] += 1
+                context.trials += 1
+        if not self._restored:
+            self._restored = True
+            self._restore(context, records)
+
+    def leave(self, context: Context) -> bool:
+        """Let a job go; the search is left to the others. Return whether it was the last."""
+        _, weight = self.jobs.pop(context.job_id)
+        self.standing.weight -= weight
+        return not self.jobs
+
+    def _restore(self, context: Context, records: Sequence[Record]) -> None:
         """Take in what the store knows of this task under the same conditions."""
-        context = self.context
         held: dict[str, Record] = {}
         held_s = 0.0
-        for record in context.store.records(self.task.key, provenance=context.provenance):
+        for record in records:
             measurement, candidate = record.measurement, record.candidate
             if candidate.origin is Origin.BASELINE:
                 self.baseline_s = measurement.latency_s or self.baseline_s
@@ -67,9 +99,6 @@ class TaskSearch:
                 continue
             self._history[candidate.key] = Told(candidate, measurement.outcome, measurement.latency_s)
             held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
-            if record.job_id == context.job_id and candidate.origin is not Origin.BASELINE:
-                self.outcomes[measurement.outcome.value] += 1
-                context.trials += 1
         best = self._fastest_s()
         if self._history and best is not None:
             self.standing.ended(best, len(self._history), Cost(held_s, context.account.power.joules(held_s)))
@@ -95,6 +124,10 @@ class TaskSearch:
 
     async def measure_baseline(self) -> None:
         """Build the reference and measure what the compiler does untuned, once per task and store."""
+        async with self._one_at_a_time:
+            await self._measure_baseline()
+
+    async def _measure_baseline(self) -> None:
         yardsticks = await self._built_yardsticks()
         # One that was tried and has no latency is faulty, and would be so again.
         if self.baseline_s is None and yardsticks.baseline[0].key not in self._history:
@@ -135,21 +168,24 @@ class TaskSearch:
 
     async def batch(self, size: int) -> int:
         """Propose, build and measure up to `size` candidates; return how many were tried."""
-        tried = 0
+        candidates: list[Candidate] = []
         try:
             candidates = await self._propose(size)
             built = await self._build(candidates)
-            tried = len(candidates)
             if built:
                 await self._measure(built)
         finally:
+            # Those that were cut short with their job may come again for another one.
+            self._proposed.difference_update(c.key for c in candidates if c.key not in self._history)
+            tried = sum(candidate.key in self._history for candidate in candidates)
             self.standing.ended(self._fastest_s(), tried, self._cost_since())
-        return tried
+        return len(candidates)
 
     def _cost_since(self) -> Cost:
-        """Return what the task has taken since the last time."""
-        before, self._paid = self._paid, self.context.account.of_task(self.task.key)
-        return Cost(self._paid.held_core_s - before.held_core_s, self._paid.joules - before.joules)
+        """Return what the job has paid for the task since the last time."""
+        job_id, now = self.context.job_id, self.context.account.of_task(self.task.key)
+        before, self._paid[job_id] = self._paid.get(job_id, Cost(0.0)), now
+        return Cost(now.held_core_s - before.held_core_s, now.joules - before.joules)
 
     async def _propose(self, size: int) -> list[Candidate]:
         context = self.context
@@ -192,15 +228,15 @@ class TaskSearch:
             # Rows are asked for the best and an even share of the rest: replaying all would take minutes.
             history.sort(key=lambda t: t.latency_s or math.inf)
             rows: Sequence[bytes] = await context.runtime.call(
-                self._proposer, "open", self.task, history, context.cost_model, context.seed,
+                self._proposer, "open", self.task, history, self._learning.model, context.seed,
                 deadline_s=PROPOSE_DEADLINE_S,
             )  # fmt: skip
             for told, row in zip(history, rows, strict=True):
                 self._learned(told, row)
-            self._opened = (context.runtime.engine.generation(self._proposer), context.model_version)
-        elif self._opened[1] != context.model_version and context.cost_model:
-            await context.runtime.call(self._proposer, "learn", context.cost_model, deadline_s=PROPOSE_DEADLINE_S)
-            self._opened = (generation, context.model_version)
+            self._opened = (context.runtime.engine.generation(self._proposer), self._learning.version)
+        elif self._opened[1] != self._learning.version and self._learning.model:
+            await context.runtime.call(self._proposer, "learn", self._learning.model, deadline_s=PROPOSE_DEADLINE_S)
+            self._opened = (generation, self._learning.version)
 
     async def _build(self, candidates: Sequence[Candidate]) -> list[_Built]:
         chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
@@ -280,19 +316,22 @@ class TaskSearch:
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""
-        if not self._finals_stale:
-            return
-        context = self.context
+        async with self._one_at_a_time:
+            if self._finals_stale:
+                await self._hold_finals()
+
+    async def _hold_finals(self) -> None:
+        context, news = self.context, self._news
         challengers = finals.select(context, self.task)
         if not challengers:
             return  # nothing ran right: the compiler's default stays
         if self._yardsticks is None:
-            await self.measure_baseline()
+            await self._measure_baseline()
         yardsticks = await self._built_yardsticks()
         self.baseline_s = await finals.hold(context, self.task, yardsticks, challengers, self.baseline_s)
         best = context.store.best(self.task.key, context.provenance)
         self.final = best[0] if best else None
-        self._finals_stale = False
+        self._finals_stale = self._news != news  # another job's batch may have ended meanwhile
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
@@ -311,25 +350,27 @@ class TaskSearch:
             self._untold = [one for one in self._untold if one.candidate.key != candidate.key]
         self._untold.append(told)
         self._finals_stale = True
+        self._news += 1
         self.outcomes[measurement.outcome.value] += 1
-        context.trials += 1
+        for sharer, _ in self.jobs.values():
+            sharer.trials += 1
         self._learned(told, self._features.pop(candidate.key, b""))
 
     def _learned(self, told: Told, row: bytes) -> None:
         if row:
             good = told.outcome in (Outcome.OK, Outcome.ABANDONED) and told.latency_s
             latency_s = told.latency_s if good and told.latency_s else math.inf
-            self.context.rows.append(FeatureRow(self.task.key, told.candidate.key, row, latency_s))
+            self._learning.rows.append(FeatureRow(self.task.key, told.candidate.key, row, latency_s))
 
-    def state(self) -> TaskState:
-        """Return the task's standing for a report."""
+    def state(self, weight: int) -> TaskState:
+        """Return the task's standing for the report of a job in which it has this weight."""
         workload = self.task.workload
         return TaskState(
             task_key=self.task.key,
             workload_key=workload.key,
             name=workload.name,
             kind=workload.kind,
-            weight=self.task.weight,
+            weight=weight,
             tunable=self.task.tunable,
             baseline_s=self.baseline_s,
             best_s=self.best_s,

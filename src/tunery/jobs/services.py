@@ -153,6 +153,10 @@ class ProposerHost:
         for _, proposer in self._open.values():
             proposer.learn(cost_model)
 
+    def close(self, task_key: str) -> None:
+        """Forget a task's search."""
+        self._open.pop(task_key, None)
+
     def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
         if not candidates:
             return ()
@@ -235,18 +239,19 @@ class MeasurerHost(Measurer):
 
 
 class Trainer:
-    """Keeps the rows measured so far, and a cost model warm on them."""
+    """Keeps the rows measured so far, and cost models warm on them, one for each name."""
 
     def __init__(self) -> None:
         from tunery.costmodels.warm import Warm
 
-        self._warm = Warm()
+        self._new = Warm
+        self._warm: dict[str, Warm] = {}
 
-    def learn(self, rows: Sequence[FeatureRow], base: str | None) -> str | None:
+    def learn(self, name: str, rows: Sequence[FeatureRow], base: str | None) -> str | None:
         """Add rows and train on top of `base`.
 
         Returns the model if it ranks rows that neither has seen better than the one before; None otherwise, and while
         there is too little to learn from.
         """
         fresh = [(r.task_key, r.candidate_key, np.frombuffer(r.features, np.float32), r.latency_s) for r in rows]
-        return self._warm.learn(fresh, base)
+        return self._warm.setdefault(name, self._new()).learn(fresh, base)

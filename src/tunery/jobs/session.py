@@ -1,70 +1,37 @@
 """What a user can do: tune, extract, compile, bench, query. Each opens what it needs and leaves nothing running."""
 
 import asyncio
-import json
 import os
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery._errors import NothingFoundError, UsageError
 from tunery.budgets import check_effort, load_prices
 from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
-from tunery.domain import Budget, Calibration, Choice, JobState, JobStatus, Network, Provenance, Target, Task, digest
-from tunery.engines import Engine, LocalEngine, Role
+from tunery.domain import Calibration, Choice, Network, Provenance, Target, Task, digest
+from tunery.engines import Role
 from tunery.jobs._request import BenchReport, CompileReport, Guess, Progress, Request, TuneReport
 from tunery.jobs.bench import check, check_rivals, compare
 from tunery.jobs.calibrate import calibrate
-from tunery.jobs.foreign import watch_for
-from tunery.jobs.job import IMPORT_DEADLINE_S, Imported, Job, import_model
-from tunery.jobs.runtime import Runtime, make_scratch
-from tunery.measure import Settings, granted_cores, this_device, usable_cores
+from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, import_model
+from tunery.jobs.opening import cache_directory, open_runtime
+from tunery.jobs.room import Room
+from tunery.jobs.runtime import Runtime
+from tunery.measure import Settings, this_device
 from tunery.store import Skipped, Store, open_store
 
 T = TypeVar("T")
-_PRELOAD = {"metaschedule": "tunery.jobs._preload"}
-
-
-def cache_directory() -> Path:
-    """Return where prepared networks and scratch files live (`TUNERY_CACHE` overrides it)."""
-    chosen = os.environ.get("TUNERY_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "tunery")
-
-
-@contextmanager
-def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
-    """Open an engine and a scratch directory, and say how many threads a kernel gets; all of it goes with the block.
-
-    Raises:
-        UsageError: the cache cannot be written, or there are not as many cores as threads.
-    """
-    import shutil
-
-    cache = cache_directory()
-    try:
-        scratch = make_scratch(cache)
-    except OSError as error:
-        raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
-    threads, cores = request.threads or granted_cores(), granted_cores()
-    if threads > cores:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise UsageError(f"{threads} threads on {cores} usable cores; use at most {cores}")
-    try:
-        with LocalEngine(_PRELOAD.get(request.dialect), scratch / "logs") as engine:
-            yield engine, scratch, threads
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
 def _runtime(request: Request) -> Iterator[Runtime]:
-    with workplace(request) as (engine, scratch, threads):
-        yield Runtime(engine, request.dialect, threads, scratch, foreign=watch_for(usable_cores()))
+    with open_runtime(request) as runtime:
+        yield runtime
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -89,72 +56,20 @@ def tune(
     """
     check_effort(request.effort)
     load_prices(request.prices).check(request.budget)
-    with open_store(request.store) as store, _runtime(request) as runtime:
-        return _run(_tune(runtime, store, request, on_progress, stop or threading.Event(), job_id))
+    with open_store(request.store) as store:
+        return _run(_alone(store, request, None, on_progress, stop or threading.Event(), job_id))
 
 
-async def _tune(  # noqa: PLR0917 - what a job needs, passed on
-    runtime: Runtime,
+async def _alone(  # noqa: PLR0917 - what a job needs, passed on
     store: Store,
     request: Request,
-    notify: Callable[[Progress], None],
-    stop: threading.Event,
-    job_id: str,
-) -> TuneReport:
-    setup, began = "setup", time.monotonic()
-    runtime.submit(setup)
-    notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
-    imported = await import_model(runtime, store, request, cache_directory(), setup)
-    runtime.end(setup)
-    return await _tune_imported(runtime, store, request, imported, notify, stop, job_id, began)
-
-
-async def _tune_imported(  # noqa: PLR0917 - what a job needs, passed on
-    runtime: Runtime,
-    store: Store,
-    request: Request,
-    imported: Imported,
-    notify: Callable[[Progress], None],
-    stop: threading.Event,
+    imported: Imported | None,
+    notify: Callable[[Progress], None] = lambda _: None,
+    stop: threading.Event | None = None,
     job_id: str = "",
-    began: float | None = None,
 ) -> TuneReport:
-    plain = request_data(request, imported)
-    found = _named(store, job_id, plain) if job_id else store.resumable(plain)
-    if found is None:
-        _refuse_twin(store, plain)
-    status = found or store.create_job(plain)
-    if not store.acquire_job(status.job_id):
-        raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
-    runtime.submit(status.job_id)
-    job = Job(runtime, store, request, store.job(status.job_id), imported, notify, stop, began)
-    done = await job.run()
-    runtime.end(status.job_id)
-    return _report(done, imported, resumed=found is not None, store=store)
-
-
-def _named(store: Store, job_id: str, request: Mapping[str, Any]) -> JobStatus:
-    """Return the job of this id; what it was submitted for must still be what its words mean today."""
-    status = store.job(job_id)
-    for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
-        if status.request.get(part) != request[part]:
-            raise UsageError(
-                f"job {job_id} cannot go on, for {what} since it began; start anew with "
-                f"`tunery tune {request['model']}`"
-            )
-    return status
-
-
-def _refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
-    """Refuse to work on what another live process is working on: both would pay for the same candidates."""
-    asked = {name: value for name, value in request.items() if not name.startswith("budget")}
-    for job in store.jobs(50):
-        theirs = {name: value for name, value in job.request.items() if not name.startswith("budget")}
-        if job.state is JobState.RUNNING and theirs == asked:
-            raise WorkError(
-                f"another process is tuning this as job {job.job_id}; wait for it (`tunery jobs show {job.job_id}`), "
-                "or tune with another --seed"
-            )
+    async with Room(store) as room:
+        return await room.run(request, notify, stop or threading.Event(), job_id=job_id, imported=imported)
 
 
 def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
@@ -167,71 +82,9 @@ def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
         raise UsageError("tune_tasks needs tasks of one target; group them by `task.target` first")
     target = tasks[0].target
     network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
-    with open_store(request.store) as store, _runtime(request) as runtime:
-        imported = Imported(network, target, get_dialect(request.dialect).compiler, tuple(tasks))
-        return _run(_tune_imported(runtime, store, request, imported, lambda _: None, threading.Event()))
-
-
-def request_data(request: Request, imported: Imported) -> dict[str, str | int | float | bool | None]:
-    """Return the request as plain data, as stored: what `jobs resume` needs to go on."""
-    return {
-        "model": request.model if request.model.startswith(("zoo:", "fake:")) else str(Path(request.model).resolve()),
-        "network": imported.network.digest,
-        "name": imported.network.name,
-        "shapes": json.dumps({name: list(shape) for name, shape in sorted(request.shapes.items())}),
-        "target": request.target,
-        "target_key": imported.target.key,
-        "dialect": request.dialect,
-        "threads": request.threads,
-        "effort": request.effort,
-        "budget_s": request.budget.seconds,
-        "budget_trials": request.budget.trials,
-        "budget_money": request.budget.money,
-        "budget_currency": request.budget.currency,
-        "budget_joules": request.budget.joules,
-        "budget_prices": request.prices,
-        "seed": request.seed,
-        "pretrained": request.pretrained,
-    }
-
-
-def request_of(status: JobStatus, store: str) -> Request:
-    """Return the request a stored job was submitted with."""
-    data: Mapping[str, Any] = status.request
-    return Request(
-        model=data["model"],
-        shapes={name: tuple(shape) for name, shape in json.loads(data["shapes"]).items()},
-        target=data["target"],
-        dialect=data["dialect"],
-        threads=data["threads"],
-        budget=Budget(
-            data["budget_s"],
-            data["budget_trials"],
-            data.get("budget_money"),
-            data.get("budget_currency", ""),
-            data.get("budget_joules"),
-        ),
-        prices=data.get("budget_prices", ""),
-        effort=data["effort"],
-        store=store,
-        seed=data["seed"],
-        pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
-    )
-
-
-def _report(status: JobStatus, imported: Imported, *, resumed: bool, store: Store) -> TuneReport:
-    before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
-    after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
-    complete = len(before) == len(after) == len(status.tasks)
-    return TuneReport(
-        job=status,
-        network=imported.network,
-        tasks=imported.tasks,
-        before_s=sum(before) if complete else None,
-        after_s=sum(after) if complete else None,
-        resumed=resumed,
-        store=store.place,
-    )
+    imported = Imported(network, target, get_dialect(request.dialect).compiler, tuple(tasks))
+    with open_store(request.store) as store:
+        return _run(_alone(store, request, imported))
 
 
 def extract(request: Request) -> Imported:

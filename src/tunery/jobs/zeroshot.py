@@ -32,6 +32,7 @@ from tunery.jobs._request import Guess, Request
 from tunery.jobs.account import Account
 from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
+from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.services import Prediction
 from tunery.store import Store
@@ -71,7 +72,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
             "`tunery costmodel train`, or use `tunery tune`"
         )
     account = Account(store, JOB, runtime, load_prices(request.prices), Power())
-    context = Context(JOB, runtime, store, provenance, request.seed, account, cost_model=model)
+    context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, model))
     filled, began = Filled(), time.monotonic()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
     predicted = await asyncio.gather(*(_predict(context, number, task, whole, guess, filled)
@@ -115,7 +116,7 @@ async def _predict(  # noqa: PLR0917 - the parts of one prediction
     try:
         async with stage(context, task, "propose", Role.PROPOSER, count, worker):
             prediction: Prediction = await context.runtime.call(
-                worker, "predict", task, count, max(_KEEP, guess.few_shot), context.cost_model, context.seed,
+                worker, "predict", task, count, max(_KEEP, guess.few_shot), context.learning.model, context.seed,
                 deadline_s=PREDICT_DEADLINE_S,
             )  # fmt: skip
     except (EngineError, DialectError) as error:

@@ -16,7 +16,8 @@ from tunery.store._database import Database
 from tunery.store._lease import Owner, lives, this_process
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
-_NOT_IDENTITY = frozenset({"budget", "store"})
+_NOT_IDENTITY = frozenset({"budget", "queue", "store"})
+_OVER = (JobState.DONE.value, JobState.CANCELLED.value)
 _jobs = _schema.jobs
 
 
@@ -65,21 +66,34 @@ class Jobs(Database):
             return [_status(row) for row in connection.execute(query).mappings()]
 
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
-        """Return the latest job that asks for the same (budget aside), is not done, and that no live process owns."""
-        query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state != JobState.DONE.value)
+        """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns."""
+        query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))
         with self._read() as connection:
             rows = connection.execute(query.order_by(_jobs.c.created_at.desc())).mappings()
             return next((_status(row) for row in rows if _live_owner(row) is None), None)
 
+    def unfinished(self) -> list[JobStatus]:
+        """Return the jobs that are queued, or were running in a process that is gone, oldest first."""
+        states = (JobState.QUEUED.value, JobState.RUNNING.value)
+        query = sa.select(_jobs).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
+        with self._read() as connection:
+            return [_status(row) for row in connection.execute(query).mappings() if _live_owner(row) is None]
+
+    def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
+        """Store a job's request anew, when more of it is known than when it was created."""
+        with self._write() as connection:
+            known = {"identity": identity(request), "request": encode(dict(request))}
+            self._update(connection, job_id, known)
+
     def acquire_job(self, job_id: str) -> bool:
-        """Become the owner of a job, which is running from then on; False if it is done or a live process owns it.
+        """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
 
         Raises:
             NothingFoundError: there is no such job.
         """
         with self._write() as connection:
             row = _row(connection, job_id, self.place)
-            if row["state"] == JobState.DONE or _live_owner(row) is not None:
+            if row["state"] in _OVER or _live_owner(row) is not None:
                 return False
             now = time.time()
             lease = {"owner": encode(self._owner), "heartbeat_at": now}
@@ -108,7 +122,7 @@ class Jobs(Database):
 
 
 def identity(request: Mapping[str, Any]) -> str:
-    """Return the hash of what makes two requests the same job: everything but `budget`, `budget_…` and `store`."""
+    """Return the hash of what makes two requests the same job: everything but `budget…`, `queue…` and `store`."""
     kept = {key: value for key, value in request.items() if key.partition("_")[0] not in _NOT_IDENTITY}
     return digest(canonical_json(encode(kept)))
 

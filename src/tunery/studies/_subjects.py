@@ -10,7 +10,7 @@ from tunery.costmodels import pretrained
 from tunery.domain import Artifact, Candidate, Task
 from tunery.engines import Role
 from tunery.jobs import Request
-from tunery.jobs.job import import_model
+from tunery.jobs.importing import import_model
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.slots import Entrant
 from tunery.store import Store

@@ -12,8 +12,8 @@ from tunery.domain import Calibration
 from tunery.engines import Role
 from tunery.jobs import Request, cache_directory
 from tunery.jobs.calibrate import calibrate
+from tunery.jobs.opening import workplace
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.session import workplace
 from tunery.jobs.slots import SlotWorkers, measurer_spec
 from tunery.measure import slots
 from tunery.measure.calibration import COMPUTE, TAU_LOSS, bound_of, starting_degree

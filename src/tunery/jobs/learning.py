@@ -1,0 +1,53 @@
+"""The cost model that all jobs of one runtime and target share, kept warm off the critical path."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from tunery._errors import EngineError
+from tunery.engines import Role
+from tunery.jobs.runtime import Grant, Runtime
+from tunery.jobs.services import FeatureRow
+
+_AT, _GROWTH = 48, 1.25
+_DEADLINE_S = 120.0
+
+
+class Learning:
+    """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter."""
+
+    def __init__(self, runtime: Runtime, name: str, base: str | None) -> None:
+        self.model, self.version = base, 0
+        self.rows: list[FeatureRow] = []
+        self._runtime, self._name, self._base = runtime, name, base
+        self._busy = False
+        self._learned = 0
+        self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
+
+    def due(self) -> bool:
+        """Say whether there is enough that is new, and nobody learns it yet."""
+        return not self._busy and len(self.rows) >= max(_AT, self._learned * _GROWTH)
+
+    async def learn(self, job_id: str, pay: Callable[[Grant], None]) -> None:
+        """Train in the name of a job, which pays; a model that could not be trained is tried again when more is new."""
+        self._busy = True
+        rows, self._learned = list(self.rows), len(self.rows)
+        try:
+            with suppress(EngineError):
+                async with self._runtime.stage(job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
+                    model = await self._train(grant.worker, rows)
+                pay(grant)
+                if model:
+                    self.model, self.version = model, self.version + 1
+        finally:
+            self._busy = False
+
+    async def _train(self, worker: str, rows: list[FeatureRow]) -> str | None:
+        # The trainer keeps what it was sent, for as long as its process lives.
+        here = (worker, self._runtime.engine.generation(worker))
+        known = self._sent[2] if self._sent and self._sent[:2] == here else 0
+        self._sent = None
+        model: str | None = await self._runtime.call(
+            worker, "learn", self._name, rows[known:], self._base, deadline_s=_DEADLINE_S
+        )
+        self._sent = (worker, self._runtime.engine.generation(worker), len(rows))
+        return model

@@ -1,0 +1,59 @@
+"""Going on with a stored job, and what a finished one has to report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunery._errors import UsageError, WorkError
+from tunery.domain import JobState, JobStatus
+from tunery.jobs._request import TuneReport
+from tunery.jobs.importing import Imported
+from tunery.store import Store
+
+_ASIDE = ("budget", "queue")
+
+
+def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
+    """Return a job's status; what it was submitted for must still be what its words mean today.
+
+    Raises:
+        UsageError: the model or the target has changed.
+    """
+    for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
+        if status.request.get(part) not in {request[part], ""}:
+            raise UsageError(
+                f"job {status.job_id} cannot go on, for {what} since it began; start anew with "
+                f"`tunery tune {request['model']}`"
+            )
+    return status
+
+
+def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
+    """Refuse to work on what another live process is working on: both would pay for the same candidates.
+
+    Raises:
+        WorkError: there is such a process.
+    """
+    asked = {name: value for name, value in request.items() if not name.startswith(_ASIDE)}
+    for job in store.jobs(50):
+        theirs = {name: value for name, value in job.request.items() if not name.startswith(_ASIDE)}
+        if job.state is JobState.RUNNING and theirs == asked:
+            raise WorkError(
+                f"another process is tuning this as job {job.job_id}; wait for it (`tunery jobs show {job.job_id}`), "
+                "or tune with another --seed"
+            )
+
+
+def report_of(status: JobStatus, imported: Imported, *, resumed: bool, store: Store) -> TuneReport:
+    """Return the report of a job that has ended."""
+    before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
+    after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
+    complete = len(before) == len(after) == len(status.tasks)
+    return TuneReport(
+        job=status,
+        network=imported.network,
+        tasks=imported.tasks,
+        before_s=sum(before) if complete else None,
+        after_s=sum(after) if complete else None,
+        resumed=resumed,
+        store=store.place,
+    )

@@ -1,0 +1,373 @@
+"""A room of jobs: any number of them at once in one event loop, over one scheduler, one store and shared learning."""
+
+import asyncio
+import math
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tunery._errors import UsageError, WorkError
+from tunery.budgets import check_effort, load_prices
+from tunery.dialects import check_dialect
+from tunery.domain import JobState, JobStatus
+from tunery.jobs._request import MOST_PRIORITY, Claim, Progress, Request, TuneReport
+from tunery.jobs.dispatch import Dispatch
+from tunery.jobs.importing import Imported, import_model
+from tunery.jobs.job import Job
+from tunery.jobs.opening import cache_directory, open_runtime, thread_count
+from tunery.jobs.requests import claim_of, request_data, request_of
+from tunery.jobs.resuming import check_unchanged, refuse_twin, report_of
+from tunery.jobs.runtime import Runtime
+from tunery.jobs.sharing import Searches
+from tunery.store import Store
+
+MOST_ACTIVE = 32
+_MOST_WAITING = 10_000
+
+
+@dataclass
+class _Entry:
+    """A job that is in the room: waiting for its turn, or at work."""
+
+    request: Request
+    claim: Claim
+    order: int
+    imported: Imported | None = None
+    work: asyncio.Task[None] | None = None
+    job: Job | None = None
+    ending: JobState = JobState.QUEUED
+    progress: Progress | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Room:
+    """Takes jobs in, runs them beside one another, and lets them go; use it as an async context manager.
+
+    Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect or thread
+    count get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work (one, where the
+    strategy is `sequential`), the others are queued by priority. Leaving the room ends all work; what was submitted
+    stays queued in the store, and `recover` of another room goes on with it. With `record`, the scheduler's log and the
+    span of each stage are kept in `dispatch`.
+
+    Example:
+        async with Room(store) as room:
+            job_id = room.submit(request, Claim(owner="me", priority=2))
+            async for progress in room.follow(job_id): ...
+            status = store.job(job_id)
+
+    Raises:
+        UsageError: the strategy is unknown.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        strategy: str = "predictive",
+        most_active: int = MOST_ACTIVE,
+        record: bool = True,
+    ) -> None:
+        self.store = store
+        self.dispatch = Dispatch(strategy, record=record)
+        self._most_active = 1 if strategy == "sequential" else most_active
+        self._entries: dict[str, _Entry] = {}
+        self._active: set[str] = set()
+        self._order = 0
+        self._runtimes: dict[tuple[str, int], tuple[Runtime, Searches]] = {}
+        self._stack = ExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._end_all()
+        finally:
+            self._stack.close()
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, claim: Claim | None = None, imported: Imported | None = None) -> str:
+        """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
+
+        Raises:
+            UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
+        """
+        claim = claim or Claim()
+        if imported is None:
+            check_model(request.model)
+        check(request, claim)
+        if len(self._entries) >= _MOST_WAITING:
+            raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
+        status = self.store.create_job(request_data(request, claim=claim))
+        self._enter(status.job_id, request, claim, imported)
+        return status.job_id
+
+    def recover(self) -> list[str]:
+        """Take in the jobs that an earlier room left queued or running, whatever ended it; return their ids."""
+        left = [(status, claim_of(status)) for status in self.store.unfinished()]
+        found = [(status, claim) for status, claim in left if claim and status.job_id not in self._entries]
+        for status, claim in found:
+            self._enter(status.job_id, request_of(status, self.store.url), claim)
+        return [status.job_id for status, _ in found]
+
+    def resume(self, job_id: str) -> None:
+        """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it is over.
+        """
+        if job_id in self._entries:
+            return
+        status = self.store.job(job_id)
+        if status.state in {JobState.DONE, JobState.CANCELLED}:
+            raise UsageError(f"job {job_id} is {status.state}; submit its model anew: what is known is used")
+        claim = claim_of(status) or Claim()
+        request = request_of(status, self.store.url)
+        check_model(request.model)
+        check(request, claim)
+        known = {key: status.request.get(key, "") for key in ("network", "name", "target_key")}
+        self.store.specify_job(job_id, {**request_data(request, claim=claim), **known})
+        self.store.save_job(replace(status, state=JobState.QUEUED, message=""))
+        self._enter(job_id, request, claim)
+
+    async def pause(self, job_id: str) -> None:
+        """Take a job out until `resume`; what it has measured is kept, the time until then is not charged to it.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it has ended.
+        """
+        await self._take_out(job_id, JobState.PAUSED)
+
+    async def cancel(self, job_id: str) -> None:
+        """End a job for good; what it has measured is kept.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it has ended.
+        """
+        await self._take_out(job_id, JobState.CANCELLED)
+
+    async def follow(self, job_id: str) -> AsyncIterator[Progress]:
+        """Yield a job's progress as it goes, the latest where the reader is slow, until the job leaves the room."""
+        entry = self._entries.get(job_id)
+        while entry is not None:
+            changed = entry.changed
+            if entry.progress is not None:
+                yield entry.progress
+            if self._entries.get(job_id) is not entry:
+                return
+            await changed.wait()
+
+    async def wait(self, job_id: str) -> JobStatus:
+        """Return a job's status when it has left the room: done, failed, paused or cancelled.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+        async for _ in self.follow(job_id):
+            pass
+        return self.store.job(job_id)
+
+    def progress(self, job_id: str) -> Progress | None:
+        """Return how a job in the room stands, None before it has begun or after it has left."""
+        entry = self._entries.get(job_id)
+        return entry.progress if entry else None
+
+    def runtime(self, request: Request) -> Runtime:
+        """Return the workers that a request's job will use, started if they were not yet."""
+        return self._runtime(request)[0]
+
+    # -- one job, here and now --------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        request: Request,
+        notify: Callable[[Progress], None],
+        stop: threading.Event,
+        *,
+        job_id: str = "",
+        imported: Imported | None = None,
+    ) -> TuneReport:
+        """Run a job in the caller's own task, going on with an equal unfinished one; setting `stop` ends it resumably.
+
+        `imported` spares the import.
+
+        Raises:
+            UsageError: the request cannot be right, or is no longer that of job `job_id`.
+            WorkError: there is nothing to tune, or another process works on the same job.
+            NothingFoundError: there is no job `job_id`.
+        """
+        began = time.monotonic()
+        runtime, searches = self._runtime(request)
+        if imported is None:
+            notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
+            imported = await self._import(runtime, request, Claim(), "setup")
+        plain = request_data(request, imported)
+        found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
+        if found is None:
+            refuse_twin(self.store, plain)
+        status = found or self.store.create_job(plain)
+        if not self.store.acquire_job(status.job_id):
+            raise WorkError(
+                f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`"
+            )
+        status = self.store.job(status.job_id)
+        job = Job(runtime, self.store, request, status, imported, notify, stop, searches, began)
+        done = await self._work(job, Claim())
+        return report_of(done, imported, resumed=found is not None, store=self.store)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, job_id: str, request: Request, claim: Claim, imported: Imported | None = None) -> None:
+        self._order += 1
+        self._entries[job_id] = _Entry(request, claim, self._order, imported)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Start those whose turn it is: the highest priority first, then the oldest."""
+        waiting = [(-e.claim.priority, e.order, job_id) for job_id, e in self._entries.items() if e.work is None]
+        for _, _, job_id in sorted(waiting)[: max(self._most_active - len(self._active), 0)]:
+            self._active.add(job_id)
+            self._entries[job_id].work = asyncio.create_task(self._live(job_id, self._entries[job_id]))
+
+    async def _live(self, job_id: str, entry: _Entry) -> None:
+        """Do a job from its turn to its end; whatever goes wrong is its own failure."""
+        try:
+            if not self.store.acquire_job(job_id):
+                raise WorkError("another process is working on it")
+            try:
+                await self._do(job_id, entry)
+            except asyncio.CancelledError:
+                self._leave_as(job_id, entry.ending, "")
+            except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
+                text = str(error) if isinstance(error, (UsageError, WorkError)) else f"{type(error).__name__}: {error}"
+                self._leave_as(job_id, JobState.FAILED, text[:1000])
+        finally:
+            self._active.discard(job_id)
+            self._forget(job_id, entry)
+
+    async def _do(self, job_id: str, entry: _Entry) -> None:
+        began = time.monotonic()
+        runtime, searches = self._runtime(entry.request)
+
+        def notify(progress: Progress) -> None:
+            entry.progress = progress
+            entry.changed.set()
+            entry.changed = asyncio.Event()
+
+        budget = entry.request.budget
+        notify(Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None))
+        imported = entry.imported
+        if imported is None:
+            imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}")
+        plain = request_data(entry.request, imported, entry.claim)
+        check_unchanged(self.store.job(job_id), plain)
+        self.store.specify_job(job_id, plain)
+        status = self.store.job(job_id)
+        job = Job(runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began)
+        job.ending = entry.ending
+        entry.job = job
+        await self._work(job, entry.claim)
+
+    async def _import(self, runtime: Runtime, request: Request, claim: Claim, name: str) -> Imported:
+        self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
+        try:
+            return await import_model(runtime, self.store, request, cache_directory(), name)
+        finally:
+            self.dispatch.end(name)
+
+    async def _work(self, job: Job, claim: Claim) -> JobStatus:
+        job_id = job.status.job_id
+        self.dispatch.submit(job_id, claim.owner, claim.weight, claim.priority, job.planned)
+        try:
+            return await job.run()
+        finally:
+            self.dispatch.end(job_id)
+
+    def _runtime(self, request: Request) -> tuple[Runtime, Searches]:
+        """Return the workers for a request's dialect and thread count, started with the first that needs them."""
+        key = (request.dialect, thread_count(request.threads))
+        if key not in self._runtimes:
+            label = f"@{key[0]}/{key[1]}"
+            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label))
+            self._runtimes[key] = (runtime, Searches(runtime))
+        return self._runtimes[key]
+
+    async def _take_out(self, job_id: str, state: JobState) -> None:
+        entry = self._entries.get(job_id)
+        if entry is None:
+            status = self.store.job(job_id)
+            if status.state in {JobState.DONE, JobState.CANCELLED}:
+                raise UsageError(f"job {job_id} is {status.state} already")
+            if status.state is JobState.RUNNING:
+                raise UsageError(f"job {job_id} is at work in another process; stop that one")
+        elif entry.work is not None:
+            entry.ending = state
+            if entry.job is not None:
+                entry.job.ending = state
+            entry.work.cancel()
+            await asyncio.wait([entry.work])
+            if job_id not in self._entries:
+                return  # in this state, unless it ended by itself just now
+        self._leave_as(job_id, state, "")
+        if entry is not None:  # it had not begun
+            self._active.discard(job_id)
+            self._forget(job_id, entry)
+
+    def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
+        self.store.save_job(replace(self.store.job(job_id), state=state, message=message))
+        self.store.release_job(job_id, state)
+
+    def _forget(self, job_id: str, entry: _Entry) -> None:
+        if self._entries.get(job_id) is entry:
+            del self._entries[job_id]
+        entry.changed.set()
+        self._start_next()
+
+    async def _end_all(self) -> None:
+        """End all work; jobs stay queued."""
+        self._most_active = 0
+        tasks = [entry.work for entry in self._entries.values() if entry.work is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._entries.clear()
+
+
+def check(request: Request, claim: Claim) -> None:
+    """Check what can be known of a job before it is queued.
+
+    Raises:
+        UsageError: nobody can run it; the message says why.
+    """
+    check_effort(request.effort)
+    thread_count(request.threads)
+    check_dialect(request.dialect)
+    limits = (request.budget.seconds, request.budget.trials, request.budget.money, request.budget.joules)
+    if any(limit is not None and not limit > 0 for limit in limits):
+        raise UsageError(f"budget {request.budget} has a limit that is not positive; write for example 10min")
+    load_prices(request.prices).check(request.budget)
+    if not 0 <= claim.priority <= MOST_PRIORITY:
+        raise UsageError(f"priority {claim.priority} is not between 0 and {MOST_PRIORITY}")
+    if not (math.isfinite(claim.weight) and claim.weight > 0):
+        raise UsageError(f"weight {claim.weight} is not a positive number")
+
+
+def check_model(model: str) -> None:
+    """Check that a model is there.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not model.startswith(("zoo:", "fake:")) and not Path(model).is_file():
+        raise UsageError(f"there is no file {model}; give an ONNX file, a .pt2 file or zoo:NAME")

@@ -1,0 +1,59 @@
+"""What daemon and clients say to each other: one JSON object a line, data only.
+
+A connection carries one request, `{"do": ...}`, and its answers: `{"job": ...}`, any number of `{"progress": ...}`,
+then `{"status": ...}`, or at any time one `{"error": ..., "usage": ...}`, which is the last line.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from tunery._errors import UsageError
+from tunery._report import plain
+
+T = TypeVar("T")
+VARIABLE = "TUNERY_SOCKET"
+MOST_BYTES = 1 << 18
+_LONGEST_PATH = 100  # of a unix socket's address, with some room for the lock's name
+
+
+def socket_path(chosen: str = "") -> Path:
+    """Return where this user's daemon listens: `chosen`, TUNERY_SOCKET, or a place in the user's runtime directory.
+
+    Raises:
+        UsageError: the path is too long for a socket.
+    """
+    chosen = chosen or os.environ.get(VARIABLE, "")
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    path = Path(chosen) if chosen else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
+    if len(os.fsencode(path.absolute())) > _LONGEST_PATH:
+        raise UsageError(f"the socket's path {path} is too long; choose a shorter one with --socket or {VARIABLE}")
+    return path.absolute()
+
+
+def line(message: Mapping[str, Any]) -> bytes:
+    """Return a message as it is sent."""
+    return json.dumps(plain(message), allow_nan=False).encode() + b"\n"
+
+
+def read_as(kind: type[T], data: object) -> T:
+    """Return `data` as a dataclass, without guessing: every key known, every value of its type.
+
+    Raises:
+        UsageError: it is not one.
+    """
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(data, dict) or not data.keys() <= known:
+        raise UsageError(f"a {kind.__name__.lower()} is an object with the keys {', '.join(sorted(known))}")
+    try:
+        found: T = TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"the {kind.__name__.lower()}'s {where} is not right: {first['msg']}") from error
+    return found

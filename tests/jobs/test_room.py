@@ -1,0 +1,234 @@
+"""Several jobs in one room, on the fake dialect and the real engine."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_tools import PATIENCE_S, raced, records_in, request_in
+
+from tunery._errors import NothingFoundError, UsageError
+from tunery.domain import JobState, Mode
+from tunery.jobs import Claim, Request, Room
+from tunery.scheduler import Scheduler
+from tunery.store import Store, open_store
+
+SLOW = "build_s=0.02"
+ENDLESS = "fake:endless?tasks=2&build_s=0.02&space=16x16x16"
+
+
+@asynccontextmanager
+async def room_in(directory: Path, **options: Any) -> AsyncIterator[tuple[Room, Store]]:
+    with open_store(str(directory / "store.db")) as store:
+        async with Room(store, **options) as room:
+            yield room, store
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, PATIENCE_S))
+
+
+def expect_whole(room: Room) -> None:
+    scheduler = room.dispatch.scheduler
+    scheduler.validate_state()
+    assert (scheduler.snapshot().running, scheduler.snapshot().ready, scheduler.snapshot().jobs) == (0, 0, 0)
+    assert room.dispatch.waiting == room.dispatch.pinned == {}
+    assert all(searches._open == {} for _, searches in room._runtimes.values())
+    Scheduler.replay(scheduler.log).validate_state()
+
+
+async def until_trials(room: Room, job_id: str, trials: int) -> None:
+    async for progress in room.follow(job_id):
+        if progress.trials >= trials:
+            return
+    raise AssertionError(f"{job_id} ended before")
+
+
+def test_jobs_run_beside_one_another_and_join_while_others_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            first = room.submit(request_in(tmp_path, f"fake:one?tasks=2&{SLOW}", "60trials"))
+            await until_trials(room, first, 8)
+            later = [
+                room.submit(request_in(tmp_path, f"fake:{name}?tasks=2&seed={seed}&{SLOW}", "24trials"), Claim(owner))
+                for seed, (name, owner) in enumerate([("two", "a"), ("three", "b")], 1)
+            ]
+            seen = [[p async for p in room.follow(job)] for job in later]
+            done = [await room.wait(job) for job in (first, *later)]
+            assert [status.state for status in done] == [JobState.DONE] * 3
+            assert [status.spend.trials for status in done] == [60, 24, 24]
+            assert all(task.best_candidate for status in done for task in status.tasks)
+            assert all(p.job_id == job for job, progress in zip(later, seen, strict=True) for p in progress)
+            spans = [span for span in room.dispatch.spans if span.kind == "build"]
+            turns = [span.job_id for span in sorted(spans, key=lambda span: span.start_s)]
+            assert turns != sorted(turns, key=turns.index), "they took turns"
+            expect_whole(room)
+            assert {job.job_id for job in store.jobs()} == {first, *later}
+
+    run(main())
+    assert set(raced(tmp_path).values()) == {1}
+
+
+def test_jobs_with_the_same_tasks_share_their_work(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, _):
+            source = f"fake:same?tasks=2&{SLOW}"
+            jobs = [room.submit(request_in(tmp_path, source, "48trials")) for _ in range(2)]
+            done = [await room.wait(job) for job in jobs]
+            assert [status.state for status in done] == [JobState.DONE] * 2
+            # Each has what it asked for, and together they have paid for little more than that.
+            assert all(status.spend.trials >= 48 for status in done)
+            assert raced(tmp_path).total() < 80
+            best = [{task.name: task.best_s for task in status.tasks} for status in done]
+            assert best[0] == pytest.approx(best[1], rel=0.05)
+            assert len(room._runtimes) == 1
+            expect_whole(room)
+
+    run(main())
+    assert set(raced(tmp_path).values()) == {1}, "nothing was measured twice"
+    finals = Counter(record.candidate.key for record in records_in(tmp_path, Mode.FINAL))
+    assert set(finals.values()) <= {1, 2}
+
+
+def test_a_job_that_ends_leaves_its_tasks_to_the_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            jobs = [room.submit(request_in(tmp_path, ENDLESS, budget)) for budget in ("4000trials", "60trials")]
+            await until_trials(room, jobs[1], 10)
+            [(_, searches)] = room._runtimes.values()
+            weights = [search.standing.weight for search, _ in searches._open.values()]
+            await room.cancel(jobs[0])
+            assert store.job(jobs[0]).state is JobState.CANCELLED
+            assert [2 * s.standing.weight for s, _ in searches._open.values()] == weights, "weights were added"
+            status = await room.wait(jobs[1])
+            assert (status.state, status.spend.trials >= 60) == (JobState.DONE, True)
+            expect_whole(room)
+
+    run(main())
+    assert set(raced(tmp_path).values()) == {1}
+
+
+def test_a_paused_job_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            job = room.submit(request_in(tmp_path, ENDLESS, "60trials"))
+            await until_trials(room, job, 10)
+            await room.pause(job)
+            paused = store.job(job)
+            assert paused.state is JobState.PAUSED
+            before = raced(tmp_path)
+            other = room.submit(request_in(tmp_path, "fake:other", "8trials"))
+            assert (await room.wait(other)).state is JobState.DONE
+            assert store.job(job) == paused
+            room.resume(job)
+            done = await room.wait(job)
+            assert (done.state, done.spend.trials) == (JobState.DONE, 60)
+            counted = Counter(record.job_id for record in records_in(tmp_path, Mode.RACE))
+            assert counted[job] >= 60
+            assert before.total() < counted[job]
+            expect_whole(room)
+
+    run(main())
+    assert set(raced(tmp_path).values()) == {1}
+
+
+def test_what_is_left_goes_on_in_the_next_room_and_paused_stays_paused(tmp_path: Path) -> None:
+    async def first(jobs: list[str]) -> None:
+        async with room_in(tmp_path, most_active=2) as (room, _):
+            for seed in range(4):
+                request = request_in(tmp_path, f"{ENDLESS}&seed={seed}", "30trials")
+                jobs.append(room.submit(request, Claim("me", 2.0, priority=3 - seed)))
+            await until_trials(room, jobs[0], 5)
+            await room.pause(jobs[3])  # it had not begun
+
+    async def second(jobs: list[str]) -> None:
+        async with room_in(tmp_path) as (room, store):
+            states = [store.job(job).state for job in jobs]
+            assert states == [JobState.QUEUED] * 3 + [JobState.PAUSED]
+            assert sorted(room.recover()) == sorted(jobs[:3])
+            assert [(await room.wait(job)).spend.trials for job in jobs[:3]] == [30] * 3
+            assert store.job(jobs[3]).state is JobState.PAUSED
+            submitted = {e.job_id: e for entry in room.dispatch.scheduler.log.entries for e in entry.events
+                         if type(e).__name__ == "JobSubmitted"}  # fmt: skip
+            claimed = submitted[jobs[1]]
+            assert (claimed.owner, claimed.weight, claimed.priority, claimed.planned) == ("me", 2.0, 2, 30)
+
+    jobs: list[str] = []
+    run(first(jobs))
+    run(second(jobs))
+    assert set(raced(tmp_path).values()) == {1}
+
+
+BAD: list[tuple[dict[str, Any], Claim, str]] = [
+    ({"threads": 4096}, Claim(), "4096 threads on"),
+    ({}, Claim(priority=-1), "priority -1"),
+    ({}, Claim(weight=0.0), "weight 0.0"),
+    ({}, Claim(weight=float("nan")), "weight nan"),
+    ({"effort": "heroic"}, Claim(), "effort"),
+    ({"dialect": "klingon"}, Claim(), "unknown dialect"),
+    ({"model": "nowhere.onnx"}, Claim(), "no file nowhere.onnx"),
+]
+
+
+def test_what_nobody_can_run_is_refused_and_others_go_on(tmp_path: Path) -> None:
+    good = request_in(tmp_path, "fake:good", "8trials")
+
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            job = room.submit(good)
+            for changes, claim, reason in BAD:
+                values = {name: getattr(good, name) for name in Request.__dataclass_fields__} | changes
+                with pytest.raises(UsageError, match=reason):
+                    room.submit(Request(**values), claim)
+            nowhere = room.submit(request_in(tmp_path, "fake:lost", "8trials", target="no such device"))
+            failed = await room.wait(nowhere)
+            assert failed.state is JobState.FAILED
+            assert failed.message
+            assert (await room.wait(job)).state is JobState.DONE
+            assert len(store.jobs()) == 2, "what was refused is not stored"
+            for act in (room.pause, room.cancel):
+                with pytest.raises(UsageError, match="done"):
+                    await act(job)
+                with pytest.raises(NothingFoundError):
+                    await act("nobody")
+            with pytest.raises(UsageError, match="done"):
+                room.resume(job)
+            expect_whole(room)
+
+    run(main())
+    with pytest.raises(UsageError, match="unknown strategy"):
+        Room(open_store(str(tmp_path / "store.db")), strategy="lucky")
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "synchronous", "greedy", "fair", "predictive"])
+def test_every_strategy_runs_real_jobs_to_their_end(tmp_path: Path, strategy: str) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path, strategy=strategy) as (room, _):
+            jobs = [room.submit(request_in(tmp_path, f"fake:n{seed}?seed={seed % 2}", "16trials")) for seed in range(3)]
+            assert [(await room.wait(job)).state for job in jobs] == [JobState.DONE] * 3
+            spans = [span.job_id for span in sorted(room.dispatch.spans, key=lambda span: span.start_s)]
+            spans = [job for job in spans if job in jobs]
+            if strategy == "sequential":
+                assert spans == sorted(spans, key=jobs.index), "one after the other"
+            expect_whole(room)
+
+    run(main())
+
+
+def test_jobs_of_other_thread_counts_share_the_cores(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, _):
+            jobs = [
+                room.submit(request_in(tmp_path, "fake:threads?build_s=0.01", "24trials", threads=threads))
+                for threads in (1, len(room.dispatch.cores))
+            ]
+            assert [(await room.wait(job)).state for job in jobs] == [JobState.DONE] * 2
+            measured = sorted((s.start_s, s.end_s) for s in room.dispatch.spans if s.kind in {"measure", "finals"})
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(measured))
+            expect_whole(room)
+
+    run(main())

@@ -1,0 +1,230 @@
+"""The local daemon, killed, flooded and left alone; on the fake dialect, in a process of its own."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tunery._errors import UsageError
+from tunery.domain import Budget, JobState, Mode, Origin
+from tunery.jobs import Claim, Progress, Request
+from tunery.service.client import Client
+from tunery.store import open_store
+
+PATIENCE_S = 120.0
+MARK = "TUNERY_TEST_FAMILY"
+LONG = "fake:long?tasks=2&build_s=0.02&space=16x16x16"
+
+
+class Daemon:
+    """A daemon whose processes carry a mark."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.directory = directory
+        self.path = directory / "d.sock"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tunery.cli", "serve", "--local", "--socket", str(self.path), *options],
+            stderr=subprocess.PIPE, text=True, cwd=directory,
+            env=os.environ | {"TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache"),
+                              MARK: str(directory)},
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        self.greeting = self.process.stderr.readline()
+        self.client = Client(self.path)
+
+    def family(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == str(self.directory) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(PATIENCE_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        wait_until(lambda: not self.family())
+        return code
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    running = Daemon(tmp_path)
+    yield running
+    if running.process.poll() is None:
+        assert running.end(signal.SIGTERM) == 0
+
+
+def wait_until(condition: object) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+def request(source: str, trials: int, **more: object) -> Request:
+    return Request(source, dialect="fake", threads=1, budget=Budget(trials=trials), **more)  # type: ignore[arg-type]
+
+
+def state_of(directory: Path, job: str) -> JobState:
+    with open_store(str(directory / "store.db")) as store:
+        return store.job(job).state
+
+
+def raced(directory: Path) -> Counter[tuple[str, str]]:
+    with open_store(str(directory / "store.db")) as store:
+        found = [record.candidate for record in store.records(modes=[Mode.RACE])]
+    return Counter((c.task_key, c.key) for c in found if c.origin is not Origin.BASELINE)
+
+
+def test_clients_submit_at_once_and_each_sees_its_own(daemon: Daemon) -> None:
+    assert stat.S_IMODE(daemon.path.stat().st_mode) == 0o600
+    seen: dict[int, list[Progress]] = {}
+    done = {}
+
+    def submit(number: int) -> None:
+        seen[number] = []
+        asked = request(f"fake:n{number}?seed={number}", 10 + number)
+        done[number] = daemon.client.submit(asked, Claim(f"owner {number % 2}"), on_progress=seen[number].append)
+
+    threads = [threading.Thread(target=submit, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert [(done[n].state, done[n].spend.trials) for n in range(6)] == [(JobState.DONE, 10 + n) for n in range(6)]
+    for number in range(6):
+        assert {progress.job_id for progress in seen[number]} == {done[number].job_id}
+        assert seen[number][-1].trials == 10 + number
+
+
+def test_a_client_that_vanishes_leaves_its_job_running(daemon: Daemon) -> None:
+    def told(progress: Progress) -> None:
+        if progress.trials:
+            raise ConnectionAbortedError
+
+    jobs: list[str] = []
+    with pytest.raises(ConnectionAbortedError):
+        daemon.client.submit(request("fake:left?build_s=0.02", 30), Claim(), jobs.append, told)
+    wait_until(lambda: state_of(daemon.directory, jobs[0]) is JobState.DONE)
+
+
+def test_killed_and_started_again_it_goes_on_with_every_job(tmp_path: Path) -> None:
+    first = Daemon(tmp_path)
+    jobs = [first.client.submit(request(f"{LONG}&seed={n}", 40), Claim(priority=n)).job_id for n in range(3)]
+    first.client.act("pause", jobs[2])
+    wait_until(lambda: raced(tmp_path).total() > 12)
+    first.end(signal.SIGKILL)
+    before = raced(tmp_path)
+    assert first.path.exists(), "a killed daemon cannot clean up"
+    second = Daemon(tmp_path)
+    assert "going on with 2 jobs" in second.greeting
+    for job in jobs[:2]:
+        status = second.client.act("follow", job)
+        assert (status.state, status.spend.trials) == (JobState.DONE, 40)
+    assert state_of(tmp_path, jobs[2]) is JobState.PAUSED
+    assert second.client.act("resume", jobs[2], lambda _: None).state is JobState.DONE
+    assert second.end(signal.SIGTERM) == 0
+    assert set(raced(tmp_path).values()) == {1}, "nothing was measured twice"
+    assert before.total() < raced(tmp_path).total()
+    assert not second.path.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_clean_stop_leaves_the_queue_and_no_process(tmp_path: Path, number: int) -> None:
+    daemon = Daemon(tmp_path)
+    job = daemon.client.submit(request(LONG, 4000), Claim()).job_id
+    wait_until(lambda: raced(tmp_path).total() > 4)
+    assert daemon.end(number) == 0
+    assert state_of(tmp_path, job) is JobState.QUEUED
+    assert not list((tmp_path / "cache").glob("run-*"))
+
+
+def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
+    other = subprocess.run(
+        [sys.executable, "-m", "tunery.cli", "serve", "--local", "--socket", str(daemon.path)],
+        capture_output=True, text=True, check=False, cwd=daemon.directory,
+    )  # fmt: skip
+    assert other.returncode == 2
+    assert "listens" in other.stderr
+    assert daemon.client.listens()
+
+
+NONSENSE = [
+    b"hello\n",
+    b"[1]\n",
+    b'{"do": "conquer"}\n',
+    b'{"do": "submit"}\n',
+    b'{"do": "submit", "request": {"model": 7}}\n',
+    b'{"do": "submit", "request": {"model": "fake:x", "dialect": "fake", "flavour": "sour"}}\n',
+    b'{"do": "submit", "request": {"model": "fake:x", "dialect": "fake", "threads": 4096}}\n',
+    b'{"do": "submit", "request": {"model": "fake:x", "dialect": "fake"}, "claim": {"priority": -1}}\n',
+    b'{"do": "submit", "request": {"model": "fake:x", "dialect": "fake", "budget": {"trials": -5}}}\n',
+    b'{"do": "hello", "extra": 1}\n',
+    b"[" * 100_000 + b"\n",
+    b'{"do": "submit", "request": {"model": "' + b"x" * 3_000_000 + b'"}}\n',
+]
+
+
+def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) -> None:
+    job = daemon.client.submit(request("fake:good?build_s=0.02", 20), Claim()).job_id
+    for text in NONSENSE:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(PATIENCE_S)
+            connection.connect(str(daemon.path))
+            with pytest.MonkeyPatch.context():
+                try:
+                    connection.sendall(text)
+                    answer = json.loads(connection.makefile("rb").readline())
+                except (BrokenPipeError, ConnectionResetError):
+                    continue  # hung up on while it still talked
+        assert answer["usage"] is True, text[:80]
+        assert answer["error"], text[:80]
+    with pytest.raises(UsageError, match="no file"):
+        daemon.client.submit(request("nowhere.onnx", 5), Claim())
+    wait_until(lambda: state_of(daemon.directory, job) is JobState.DONE)
+    with open_store(str(daemon.directory / "store.db")) as store:
+        assert [status.job_id for status in store.jobs()] == [job]
+
+
+def test_without_a_daemon_the_client_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"tunery serve --local"):
+        Client(tmp_path / "nobody.sock").submit(request("fake:x", 5), Claim())
+    assert not Client(tmp_path / "nobody.sock").listens()
+
+
+def test_the_commands_against_a_daemon(daemon: Daemon) -> None:
+    def tunery(*words: str, code: int = 0) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "tunery.cli", "jobs", *words, "--socket", str(daemon.path)],
+            capture_output=True, text=True, check=False, cwd=daemon.directory,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    quick = ["--dialect", "fake", "--threads", "1", "--budget"]
+    followed = json.loads(tunery("submit", "fake:cli", *quick, "8trials", "--json"))
+    assert (followed["status"], followed["spend"]["trials"]) == ("done", 8)
+    job = json.loads(tunery("submit", LONG, *quick, "4000trials", "--detach", "--json"))["job"]
+    assert "paused" in tunery("pause", job)
+    assert json.loads(tunery("resume", job, "--detach", "--json"))["status"] in {"queued", "running"}
+    assert json.loads(tunery("cancel", job, "--json"))["status"] == "cancelled"
+    assert {job, followed["job"]} == {entry["job"] for entry in json.loads(tunery("list", "--json"))["jobs"]}
+    assert "cancelled" in tunery("show", job)
+    assert "cancelled already" in tunery("cancel", job, code=2)
+    assert "priority -3" in tunery("submit", "fake:cli", "--dialect", "fake", "--priority", "-3", code=2)
