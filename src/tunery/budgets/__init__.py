@@ -5,6 +5,7 @@ prices      what machine time and energy cost
 power       how much energy work takes
 gain        how much faster a task may still become
 allocation  which task is next
+trimming    which candidates are not worth building
 outlook     what more spending would buy
 """
 
@@ -13,8 +14,10 @@ from tunery.budgets.meter import Meter, Plan, check_effort, plan
 from tunery.budgets.outlook import outlook
 from tunery.budgets.power import Power
 from tunery.budgets.prices import Prices, load_prices
+from tunery.budgets.trimming import NONE, Audit, CandidateFilter, Sorted, Trimming
 
 __all__ = [
-    "Allocator", "Chooser", "Cost", "Meter", "Plan", "Power", "Prices", "RoundRobin", "Standing", "Unit",
+    "NONE", "Allocator", "Audit", "CandidateFilter", "Chooser", "Cost", "Meter", "Plan", "Power", "Prices",
+    "RoundRobin", "Sorted", "Standing", "Trimming", "Unit",
     "check_effort", "load_prices", "outlook", "plan", "unit_of",
 ]  # fmt: skip

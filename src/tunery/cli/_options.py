@@ -46,6 +46,9 @@ BudgetText = Annotated[
     list[str] | None,
     typer.Option("--budget", help="What it may cost: 10min, 500trials, $2, 50kJ; several by commas, or repeated."),
 ]
+LatencyTarget = Annotated[
+    str, typer.Option("--latency-target", metavar="12ms", help="A network latency that is good enough: stop there.")
+]
 PriceSheet = Annotated[str, typer.Option("--prices", metavar="FILE", help="What the machine costs: a price sheet.")]
 DIALECT = "metaschedule"
 
@@ -60,6 +63,7 @@ def make_request(
     dialect: str,
     budget: Sequence[str] | None = None,
     prices: str = "",
+    latency_target: str = "",
     effort: Effort = Effort.STANDARD,
     seed: int = 0,
 ) -> "Request":
@@ -68,7 +72,7 @@ def make_request(
     Raises:
         UsageError: a shape or the budget is malformed.
     """
-    from tunery.domain import Budget
+    from tunery.domain import Budget, parse_latency
     from tunery.jobs._request import Request
 
     return Request(
@@ -81,6 +85,7 @@ def make_request(
         effort=effort.value,
         store=store,
         seed=seed,
+        latency_target_s=parse_latency(latency_target) if latency_target else None,
         prices=str(Path(prices).resolve()) if prices else "",
     )
 

@@ -101,3 +101,28 @@ def zero_shot(
     from tunery.studies.zeroshot import run
 
     conduct(run, out, quick, repeats, seed, json)
+
+
+@app.command("trimming", epilog="Example: tunery study trimming --quick --out study")
+def trimming(
+    *,
+    network: Annotated[
+        list[str] | None, typer.Option("--network", metavar="MODEL", help="What to tune; repeat it for several.")
+    ] = None,
+    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials for each task, in the mean.")] = 64,
+    threads: options.Threads = 0,
+    dialect: options.DialectName = options.DIALECT,
+    out: Out = "",
+    quick: Quick = False,
+    repeats: Repeats = 3,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """What the filter, abandonment and allocation save, each alone and together, to equal quality."""
+    from functools import partial
+
+    from tunery.studies.trimming import run
+
+    chosen = partial(run, networks=tuple(network or ()), trials=trials, dialect=dialect, threads=threads)
+    conduct(chosen, out, quick, repeats, seed, json)

@@ -27,6 +27,7 @@ def tune(
     *,
     target: options.TargetName = "native",
     budget: options.BudgetText = None,
+    latency_target: options.LatencyTarget = "",
     prices: options.PriceSheet = "",
     effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
         options.Effort.STANDARD
@@ -44,7 +45,7 @@ def tune(
     """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store=store, threads=threads, shapes=shape, seed=seed,
-        dialect=dialect, prices=prices,
+        dialect=dialect, prices=prices, latency_target=latency_target,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
     file = Path(check_output(output, default_name(model))) if output else None

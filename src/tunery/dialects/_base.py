@@ -187,6 +187,14 @@ class Dialect(ABC):
         """Return the `(n, w)` features of each candidate's stores, whose `fold` is its row; None without such."""
         return None
 
+    def reject(self, task: Task, candidate: Candidate) -> str:  # noqa: ARG002 - what most dialects do
+        """Return why a candidate is not worth a build, for a reason that can be seen without one; "" where it is.
+
+        Meant for what cannot win: a working set that no cache holds, a loop unrolled beyond reason. It must be cheap
+        beside a build, and it must not raise.
+        """
+        return ""
+
     @abstractmethod
     def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
         """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.

@@ -21,7 +21,11 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskState:
-    """One task's standing inside a job; latencies are None until measured."""
+    """One task's standing inside a job; latencies are None until measured.
+
+    Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` of these
+    were the best so far. `preempted` says that others gained more for their cost when the job ended.
+    """
 
     task_key: str
     workload_key: str
@@ -34,6 +38,9 @@ class TaskState:
     best_candidate: str | None = None
     measured: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    audited: int = 0
+    false_drops: int = 0
+    preempted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

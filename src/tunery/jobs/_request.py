@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tunery.domain import Budget, JobStatus, Network, Task
+from tunery.budgets import Trimming
+from tunery.domain import Budget, JobStatus, Network, Spend, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,8 @@ class Request:
     `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
     a target name or a JSON object; `threads` is the kernels' thread count (0: all cores of this process);
     `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
+    `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
+    `trimming` is for studies;
     `prices` is the file of a price sheet ("": the user's own, or the one that ships with tunery);
     `pretrained` says whether the search starts from the cost model that ships with tunery.
     """
@@ -29,6 +32,8 @@ class Request:
     seed: int = 0
     pretrained: bool = True
     prices: str = ""
+    latency_target_s: float | None = None
+    trimming: Trimming = field(default_factory=Trimming)
 
 
 MOST_PRIORITY = 10
@@ -59,7 +64,8 @@ class Progress:
     """One line's worth of a running job.
 
     `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
-    until all are measured); `remaining_s` is the predicted time to finish.
+    until all are measured); `remaining_s` is the predicted time to finish; `spend` is what was used so far, without the
+    split by stage.
     """
 
     job_id: str
@@ -71,6 +77,7 @@ class Progress:
     best_s: float | None
     baseline_s: float | None
     current: str = ""
+    spend: Spend | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Account:
         self.prices, self.power = prices, power
         self._store, self._job_id, self._runtime = store, job_id, runtime
         self._held_money = 0.0
-        self._joules = 0.0
+        self._core_s = self._joules = 0.0
         self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
 
     def post(self, bills: Iterable[Bill]) -> None:
@@ -38,6 +38,7 @@ class Account:
         joules = self.power.joules(bill.charge.core_s)
         held = self.prices.of_machine(bill.held_core_s)
         self._joules += joules
+        self._core_s += bill.charge.core_s
         self._runtime.claim(bill.charge.core_s)
         self._held_money += held
         task = self._by_task[bill.charge.task_key]
@@ -50,6 +51,10 @@ class Account:
     def of_task(self, task_key: str) -> Cost:
         """Return what a task has taken in this run."""
         return self._by_task[task_key]
+
+    def core_s(self) -> float:
+        """Return the core-seconds of this run, stages that have not ended included."""
+        return self._core_s + self._runtime.in_use(self._job_id) + self._runtime.dispatch.own_s()
 
     def joules(self) -> float:
         """Return the energy of this run, stages that have not ended included."""

@@ -1,8 +1,9 @@
 """What the parts of a job share."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tunery.budgets import Trimming
 from tunery.domain import Provenance
 from tunery.jobs.account import Account
 from tunery.jobs.learning import Learning
@@ -24,6 +25,7 @@ class Context:
     seed: int
     account: Account
     learning: Learning
+    trimming: Trimming = field(default_factory=Trimming)
     trials: int = 0
     trials_in_flight: int = 0
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
-from tunery.budgets import Allocator, Meter, Power, load_prices, outlook, plan, unit_of
+from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, load_prices, outlook, plan, unit_of
 from tunery.costmodels import pretrained
-from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend
+from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
 from tunery.jobs.charging import charge
@@ -19,7 +19,7 @@ from tunery.jobs.importing import Imported
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.search import TaskSearch
 from tunery.jobs.sharing import Searches
-from tunery.measure import Settings, this_device
+from tunery.measure import FULL_LENGTH, Settings, this_device
 from tunery.store import Charge, Store
 
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
@@ -50,16 +50,20 @@ class Job:
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
         self._notify, self._stop = on_progress, stop
         device = this_device(runtime.cores)
-        provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, Settings().key)
+        settings = Settings() if request.trimming.abandon else FULL_LENGTH
+        provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
         self._prices = load_prices(request.prices)
         self._account = Account(store, status.job_id, runtime, self._prices, Power())
         base = pretrained(request.dialect, imported.target.config) if request.pretrained else None
         learning = searches.learning(imported.target.key, base)
-        self._context = Context(status.job_id, runtime, store, provenance, request.seed, self._account, learning)
+        self._context = Context(
+            status.job_id, runtime, store, provenance, request.seed, self._account, learning, request.trimming
+        )
         self._shared = searches
         self.searches: list[TaskSearch] = []
         self._start = time.monotonic() if began is None else began
         self._phase = "importing"
+        self._served = False
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -87,7 +91,8 @@ class Job:
             await self._run_phases()
             self._account.close(self._elapsed())
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
-            message = "stopped; the same command goes on where it stopped" if self._stop.is_set() else ""
+            stopped = "stopped; the same command goes on where it stopped"
+            message = stopped if self._stop.is_set() else self._about_target()
             self.status = self._snapshot(state, message)
         except BaseException as error:
             why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
@@ -110,20 +115,46 @@ class Job:
             self._account.post([Bill(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
+        self._served = self._met(proven=True)
+        if self._served:
+            return
         self._enter("baseline")
         for search in self.searches:
             if self._over():
                 break
             await self._guarded(search, search.measure_baseline())
             self._progress()
-        self._enter("search")
-        await self._search()
-        self._enter("finals")
-        for search, _ in sorted(self._weighted(), key=lambda each: -each[1] * (each[0].best_s or 0.0)):
-            if self._stop.is_set() or self._out_of_time():
-                break
-            await self._guarded(search, search.finals())
-            self._progress()
+        before = -1
+        while before != self._context.trials:  # again where the finals say that the target was met only by a lucky race
+            before = self._context.trials
+            self._enter("search")
+            await self._search()
+            self._enter("finals")
+            for search, _ in sorted(self._weighted(), key=lambda each: -each[1] * (each[0].best_s or 0.0)):
+                if self._stop.is_set() or self._out_of_time():
+                    return
+                await self._guarded(search, search.finals())
+                self._progress()
+            if self._request.latency_target_s is None or self._met(proven=True):
+                return
+
+    def _met(self, *, proven: bool) -> bool:
+        """Return whether the network's latency is within the target, by verified records only if `proven`."""
+        target_s = self._request.latency_target_s
+        latency_s = self._total("proven_s" if proven else "best_s")
+        return target_s is not None and latency_s is not None and latency_s <= target_s
+
+    def _about_target(self) -> str:
+        target_s, latency_s = self._request.latency_target_s, self._total("proven_s")
+        if target_s is None:
+            return ""
+        target = f"the latency target of {target_s * 1e3:.4g} ms"
+        if latency_s is None:
+            return f"{target} was not met: not all tasks were verified"
+        if latency_s > target_s:
+            return f"{target} was not met: {latency_s * 1e3:.4g} ms was reached"
+        how = "what is stored already meets it, nothing was tuned" if self._served else "met"
+        return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
 
     async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
         """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""
@@ -136,12 +167,14 @@ class Job:
     # -- search ---------------------------------------------------------------------------------------------------
 
     async def _search(self) -> None:
-        allocator = Allocator([s.standing for s in self.searches], unit_of(self._request.budget), self._prices)
+        chooser: Chooser = self._allocator()
+        if not self._request.trimming.allocate:
+            chooser = RoundRobin([s.standing for s in self.searches])
         running: set[asyncio.Task[int]] = set()
         try:
             while not self._over():
                 while len(running) < _DEPTH:
-                    batch = self._next_batch(allocator, idle=not running)
+                    batch = self._next_batch(chooser, idle=not running)
                     if batch is None:
                         break
                     running.add(batch)
@@ -154,10 +187,10 @@ class Job:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _next_batch(self, allocator: Allocator, *, idle: bool) -> "asyncio.Task[int] | None":
+    def _next_batch(self, chooser: Chooser, *, idle: bool) -> "asyncio.Task[int] | None":
         """Start a batch of the task that deserves it most, None if there is nothing to start now."""
         size = self._batch_size()
-        standing = allocator.next(size) if size else None
+        standing = chooser.next(size) if size else None
         if standing is None and size and idle:
             # All it has are in other jobs' hands, which may get no turn before this one ends: it works beside them.
             alive = [s.standing for s in self.searches if not s.standing.exhausted]
@@ -204,7 +237,7 @@ class Job:
         return time.monotonic() - self._start
 
     def _over(self) -> bool:
-        return self._stop.is_set() or self._out_of_time()
+        return self._stop.is_set() or self._out_of_time() or (self._phase == "search" and self._met(proven=False))
 
     def _out_of_time(self) -> bool:
         left_s = self._meter.seconds_left(self._elapsed(), self._account.joules())
@@ -247,6 +280,7 @@ class Job:
                 self._limits.trials,
                 self._total("best_s"),
                 self._total("baseline_s"),
+                spend=self._used_now(elapsed),
             )
         )
 
@@ -270,9 +304,25 @@ class Job:
         self._meter.trials = self._context.trials
         return replace(
             self.status, state=state, spend=spend, message=message,
-            tasks=tuple(search.state(weight) for search, weight in self._weighted()),
+            tasks=self._states(),
             remaining=self._meter.remaining(elapsed_s, joules), outlook=self._outlook(),
         )  # fmt: skip
+
+    def _used_now(self, elapsed_s: float) -> Spend:
+        joules = self._account.joules()
+        return Spend(
+            self._meter.total_s(elapsed_s), self._account.core_s(), trials=self._context.trials,
+            joules=self._meter.total_j(joules), modelled=self._account.power.modelled,
+            money=self._meter.money(elapsed_s, joules), currency=self._prices.currency,
+        )  # fmt: skip
+
+    def _allocator(self) -> Allocator:
+        return Allocator([s.standing for s in self.searches], unit_of(self._request.budget), self._prices)
+
+    def _states(self) -> tuple[TaskState, ...]:
+        preempted = self._allocator().preempted(self._limits.batch) if self._request.trimming.allocate else set()
+        states = [search.state(weight) for search, weight in self._weighted()]
+        return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
 
     def _outlook(self) -> tuple[Prospect, ...]:
         fixed = [(search, weight) for search, weight in self._weighted() if not search.task.tunable]
@@ -287,7 +337,10 @@ class Job:
         return [(search, task.weight) for search, task in zip(self.searches, self._imported.tasks, strict=True)]
 
     def _total(self, what: str) -> float | None:
-        """Return the weighted sum of `best_s` or `baseline_s` over tasks, None while one is missing."""
+        """Return the weighted sum of `best_s`, `proven_s` or `baseline_s` over tasks, None while one is missing.
+
+        A task that gets no more trials counts with what it has reached.
+        """
         total = 0.0
         for search, weight in self._weighted():
             value = getattr(search, what)

@@ -63,5 +63,6 @@ def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str 
     """
     with workplace(request) as (engine, scratch, threads):
         yield Runtime(
-            engine, request.dialect, threads, scratch, dispatch=dispatch, label=label, foreign=watch_for(usable_cores())
-        )
+            engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
+            foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon,
+        )  # fmt: skip

@@ -62,6 +62,7 @@ class Runtime:
         dispatch: Dispatch | None = None,
         label: str = "",
         foreign: ForeignWatch | None = None,
+        full_length: bool = False,
     ) -> None:
         self.engine = engine
         self.scratch = scratch
@@ -71,7 +72,7 @@ class Runtime:
         self.measure_cores = self.cores[: max(1, threads)]
         self._label = label
         self._granted = max(self.dispatch.granted, len(self.measure_cores))
-        self._pools = self._start_workers(dialect, threads)
+        self._pools = self._start_workers(dialect, threads, full_length)
         self.dispatch.add({self._resource(role): len(pool.workers) for role, pool in self._pools.items()})
         self.dispatch.add({DEVICE: 1})
         self.foreign = foreign
@@ -87,7 +88,7 @@ class Runtime:
     def _resource(self, role: str) -> str:
         return f"{role}{self._label}"
 
-    def _start_workers(self, dialect: str, threads: int) -> dict[str, Pool]:
+    def _start_workers(self, dialect: str, threads: int, full_length: bool) -> dict[str, Pool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> Pool:
             spec = WorkerSpec(role, service, settings, **more)
             workers = [self.engine.start(spec) for _ in range(count)]
@@ -112,7 +113,12 @@ class Runtime:
                 Role.MEASURER,
                 1,
                 f"{here}:MeasurerHost",
-                {"dialect": dialect, "cores": self.measure_cores, "cache_dir": str(references)},
+                {
+                    "dialect": dialect,
+                    "cores": self.measure_cores,
+                    "cache_dir": str(references),
+                    "full_length": full_length,
+                },
                 cores=self.measure_cores,
                 threads=threads,
                 memory_bytes=MEASURER_BYTES,

@@ -18,6 +18,7 @@ from tunery.jobs.context import Context, working_for
 from tunery.jobs.foreign import lenient, marked
 from tunery.jobs.learning import Learning
 from tunery.jobs.services import FeatureRow, Proposal
+from tunery.jobs.sifting import Sifter
 
 PROPOSE_DEADLINE_S = 180.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
@@ -39,14 +40,14 @@ class TaskSearch:
     Whichever job asks for a step pays for it (`working_for`); what it finds is everybody's.
     """
 
-    def __init__(self, task: Task, proposer: str, learning: Learning) -> None:
+    def __init__(self, task: Task, proposer: str, learning: Learning, sifter: Sifter) -> None:
         self.task = task
         self.standing = Standing(task.key, 0, task.workload.flop)
         self.baseline_s: float | None = None
         self.outcomes: Counter[str] = Counter()
         self.final: Record | None = None
         self.jobs: dict[str, tuple[Context, int]] = {}
-        self._proposer, self._learning = proposer, learning
+        self._proposer, self._learning, self._sifter = proposer, learning, sifter
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
         self._stale = 0
@@ -75,7 +76,7 @@ class TaskSearch:
             trial = record.candidate.origin is not Origin.BASELINE and record.measurement.mode is not Mode.FINAL
             if trial and record.job_id == context.job_id:
                 self.outcomes[record.measurement.outcome.value] += 1
-                context.trials += 1
+                context.trials += record.measurement.outcome is not Outcome.FILTERED
         if not self._restored:
             self._restored = True
             self._restore(context, records)
@@ -97,6 +98,8 @@ class TaskSearch:
             if measurement.mode is Mode.FINAL:
                 held[candidate.key] = record
                 continue
+            if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
+                continue  # another job's model dropped it: this one's may think otherwise
             self._history[candidate.key] = Told(candidate, measurement.outcome, measurement.latency_s)
             held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
         best = self._fastest_s()
@@ -119,6 +122,13 @@ class TaskSearch:
         if self.final is not None and not self._finals_stale:
             return self.final.measurement.latency_s
         return min((*raced, *([self.baseline_s] if self.baseline_s else [])), default=None)
+
+    @property
+    def proven_s(self) -> float | None:
+        """The latency of what would be delivered: of the best verified record, or of the compiler's default."""
+        if self.final is not None and self.final.measurement.mode is Mode.FINAL:
+            return self.final.measurement.latency_s
+        return None if self.task.tunable else self.baseline_s
 
     # -- yardsticks -----------------------------------------------------------------------------------------------
 
@@ -174,6 +184,7 @@ class TaskSearch:
             built = await self._build(candidates)
             if built:
                 await self._measure(built)
+            self._sifter.learn([told for c in candidates if (told := self._history.get(c.key))])
         finally:
             # Those that were cut short with their job may come again for another one.
             self._proposed.difference_update(c.key for c in candidates if c.key not in self._history)
@@ -188,14 +199,14 @@ class TaskSearch:
         return Cost(now.held_core_s - before.held_core_s, now.joules - before.joules)
 
     async def _propose(self, size: int) -> list[Candidate]:
-        context = self.context
+        context, asked = self.context, self._sifter.ask(size)
         while True:
             try:
-                async with stage(context, self.task, "propose", Role.PROPOSER, size, self._proposer) as grant:
+                async with stage(context, self.task, "propose", Role.PROPOSER, asked, self._proposer) as grant:
                     await self._open_if_needed()
                     told, self._untold = self._untold, []
                     proposal: Proposal = await context.runtime.call(
-                        self._proposer, "propose", self.task.key, size, told, deadline_s=PROPOSE_DEADLINE_S
+                        self._proposer, "propose", self.task.key, asked, told, deadline_s=PROPOSE_DEADLINE_S
                     )
                 charge(context, self.task.key, "propose", "", grant, len(proposal.candidates))
                 self._failures = 0
@@ -207,24 +218,26 @@ class TaskSearch:
                     self.standing.exhausted = True
                     self.outcomes[f"gave up: {error}"[:120]] += 1
                     return []
-        fresh = []
-        for candidate, features in zip(proposal.candidates, proposal.features, strict=True):
-            # A proposer that was started anew does not know what is still on its way.
-            if candidate.key not in self._history and candidate.key not in self._proposed:
-                self._features[candidate.key] = features
-                self._proposed.add(candidate.key)
-                fresh.append(candidate)
-        self._stale = 0 if fresh else self._stale + 1
+        # A proposer that was started anew does not know what is still on its way.
+        sifted = self._sifter.sift(context, proposal, self._history.keys() | self._proposed, size)
+        self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
+        self._proposed.update(c.key for c in (*sifted.build, *sifted.dropped))
+        self.outcomes[Outcome.FILTERED.value] += len(sifted.dropped)
+        for known in sifted.served:
+            self._history[known.candidate.key] = known
+            self._untold.append(known)
+        self._stale = 0 if sifted.fresh else self._stale + 1
         if not proposal.candidates or self._stale >= _STALE_TRIES:
             self.standing.exhausted = True
-        return fresh
+        return list(sifted.build)
 
     async def _open_if_needed(self) -> None:
         context = self.context
         generation = context.runtime.engine.generation(self._proposer)
         if self._opened is None or self._opened[0] != generation:
-            history = list(self._history.values())
-            self._untold = []
+            # What was filtered has no row worth a replay, nor anything to teach a model.
+            history = [told for told in self._history.values() if told.outcome is not Outcome.FILTERED]
+            self._untold = [told for told in self._history.values() if told.outcome is Outcome.FILTERED]
             # Rows are asked for the best and an even share of the rest: replaying all would take minutes.
             history.sort(key=lambda t: t.latency_s or math.inf)
             rows: Sequence[bytes] = await context.runtime.call(
@@ -294,6 +307,7 @@ class TaskSearch:
                 raced.append((one, started, loop.time()))
                 latency_s = measurement.latency_s if measurement.outcome is Outcome.OK else None
                 helped = latency_s is not None and latency_s < (incumbent_s or math.inf)
+                self._sifter.measured(one.candidate.key, helped=helped)
                 races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
                 if one.candidate.key not in again:
                     builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
@@ -376,5 +390,7 @@ class TaskSearch:
             best_s=self.best_s,
             best_candidate=self.final.candidate.key if self.final else None,
             measured=sum(self.outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
-            outcomes=dict(self.outcomes),
+            outcomes={outcome: count for outcome, count in self.outcomes.items() if count},
+            audited=self._sifter.audit.audited,
+            false_drops=self._sifter.audit.winners,
         )

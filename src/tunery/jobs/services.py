@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from tunery._errors import DialectError, UsageError
+from tunery.costmodels import CostModel, load_cost_model
 from tunery.dialects import Compiled, Proposer, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
-from tunery.measure import Measurer
+from tunery.measure import FULL_LENGTH, Measurer
 
 _ROOM = 1 << 16
 
@@ -28,10 +29,15 @@ class FeatureRow:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Candidates and their feature rows, in the same order."""
+    """Candidates, their feature rows, the cost model's scores (higher is faster; None: none), in the same order.
+
+    `rejected` says of each why it is not worth a build, "" where it is.
+    """
 
     candidates: tuple[Candidate, ...]
     features: tuple[bytes, ...]
+    scores: tuple[float | None, ...] = ()
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +124,11 @@ class ProposerHost:
     def __init__(self, dialect: str) -> None:
         self._dialect = get_dialect(dialect)
         self._open: dict[str, tuple[Task, Proposer]] = {}
+        self._model: CostModel | None = None
 
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> tuple[bytes, ...]:
         """Start or resume a task's search and return the feature rows of `history`."""
+        self._model = load_cost_model(cost_model) if cost_model else self._model
         self._open[task.key] = (task, self._dialect.open(task, history, cost_model, seed))
         return self._rows(task, [told.candidate for told in history])
 
@@ -130,11 +138,21 @@ class ProposerHost:
         if told:
             proposer.tell(told)
         candidates = tuple(proposer.propose(n))
-        return Proposal(candidates, self._rows(task, candidates))
+        rows = self._rows(task, candidates)
+        rejected = tuple(self._dialect.reject(task, candidate) for candidate in candidates)
+        return Proposal(candidates, rows, self._scores(rows), rejected)
+
+    def _scores(self, rows: Sequence[bytes]) -> tuple[float | None, ...]:
+        """Score all of a proposal by the one model of now, so that the scores can be compared."""
+        if self._model is None or not rows:
+            return (None,) * len(rows)
+        features = np.stack([np.frombuffer(row, np.float32) for row in rows])
+        scores = np.where(np.isfinite(features).any(axis=1), self._model.predict(features), np.nan)
+        return tuple(float(score) if np.isfinite(score) else None for score in scores)
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
         """Search `n` candidates by the cost model alone and return the `keep` it thinks fastest."""
-        from tunery.costmodels import load_cost_model, with_task
+        from tunery.costmodels import with_task
 
         candidates = self._dialect.open(task, (), cost_model, seed).propose(n)
         if not candidates:
@@ -150,6 +168,7 @@ class ProposerHost:
 
     def learn(self, cost_model: str) -> None:
         """Hand a new cost model to every open search."""
+        self._model = load_cost_model(cost_model)
         for _, proposer in self._open.values():
             proposer.learn(cost_model)
 
@@ -234,8 +253,8 @@ class Builder:
 class MeasurerHost(Measurer):
     """The measure room's service, with settings that can cross a process border."""
 
-    def __init__(self, dialect: str, cores: tuple[int, ...], cache_dir: str) -> None:
-        super().__init__(dialect, cores, cache_dir)
+    def __init__(self, dialect: str, cores: tuple[int, ...], cache_dir: str, full_length: bool = False) -> None:
+        super().__init__(dialect, cores, cache_dir, FULL_LENGTH if full_length else None)
 
 
 class Trainer:

@@ -10,6 +10,7 @@ from tunery.jobs.context import Context
 from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import TaskSearch
+from tunery.jobs.sifting import Sifter
 
 _CLOSE_DEADLINE_S = 60.0
 
@@ -36,7 +37,10 @@ class Searches:
         key = (task.key, context.provenance)
         if key not in self._open:
             proposer = next(self._proposers)
-            self._open[key] = (TaskSearch(task, proposer, context.learning), proposer)
+            self._open[key] = (
+                TaskSearch(task, proposer, context.learning, Sifter(task, context.trimming, context.seed)),
+                proposer,
+            )
         search = self._open[key][0]
         search.join(context, task.weight)
         return search

@@ -6,10 +6,10 @@ from tunery.measure.placement import granted_cores, pin, quota_cores, slots, usa
 from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.selection import finalists, winner
 from tunery.measure.service import Measurer
-from tunery.measure.settings import Settings
+from tunery.measure.settings import FULL_LENGTH, Settings
 from tunery.measure.unmeasured import Unmeasured
 
 __all__ = [
-    "Measurer", "Rule", "Settings", "Unmeasured", "Verdict", "decide", "finalists", "granted_cores", "make_inputs",
-    "pin", "quota_cores", "slots", "this_device", "usable_cores", "winner",
+    "FULL_LENGTH", "Measurer", "Rule", "Settings", "Unmeasured", "Verdict", "decide", "finalists", "granted_cores",
+    "make_inputs", "pin", "quota_cores", "slots", "this_device", "usable_cores", "winner",
 ]  # fmt: skip

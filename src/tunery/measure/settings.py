@@ -45,3 +45,7 @@ class Settings:
     def key(self) -> str:
         """Identity of these settings and of the code that reads them."""
         return f"v{VERSION}-{self.cache}-{digest(canonical_json(asdict(self)))}"
+
+
+FULL_LENGTH = Settings(rule=Rule(error=1e-300, precision=0.0), far=1e9)
+"""Every candidate is sampled to the caps, however slow it is: what abandoning is compared with."""

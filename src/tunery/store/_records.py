@@ -1,7 +1,7 @@
 """Tasks and records: written once, never changed."""
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,13 +38,24 @@ class Records(Database):
         Raises:
             StoreError: the record is of another task, or the store cannot be written (nothing was stored then).
         """
-        if record.candidate.task_key != task.key:
-            raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
-        row = record_row(record, time.time())
+        return self.add_records(task, [record], charges)
+
+    def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
+        """Store several records of one task at the price of one commit, and return the last one's number (0: none).
+
+        Raises:
+            StoreError: one is of another task, or the store cannot be written (nothing was stored then).
+        """
+        for record in records:
+            if record.candidate.task_key != task.key:
+                raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
+        number = 0
+        rows = [record_row(record, time.time()) for record in records]
         with self._write() as connection:
             if task.key not in self._known_tasks:
                 insert_tasks(connection, [task])
-            number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
+            for row in rows:
+                number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
             insert_charges(connection, charges)
         self._known_tasks.add(task.key)
         return int(number)
@@ -77,8 +88,12 @@ class Records(Database):
         return [to_record(row) for row in reversed(rows)]
 
     def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
-        """Return the keys of the candidates that have any record under these conditions: no need to try them again."""
-        query = sa.select(_records.c.candidate_key).where(_records.c.task_key == task_key, holds(provenance))
+        """Return the keys of the candidates that were tried under these conditions: no need to try them again.
+
+        What a filter dropped was not tried.
+        """
+        tried = _records.c.outcome != Outcome.FILTERED.value
+        query = sa.select(_records.c.candidate_key).where(_records.c.task_key == task_key, holds(provenance), tried)
         with self._read() as connection:
             return set(connection.execute(query.distinct()).scalars())
 

@@ -39,6 +39,7 @@ Options of its tasks:
     propose_s, build_s, load_s, run_s   0   wall seconds of one call (build and load: of one candidate)
     memory_mib     512         what a candidate that eats memory eats
     some_share     0.5         share of inputs on which a `some` candidate is wrong
+    absurd         0           share of configs that the dialect rejects before a build
     baseline_fault (none)      one fault for the default schedule
 
 Faults, each an option whose value is a share with a point (`segfault=0.05`) or indices (`segfault=3,17`):

@@ -78,6 +78,10 @@ class FakeDialect(Dialect):
         write(path, content)
         return Artifact(candidate.key, str(path), len(content.encode()))
 
+    def reject(self, task: Task, candidate: Candidate) -> str:
+        absurd = Space(task).absurd(candidate.body)
+        return "its loops are scripted to be absurd" if absurd else ""
+
     def load(self, task: Task, artifact: Artifact) -> FakeKernel:
         data = read(Path(artifact.path))
         if data.get("task") != task.key or data.get("candidate") != artifact.candidate_key:

@@ -59,6 +59,7 @@ class TaskScript:
     run_s: float = 0.0
     memory_mib: int = 512
     some_share: float = 0.5
+    absurd: float = 0.0
     baseline_fault: str = ""
     faults: tuple[tuple[str, str], ...] = ()
 

@@ -63,6 +63,11 @@ class Space:
             return _fault(self.script, self.program.index, index)
         return (self.script.baseline_fault or None) if json.loads(body)["schedule"] == DEFAULT else None
 
+    def absurd(self, body: str) -> bool:
+        """Return whether a config is not worth a build."""
+        draw = int(digest("absurd", self.task.workload.key, body), 16) / 2.0**64
+        return self.index(body) is not None and draw < self.script.absurd
+
     def latency_s(self, body: str) -> float:
         """Return the true latency in seconds; the one of a candidate with wrong results looks very good."""
         index = self.index(body)

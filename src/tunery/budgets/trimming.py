@@ -1,0 +1,134 @@
+"""The candidate filter: which proposals are not worth building, judged by a cost model as far as it has earned trust.
+
+Trust is what the model has shown on this task lately: of the pairs of candidates that were proposed together, measured,
+and differ, the share it had put in the right order before (Kendall's tau, less one standard error). The share of a
+proposal that is dropped follows it; an unproven model drops nothing. A random part of what would be dropped is measured
+all the same: that is the search's exploration, and the only way to know how often the filter is wrong.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import betaincinv
+
+MOST = 0.6
+"""The largest share that is dropped, however well the model ranks."""
+_PROVEN_AT = 12
+_MEMORY = 48
+_EQUAL = 0.03
+"""Latencies this close say nothing about the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trimming:
+    """Which ways of saving are in use. Not a user's settings: studies compare them.
+
+    `filter` drops candidates before they are built, `abandon` ends measurements early, `allocate` gives trials to the
+    tasks that gain most; `audit_share` of what the filter would drop is measured all the same.
+    """
+
+    filter: bool = True
+    abandon: bool = True
+    allocate: bool = True
+    audit_share: float = 0.1
+
+
+NONE = Trimming(filter=False, abandon=False, allocate=False)
+"""Every candidate built, every measurement to its end, every task its equal share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What is known of a filter's errors: of `dropped` candidates `audited` were measured, and `winners` of these were
+    faster than all that was measured before them."""
+
+    dropped: int = 0
+    audited: int = 0
+    winners: int = 0
+
+    def __add__(self, other: "Audit") -> "Audit":
+        return Audit(self.dropped + other.dropped, self.audited + other.audited, self.winners + other.winners)
+
+    @property
+    def rate(self) -> float | None:
+        """The share of false drops among those audited, None before any was."""
+        return self.winners / self.audited if self.audited else None
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the Clopper-Pearson interval of the share of false drops."""
+        n, k, tail = self.audited, self.winners, (1 - confidence) / 2
+        low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
+        high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+        return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """A proposal's candidates by number: `kept` are built, of these `audited` would else be `dropped`."""
+
+    kept: tuple[int, ...]
+    audited: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+class CandidateFilter:
+    """The filter of one task, and what it has learned of the model's ranking of it."""
+
+    def __init__(self, audit_share: float, seed: int) -> None:
+        self._audit_share = audit_share
+        self._random = random.Random(seed)  # noqa: S311 - a sample, keeps no secret
+        self._groups: deque[list[tuple[float, float]]] = deque()
+
+    def tau(self) -> tuple[float, int]:
+        """Return the model's rank correlation on this task's latest candidates, and how many they are."""
+        agree = differ = 0
+        for group in self._groups:
+            for i, (score, latency_s) in enumerate(group):
+                for other_score, other_s in group[:i]:
+                    if min(latency_s, other_s) * (1 + _EQUAL) >= max(latency_s, other_s) or score == other_score:
+                        continue
+                    right = (score > other_score) == (latency_s < other_s)
+                    agree, differ = agree + right, differ + (not right)
+        count = sum(len(group) for group in self._groups)
+        return ((agree - differ) / (agree + differ) if agree + differ else 0.0), count
+
+    def share(self) -> float:
+        """Return the share of the next proposal that is to be dropped."""
+        tau, count = self.tau()
+        if count < _PROVEN_AT:
+            return 0.0
+        error = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
+        return MOST * min(max(tau - error, 0.0), 1.0)
+
+    def ask(self, wanted: int) -> int:
+        """Return how many candidates to ask for, to have `wanted` of them left."""
+        return math.ceil(wanted / (1 - self.share()) - 1e-9)
+
+    def sort(self, scores: Sequence[float | None], wanted: int) -> Sorted:
+        """Choose among candidates with these scores (higher is faster); those without one are always kept.
+
+        At most `wanted` are kept, the audited among them; what the proposer gave too little is dropped too little.
+        """
+        share = self.share()
+        scored = sorted((i for i, score in enumerate(scores) if score is not None), key=lambda i: -(scores[i] or 0.0))
+        unscored = [i for i, score in enumerate(scores) if score is None]
+        doomed = min(int(share * len(scores) + 1e-9), len(scored))
+        doomed = max(doomed, len(scores) - wanted) if share > 0 else max(len(scores) - wanted, 0)
+        tail = set(scored[len(scored) - min(doomed, len(scored)) :])
+        audited = {i for i in sorted(tail) if share > 0 and self._random.random() < self._audit_share}
+        kept = [*unscored, *(i for i in scored if i not in tail)]
+        room = max(wanted - len(audited), 0)
+        spare = kept[room:]
+        chosen = {*kept[:room], *sorted(audited)[:wanted]}
+        dropped = {*spare, *(tail - audited)} - chosen
+        return Sorted(tuple(sorted(chosen)), tuple(sorted(audited & chosen)), tuple(sorted(dropped)))
+
+    def learn(self, group: Sequence[tuple[float, float]]) -> None:
+        """Take in one proposal's measured candidates: the scores they had then, and latencies (inf for a failure)."""
+        if len(group) > 1:
+            self._groups.append(list(group))
+        while len(self._groups) > 1 and sum(len(one) for one in self._groups) - len(self._groups[0]) >= _MEMORY:
+            self._groups.popleft()

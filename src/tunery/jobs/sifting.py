@@ -1,0 +1,119 @@
+"""What of a proposal is built: not what is known, not what cannot win, and not what the filter drops."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tunery.budgets import Audit, CandidateFilter, Trimming
+from tunery.dialects import Told
+from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task
+from tunery.jobs.context import Context
+from tunery.jobs.services import Proposal
+
+FILTERED_DETAIL = "ranked low by the cost model"
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """A proposal's fresh candidates: to `build` with their feature rows, `served` from the store, and the rest."""
+
+    build: tuple[Candidate, ...]
+    features: tuple[bytes, ...]
+    served: tuple[Told, ...]
+    dropped: tuple[Candidate, ...]
+
+    @property
+    def fresh(self) -> int:
+        """How many of the proposal were new."""
+        return len(self.build) + len(self.served) + len(self.dropped)
+
+
+class Sifter:
+    """One task's filter at work; without filtering it still says what it would have dropped, for the record."""
+
+    def __init__(self, task: Task, trimming: Trimming, seed: int) -> None:
+        self._task, self._trimming = task, trimming
+        self._filter = CandidateFilter(trimming.audit_share, seed)
+        self._scores: dict[str, float] = {}
+        self._watched: set[str] = set()
+        self.audit = Audit()
+
+    def ask(self, wanted: int) -> int:
+        """Return how many candidates to ask the proposer for."""
+        return self._filter.ask(wanted) if self._trimming.filter else wanted
+
+    def sift(self, context: Context, proposal: Proposal, known: Collection[str], wanted: int) -> Sifted:
+        """Choose at most `wanted` candidates to build; what is dropped is recorded, what others measured is served."""
+        numbers = [i for i, candidate in enumerate(proposal.candidates) if candidate.key not in known]
+        served = self._served(context, {proposal.candidates[i].key for i in numbers})
+        numbers = [i for i in numbers if proposal.candidates[i].key not in served]
+        hopeless = [i for i in numbers if proposal.rejected and proposal.rejected[i]]
+        numbers = [i for i in numbers if i not in hopeless]
+        scores = [proposal.scores[i] if proposal.scores else None for i in numbers]
+        if self._trimming.filter:
+            sorted_ = self._filter.sort(scores, wanted)
+            kept = [numbers[i] for i in sorted_.kept]
+            dropped = [numbers[i] for i in sorted_.dropped]
+            watched = sorted_.audited
+        else:
+            shadow = self._filter.sort(scores, len(scores))
+            kept, dropped, watched = numbers, [], (*shadow.dropped, *shadow.audited)
+        self._watched.update(proposal.candidates[numbers[i]].key for i in watched)
+        self._scores.update(
+            (proposal.candidates[i].key, score)
+            for i, score in zip(numbers, scores, strict=True)
+            if score is not None and i in kept
+        )
+        self.audit += Audit(dropped=len(dropped) + len(watched))
+        self._record(
+            context, [(i, proposal.rejected[i]) for i in hopeless] + [(i, FILTERED_DETAIL) for i in dropped], proposal
+        )
+        return Sifted(
+            tuple(proposal.candidates[i] for i in kept),
+            tuple(proposal.features[i] for i in kept),
+            tuple(served.values()),
+            tuple(proposal.candidates[i] for i in (*hopeless, *dropped)),
+        )
+
+    def _served(self, context: Context, keys: set[str]) -> dict[str, Told]:
+        """Return what the store has learned of these candidates meanwhile, from other jobs."""
+        if not keys & context.store.measured_keys(self._task.key, context.provenance):
+            return {}
+        records = context.store.records(self._task.key, provenance=context.provenance)
+        return {
+            r.candidate.key: Told(r.candidate, r.measurement.outcome, r.measurement.latency_s)
+            for r in records
+            if r.candidate.key in keys
+            and r.measurement.mode is not Mode.FINAL
+            and r.measurement.outcome is not Outcome.FILTERED
+        }
+
+    def _record(self, context: Context, dropped: Sequence[tuple[int, str]], proposal: Proposal) -> None:
+        if dropped:
+            context.store.add_records(
+                self._task,
+                [
+                    Record(
+                        proposal.candidates[i], Measurement(Outcome.FILTERED, detail=why), context.provenance,
+                        context.job_id,
+                    )
+                    for i, why in dropped
+                ],
+            )  # fmt: skip
+
+    def measured(self, key: str, *, helped: bool) -> None:
+        """Hear that a candidate was measured, and whether it was the best so far."""
+        if key in self._watched:
+            self._watched.discard(key)
+            self.audit += Audit(audited=1, winners=int(helped))
+
+    def learn(self, told: Sequence[Told]) -> None:
+        """Take in the results of one proposal: how well had the model ranked it?"""
+        group = []
+        for one in told:
+            self.measured(one.candidate.key, helped=False)  # one that did not even build
+            score = self._scores.pop(one.candidate.key, None)
+            if score is not None:
+                good = one.outcome in (Outcome.OK, Outcome.ABANDONED) and one.latency_s
+                group.append((score, one.latency_s if good and one.latency_s else math.inf))
+        self._filter.learn(group)

@@ -1,0 +1,171 @@
+"""What is spared: candidates that are not built, tasks that are not tuned, and networks that are fast enough."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes
+
+from tunery.budgets import NONE, Trimming
+from tunery.domain import Candidate, JobState, Measurement, Mode, Origin, Outcome, Record
+from tunery.jobs import tune
+from tunery.jobs.runtime import Runtime
+from tunery.store import open_store
+
+# The landscape is smooth and its model learns it: enough rounds for the filter to earn its trust.
+SMOOTH = "fake:smooth?tasks=2&space=32x32x16&spread=50&noise=0.003"
+TRIALS = 240
+
+
+def tried(directory: Path) -> list[Record]:
+    return [
+        r for r in records_in(directory, Mode.RACE)
+        if r.candidate.origin is not Origin.BASELINE and r.measurement.outcome is not Outcome.FILTERED
+    ]  # fmt: skip
+
+
+def counted_builds(into: Counter[str]) -> object:
+    def patch(runtime: Runtime) -> None:
+        original = runtime.call
+
+        async def call(worker: str, method: str, *args: object, **limits: float) -> object:
+            if method == "build":
+                candidate = args[1]
+                assert isinstance(candidate, Candidate)
+                into[candidate.key] += 1
+            return await original(worker, method, *args, **limits)  # type: ignore[arg-type]
+
+        runtime.call = call  # type: ignore[method-assign]
+
+    return patch
+
+
+def test_the_filter_drops_before_the_build_once_it_is_trusted_and_knows_its_errors(tmp_path: Path) -> None:
+    builds: Counter[str] = Counter()
+    with runtimes(counted_builds(builds)):  # type: ignore[arg-type]
+        one, trials = SMOOTH.replace("tasks=2", "tasks=1") + "&propose_s=0.2", 2 * TRIALS
+        request = replace(request_in(tmp_path, one, f"{trials}trials"), trimming=Trimming(audit_share=0.3))
+        report = tune(request)
+    assert report.job.spend.trials == trials == len(tried(tmp_path)), "what is dropped is no trial"
+    filtered = [r for r in records_in(tmp_path) if r.measurement.outcome is Outcome.FILTERED]
+    assert len(filtered) == outcomes_of(report)["filtered"] > 0
+    assert not {r.candidate.key for r in filtered} & builds.keys(), "never built"
+    assert all(r.measurement.detail and not r.measurement.samples_s for r in filtered)
+    audited = sum(task.audited for task in report.job.tasks)
+    assert 0 <= audited < trials / 2
+    assert 0 <= sum(task.false_drops for task in report.job.tasks) <= audited
+
+    # Another job does not inherit the verdict of this one's model, and repeats nothing that was measured.
+    again: Counter[str] = Counter()
+    before = raced(tmp_path)
+    with runtimes(counted_builds(again)):  # type: ignore[arg-type]
+        tune(replace(request, seed=7))
+    measured = {record.candidate.key for record in tried(tmp_path)}
+    finals_and_yardsticks = 2 * (4 + 2)
+    assert sum((before & Counter(dict.fromkeys(raced(tmp_path), 1))).values()) <= before.total()
+    rebuilt = [key for key in again if key in builds]
+    assert len(rebuilt) <= finals_and_yardsticks
+    assert len(measured) == len(tried(tmp_path)), "no candidate was measured twice"
+
+
+def test_without_trimming_nothing_is_dropped_and_all_tasks_get_the_same(tmp_path: Path) -> None:
+    request = replace(request_in(tmp_path, SMOOTH, f"{TRIALS}trials"), trimming=NONE)
+    report = tune(request)
+    assert outcomes_of(report)["filtered"] == 0
+    each = Counter(record.candidate.task_key for record in tried(tmp_path))
+    assert max(each.values()) - min(each.values()) <= 32, "one batch at most"
+    assert Counter(r.measurement.outcome for r in tried(tmp_path))[Outcome.ABANDONED] == 0
+    assert min(len(r.measurement.samples_s) for r in tried(tmp_path)) >= 3
+
+
+def test_what_another_job_measured_meanwhile_is_served_not_built(tmp_path: Path) -> None:
+    first = run_in(tmp_path / "a", "fake:shared?tasks=1&space=4x4x2", "30trials")
+    known = [r for r in records_in(tmp_path / "a", Mode.RACE) if r.candidate.origin is Origin.SEARCH]
+    builds: Counter[str] = Counter()
+    planted: list[str] = []
+
+    def plant(runtime: Runtime) -> None:
+        counted_builds(builds)(runtime)  # type: ignore[operator]
+        original = runtime.call
+
+        async def call(worker: str, method: str, *args: object, **limits: float) -> object:
+            if method == "propose" and not planted:
+                # Another process writes while this one runs.
+                with open_store(str(tmp_path / "b" / "store.db")) as store:
+                    job = store.create_job({"model": "other"})
+                    for record in known[:20]:
+                        store.add_record(first.tasks[0], replace(record, job_id=job.job_id))
+                        planted.append(record.candidate.key)
+            return await original(worker, method, *args, **limits)  # type: ignore[arg-type]
+
+        runtime.call = call  # type: ignore[method-assign]
+
+    (tmp_path / "b").mkdir()
+    with runtimes(plant):
+        report = run_in(tmp_path / "b", "fake:shared?tasks=1&space=4x4x2", "30trials")
+    assert planted
+    assert report.job.spend.trials == 32 - 20, "what is left of the space"
+    best = report.job.tasks[0].best_candidate
+    assert {key for key in planted if key in builds} <= {best, *finalist_keys(tmp_path / "b")}
+
+
+def finalist_keys(directory: Path) -> set[str]:
+    return {r.candidate.key for r in records_in(directory, Mode.FINAL)}
+
+
+def test_a_target_that_is_met_by_what_is_stored_tunes_nothing(tmp_path: Path) -> None:
+    source = "fake:fast?tasks=2&frozen=1"
+    first = run_in(tmp_path, source, "30trials")
+    assert first.after_s is not None
+    before = len(records_in(tmp_path))
+    request = replace(request_in(tmp_path, source, "500trials"), latency_target_s=first.after_s * 1.01)
+    report = tune(request)
+    assert (report.job.state, report.job.spend.trials) == (JobState.DONE, 0)
+    assert "nothing was tuned" in report.job.message
+    assert len(records_in(tmp_path)) == before
+    assert report.after_s == pytest.approx(first.after_s)
+
+
+def test_tuning_ends_as_soon_as_the_target_is_met(tmp_path: Path) -> None:
+    loose = run_in(tmp_path / "loose", SMOOTH, f"{TRIALS}trials")
+    assert loose.after_s is not None
+    assert loose.before_s is not None
+    target_s = (loose.after_s * loose.before_s) ** 0.5
+    request = replace(request_in(tmp_path, SMOOTH, f"{TRIALS}trials"), latency_target_s=target_s)
+    report = tune(request)
+    assert report.after_s is not None
+    assert report.after_s <= target_s
+    assert 0 < report.job.spend.trials < TRIALS
+    assert "met" in report.job.message
+
+
+def test_a_target_out_of_reach_says_so(tmp_path: Path) -> None:
+    report = tune(replace(request_in(tmp_path, "fake:slow?tasks=1", "20trials"), latency_target_s=1e-6))
+    assert report.job.spend.trials == 20
+    assert "not met" in report.job.message
+
+
+def test_a_preempted_task_does_not_make_the_total_look_better(tmp_path: Path) -> None:
+    # Task 0 is most of the network and still falls; the others are small and soon have nothing to give.
+    report = run_in(tmp_path, "fake:uneven?tasks=3&weights=400,1,1&space=64x64x64&spread=500", "120trials")
+    assert any(task.preempted for task in report.job.tasks)
+    total = sum(task.weight * task.best_s for task in report.job.tasks if task.best_s is not None)
+    assert report.after_s == pytest.approx(total)
+    assert all(task.best_s is not None for task in report.job.tasks)
+    each = Counter(record.candidate.task_key for record in tried(tmp_path))
+    heavy = next(task for task in report.job.tasks if task.weight == 400)
+    assert each[heavy.task_key] > 120 / 3
+    assert min(each.values()) > 0
+
+
+def test_what_a_dialect_rejects_is_not_built(tmp_path: Path) -> None:
+    builds: Counter[str] = Counter()
+    with runtimes(counted_builds(builds)):  # type: ignore[arg-type]
+        report = run_in(tmp_path, "fake:rejects?tasks=1&space=4x4x4&absurd=0.3", "64trials")
+    rejected = [r for r in records_in(tmp_path) if r.measurement.outcome is Outcome.FILTERED]
+    assert 5 < len(rejected) == outcomes_of(report)["filtered"]
+    assert {record.measurement.detail for record in rejected} == {"its loops are scripted to be absurd"}
+    assert not {record.candidate.key for record in rejected} & builds.keys()
+    assert report.job.spend.trials == 64 - len(rejected)
+    assert Measurement(Outcome.FILTERED).latency_s is None
