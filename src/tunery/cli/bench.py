@@ -1,37 +1,72 @@
 """`tunery bench`: whole networks, beside their rivals."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli import _options as options
-from tunery.cli._output import emit, say
+from tunery.cli._output import check_output, emit, remark, say
+from tunery.domain import Budget
+
+if TYPE_CHECKING:
+    from tunery.jobs._request import Request
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("bench", epilog="Example: tunery bench zoo:mobilenet_v2 --against untuned,onnxruntime")(bench)
+    app.command(
+        "bench",
+        epilog="Example: tunery bench zoo:mobilenet_v2 --against untuned,onnxruntime; "
+        "tunery bench --suite cpu --budget 5min -o cpu.json",
+    )(bench)
 
 
 def bench(
-    model: options.ModelName,
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), or zoo:NAME.")
+    ] = "",
     *,
+    suite: Annotated[str, typer.Option("--suite", help="Networks of the zoo instead of a model: cpu.")] = "",
+    budget: options.BudgetText = None,
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="A suite's results; what it holds is not run again.")
+    ] = "",
     against: options.Against = "onnxruntime,untuned",
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, max=3600.0, help="How long to measure each of them.")
     ] = 10.0,
     target: options.TargetName = "native",
     store: options.StoreUrl = "",
-    threads: options.Threads = 0,
+    threads: Annotated[
+        str, typer.Option("--threads", help="Threads of a kernel; 0: all usable cores. A suite takes several: 1,2.")
+    ] = "",
     shape: options.Shapes = None,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    verbose: options.Verbose = False,
 ) -> None:
-    """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
+    """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread.
+
+    With --suite, tune (--budget for each) and measure many networks.
+    """
+    counts = thread_counts(threads)
+    if bool(model) == bool(suite):
+        raise UsageError("name a model, or a suite with --suite cpu")
+    if suite:
+        request = options.make_request(
+            "", target=target, store=store, threads=0, shapes=None, dialect=dialect, budget=budget
+        )
+        _suite(suite, request, counts, seconds, output, as_json=json, verbose=verbose)
+        return
     from tunery._report import bench_data, bench_text
 
-    request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
+    if budget or output or len(counts) > 1:
+        raise UsageError("--budget, -o and several thread counts belong to --suite; tune the model with `tunery tune`")
+    request = options.make_request(
+        model, target=target, store=store, threads=(counts or (0,))[0], shapes=shape, dialect=dialect
+    )
     rivals = options.parse_rivals(against)
     from tunery.jobs.session import bench as bench_model
 
@@ -40,3 +75,43 @@ def bench(
         emit(bench_data(report))
     else:
         say(bench_text(report))
+
+
+def thread_counts(text: str) -> tuple[int, ...]:
+    """Read thread counts such as `1,2`; "" gives none.
+
+    Raises:
+        UsageError: one is not a whole number.
+    """
+    try:
+        counts = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        counts = (-1,)
+    if any(count < 0 for count in counts):
+        raise UsageError(f"--threads {text!r} is not a number of threads; write for example 2, or 1,2 for a suite")
+    return counts
+
+
+def _suite(
+    name: str, request: "Request", counts: tuple[int, ...], seconds: float, output: str, *, as_json: bool, verbose: bool
+) -> None:
+    from tunery._report import suite_text
+    from tunery.cli.tune import watched
+    from tunery.jobs.suite import Plan, networks_of, run_suite
+
+    file = Path(check_output(output or f"bench-{name}.json", f"bench-{name}.json"))
+    plan = Plan(networks_of(name), counts or (0,), seconds, file)
+    stopped: list[int] = []
+
+    def tune(one: "Request") -> bool:
+        _, exit_code = watched(one, verbose=verbose)
+        stopped.extend([] if exit_code is None else [exit_code])
+        return exit_code is None
+
+    results = run_suite(plan, request, tune if request.budget != Budget() else None, remark)
+    if as_json:
+        emit(results)
+    else:
+        say(f"{suite_text(results)}\nwritten to {file}")
+    if stopped:
+        raise typer.Exit(stopped[0])

@@ -103,6 +103,13 @@ class CompiledNetwork(ABC):
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         """Return the seconds `calls` back-to-back executions took."""
 
+    def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:  # noqa: ARG002 - see below
+        """Return the mean seconds each kernel takes in one execution, summed over its calls, by the kernel's name.
+
+        Time between kernels is not in it. Empty where the compiler cannot tell.
+        """
+        return {}
+
     def checked(self, arrays: Sequence[Array]) -> Sequence[Array]:
         """Return `arrays` if they fit the inputs.
 

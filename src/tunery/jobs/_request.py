@@ -107,17 +107,34 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskShare:
+    """What a task contributes to a network: `latency_s` of one call as timed alone, None where nothing was measured."""
+
+    name: str
+    workload: str
+    kind: str
+    weight: int
+    flop: float
+    latency_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class BenchReport:
     """Whole-network latencies, measured interleaved with the same thread count.
 
     `latency_s` maps `tunery` and each rival (`untuned`, `onnxruntime`, `torch`) to its spread; `max_abs_error` is the
-    largest deviation of tunery's outputs from ONNX Runtime's on the same inputs.
+    largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
+    their calls, as timed alone, and `kernels_s` what the same kernels take inside the network (None if not known): the
+    network's time over `kernels_s` is dispatch and allocation, `kernels_s` over `tasks_s` mostly colder caches.
     """
 
     network: str
     threads: int
     latency_s: Mapping[str, Latency]
     max_abs_error: float
+    tasks: tuple[TaskShare, ...] = ()
+    tasks_s: float | None = None
+    kernels_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +142,7 @@ class CompileReport:
     """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
 
     `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
+    `tasks` are the network's tasks with what each is known to take.
     """
 
     network: str
@@ -132,3 +150,4 @@ class CompileReport:
     size_bytes: int
     coverage: Mapping[str, tuple[str, str | None]]
     max_abs_error: float | None = None
+    tasks: tuple[TaskShare, ...] = ()

@@ -2,19 +2,22 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tunery._errors import UsageError, WorkError
+from tunery.delivery.contestants import ProductContestant
 from tunery.domain import Network
 from tunery.engines import Role, WorkerSpec
-from tunery.jobs._request import BenchReport, Latency
+from tunery.jobs._request import BenchReport, Latency, TaskShare
 from tunery.jobs.runtime import Runtime
 
 RIVALS = ("onnxruntime", "untuned")
 _ROUNDS = 7
+_PROFILED = 20
 _DEADLINE_S = 900.0
 _SEED = 17
 # Of an output's range: rounding in another order stays far below, a wrong kernel does not.
@@ -53,7 +56,24 @@ async def compare(
             least = 3 if turn == 0 else 1
             samples[label] += await _call(runtime, workers[label], "samples", seconds / _ROUNDS, least)
     latency = {label: spread(samples[label]) for label in timed}
-    return BenchReport(network.name, runtime.threads, latency, error)
+    kernels: dict[str, float] = await _call(runtime, workers["tunery"], "profile", _PROFILED)
+    kernels_s = sum(kernels.values()) if kernels else None
+    return BenchReport(network.name, runtime.threads, latency, error, kernels_s=kernels_s)
+
+
+async def product_flops(runtime: Runtime) -> float:
+    """Return the operations per second of a large matrix product in ONNX Runtime: its fastest of many runs."""
+    nothing = Network("product", "product", "product", str(runtime.scratch / "product.onnx"), (), (), 0)
+    worker = _start(runtime, "ProductContestant", Path(nothing.path), nothing)
+    samples: list[float] = await _call(runtime, worker, "samples", 1.0, 5)
+    runtime.engine.kill(worker)
+    return ProductContestant.FLOP / min(samples)
+
+
+def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
+    """Return the report with the tasks, and with their sum where each of them was measured."""
+    known = [task.weight * task.latency_s for task in tasks if task.latency_s is not None]
+    return replace(report, tasks=tuple(tasks), tasks_s=sum(known) if tasks and len(known) == len(tasks) else None)
 
 
 async def check(runtime: Runtime, network: Network, compiled: Path) -> float:

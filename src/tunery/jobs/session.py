@@ -15,8 +15,8 @@ from tunery.delivery import Known, choose
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Choice, Network, Provenance, Target, Task, digest
 from tunery.engines import Role
-from tunery.jobs._request import BenchReport, CompileReport, Guess, Progress, Request, TuneReport
-from tunery.jobs.bench import check, check_rivals, compare
+from tunery.jobs._request import BenchReport, CompileReport, Guess, Progress, Request, TaskShare, TuneReport
+from tunery.jobs.bench import check, check_rivals, compare, with_tasks
 from tunery.jobs.calibrate import calibrate
 from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, import_model
 from tunery.jobs.opening import cache_directory, open_runtime
@@ -222,7 +222,18 @@ async def _compile(
         for key, used in compiled.coverage.items()
         if key in rungs
     }
-    return CompileReport(imported.network.name, str(output), output.stat().st_size, coverage), imported.network
+    size = output.stat().st_size
+    shares = _shares(imported, known)
+    return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares), imported.network
+
+
+def _shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:
+    latency_s = {choice.task_key: choice.latency_s for choice in known.choices}
+    return tuple(
+        TaskShare(w.name, w.key, w.kind, task.weight, w.flop, latency_s.get(task.key))
+        for task in imported.tasks
+        for w in (task.workload,)
+    )
 
 
 def bench(
@@ -248,13 +259,15 @@ async def _bench(  # noqa: PLR0917 - passed on from `bench`
 ) -> BenchReport:
     paths = {"tunery": compiled or runtime.scratch / "tuned"}
     if compiled:
-        network = (await import_model(runtime, store, request, cache_directory(), "compile")).network
+        imported = await import_model(runtime, store, request, cache_directory(), "compile")
+        network, shares = imported.network, _shares(imported, _choices(store, request, imported, runtime))
     else:
-        _, network = await _compile(runtime, store, request, paths["tunery"])
+        report, network = await _compile(runtime, store, request, paths["tunery"])
+        shares = report.tasks
     if not network.path:
         raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
     if "untuned" in against:
         paths["untuned"] = runtime.scratch / "untuned"
         await _compile(runtime, store, request, paths["untuned"], tuned=False)
     async with runtime.stage("bench", "bench", Role.MEASURER):
-        return await compare(runtime, network, paths, against, seconds)
+        return with_tasks(await compare(runtime, network, paths, against, seconds), shares)

@@ -5,6 +5,7 @@ import os
 import tempfile
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,7 @@ class TvmNetwork(CompiledNetwork):
         self.threads = threads or int(manifest["threads"])
         # Without this TVM takes half the logical processors, whatever the target says (1: any cores, fastest first).
         tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
+        self._library = library
         self._main = relax.VirtualMachine(library, tvm.cpu())["main"]
         self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
 
@@ -182,6 +184,27 @@ class TvmNetwork(CompiledNetwork):
         for _ in range(calls):
             main(*buffers)
         return (time.perf_counter_ns() - start) * 1e-9
+
+    @override
+    def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
+        self._fill(arrays)
+        spent: Counter[str] = Counter()
+        started = [0]
+
+        def watch(_: Any, name: str, before: bool, *_rest: Any) -> int:
+            now = time.perf_counter_ns()
+            if not before and not name.startswith("vm."):
+                spent[name] += now - started[0]
+            started[0] = time.perf_counter_ns()
+            return 0
+
+        self._main(*self._buffers)
+        # An instrument cannot be taken off again, so this is another machine on the same library.
+        machine = relax.VirtualMachine(self._library, tvm.cpu())
+        machine.set_instrument(watch)
+        for _ in range(calls):
+            machine["main"](*self._buffers)
+        return {name: nanoseconds * 1e-9 / calls for name, nanoseconds in spent.items()}
 
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):
