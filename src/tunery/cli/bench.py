@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command(
-        "bench",
-        epilog="Example: tunery bench zoo:mobilenet_v2 --against untuned,onnxruntime; "
-        "tunery bench --suite cpu --budget 5min -o cpu.json",
-    )(bench)
+    app.command("bench", epilog="Example: tunery bench zoo:mobilenet_v2 --against untuned,onnxruntime")(bench)
 
 
 def bench(
