@@ -73,7 +73,7 @@ class Runtime:
         self._label = label
         self._granted = max(self.dispatch.granted, len(self.measure_cores))
         self._pools = self._start_workers(dialect, threads, full_length)
-        self.dispatch.add({self._resource(role): len(pool.workers) for role, pool in self._pools.items()})
+        self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
         self.dispatch.add({DEVICE: 1})
         self.foreign = foreign
         self._watching: asyncio.Task[None] | None = None
@@ -85,7 +85,8 @@ class Runtime:
         """The state machine, for its log and for tests."""
         return self.dispatch.scheduler
 
-    def _resource(self, role: str) -> str:
+    def resource(self, role: str) -> str:
+        """Return the scheduler's name for the workers of a role."""
         return f"{role}{self._label}"
 
     def _start_workers(self, dialect: str, threads: int, full_length: bool) -> dict[str, Pool]:
@@ -156,7 +157,7 @@ class Runtime:
         """
         self._watch_others()
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
-        needs = {CORE: cores, self._resource(role.value): 1} | ({DEVICE: 1} if role is Role.MEASURER else {})
+        needs = {CORE: cores, self.resource(role.value): 1} | ({DEVICE: 1} if role is Role.MEASURER else {})
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
         await self.dispatch.permission(StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value))
         lock = None
@@ -252,8 +253,8 @@ class Runtime:
         cores = min(share.cores, self._granted) if share.disturbed else self._granted
         now_s = self.dispatch.now()
         self.dispatch.decide(
-            CapacityChanged(now_s, self._resource(Role.MEASURER), 0 if share.waiting else measurers),
-            CapacityChanged(now_s, self._resource(Role.BUILDER), min(cores, builders)),
+            CapacityChanged(now_s, self.resource(Role.MEASURER), 0 if share.waiting else measurers),
+            CapacityChanged(now_s, self.resource(Role.BUILDER), min(cores, builders)),
             CapacityChanged(now_s, CORE, cores if share.waiting else max(cores, len(self.measure_cores))),
         )
 

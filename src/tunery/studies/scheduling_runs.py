@@ -11,9 +11,10 @@ from tunery._errors import WorkError
 from tunery.domain import Budget, Candidate, JobState, Mode, Task
 from tunery.engines import Role
 from tunery.jobs import Request, Room
-from tunery.jobs.dispatch import CORE, Span
+from tunery.jobs.dispatch import CORE, Dispatch, Span
 from tunery.jobs.importing import Imported
 from tunery.jobs.runtime import DEVICE, Runtime
+from tunery.scheduler import CapacityChanged
 from tunery.store import open_store
 
 _MEASURING = frozenset({"measure", "finals"})
@@ -26,6 +27,7 @@ class Run:
 
     `makespan_s` counts from the submission of all jobs to the end of the last; `busy_s` maps a resource to the seconds
     it was held, times how much of it; `capacity` says how much there is. `best` is each task's winner.
+    `waited_s` is how long measuring was held back because other processes used our cores: such a run is a disturbed one.
     """
 
     strategy: str
@@ -37,6 +39,7 @@ class Run:
     spans: tuple[Span, ...]
     best: dict[str, tuple[Candidate, float]]
     trials: int
+    waited_s: float = 0.0
 
     @property
     def bound_s(self) -> float:
@@ -89,7 +92,10 @@ async def _tune_all(  # noqa: PLR0917 - the fields of a run
                         best[state.task_key] = (record.candidate, state.best_s)
             trials_done = sum(status.spend.trials for status in done)
             capacity = {CORE: len(room.dispatch.cores), DEVICE: 1}
-            return Run(strategy, len(requests), repeat, makespan_s, _busy(spans), capacity, spans, best, trials_done)
+            waited_s = _waited(room.dispatch, room.runtime(requests[0]))
+            return Run(
+                strategy, len(requests), repeat, makespan_s, _busy(spans), capacity, spans, best, trials_done, waited_s
+            )
 
 
 def _busy(spans: Sequence[Span]) -> dict[str, float]:
@@ -99,6 +105,18 @@ def _busy(spans: Sequence[Span]) -> dict[str, float]:
         busy[CORE] += held_s * span.cores
         busy[DEVICE] += held_s * (span.kind in _MEASURING)
     return busy
+
+
+def _waited(dispatch: Dispatch, runtime: Runtime) -> float:
+    """Return for how long the measurer's capacity was none."""
+    name, waited_s, since_s = runtime.resource(Role.MEASURER), 0.0, None
+    for event in (event for entry in dispatch.scheduler.log.entries for event in entry.events):
+        if isinstance(event, CapacityChanged) and event.resource == name:
+            if event.capacity == 0:
+                since_s = event.at_s if since_s is None else since_s
+            elif since_s is not None:
+                waited_s, since_s = waited_s + event.at_s - since_s, None
+    return waited_s + (dispatch.now() - since_s if since_s is not None else 0.0)
 
 
 async def _warm(runtime: Runtime, task: Task) -> None:
