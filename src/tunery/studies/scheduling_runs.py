@@ -27,7 +27,7 @@ class Run:
 
     `makespan_s` counts from the submission of all jobs to the end of the last; `busy_s` maps a resource to the seconds
     it was held, times how much of it; `capacity` says how much there is. `best` is each task's winner.
-    `waited_s` is how long measuring was held back because other processes used our cores: such a run is a disturbed one.
+    `waited_s` is how long measuring was held back because others used our cores: then the run is a disturbed one.
     """
 
     strategy: str
