@@ -28,6 +28,7 @@ ARMS: Mapping[str, Trimming] = {
 }
 KINDS = ("wall_s", "core_s", "joules", "money")
 LEAST_SAVED, MOST_FALSE = 0.6, 0.02
+_WIDTH = 160  # the spreads need it, and a narrower table would drop the names
 _STAGES = ("propose", "build", "measure")
 
 
@@ -233,12 +234,15 @@ def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
         cells = []
         for kind in KINDS:
             values = one.ratios[kind]
-            spread = f" ({min(values):.2f} to {max(values):.2f})" if values else ""
+            spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
             cells.append(f"{statistics.median(values):.2f}x{spread}" if values else "-")
         finals = [run.final_s for run in runs if run.arm == one.arm and run.final_s is not None]
         last = f"{1e3 * statistics.geometric_mean(finals):.4g}" if finals else "-"
         table.add_row(one.arm, str(one.runs), str(one.reached), *cells, last)
-    lines = [as_text(table), "x: of what the untrimmed run of the same network and seed used; median (least to most)"]
+    lines = [
+        as_text(table, _WIDTH),
+        "x: of what the untrimmed run of the same network and seed used; median (least to most)",
+    ]
     for run in (run for run in runs if run.arm in ("untrimmed", "all") and run.curve):
         end = run.curve[-1]
         cost = f"{energy(end.joules)}, {money(end.money, load_prices().currency)}"
