@@ -10,6 +10,7 @@ from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Orig
 from tunery.engines import Role
 from tunery.jobs import TuneReport, calls, finals, runtime, search
 from tunery.jobs.context import Context
+from tunery.jobs.dispatch import Dispatch
 
 TRIALS = 24
 # A space of 24: every planted candidate is tried.
@@ -19,8 +20,8 @@ BASE = "fake:planted?tasks=1&space=4x3x2&noise=0.002"
 @pytest.fixture(autouse=True)
 def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "BUILD_DEADLINE_S", 2.0)
-    monkeypatch.setattr(calls, "RACE_DEADLINE_S", 2.0)
-    monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 3.0)
+    monkeypatch.setattr(calls, "RACE_DEADLINE_S", 4.0)
+    monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 5.0)
     monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
     monkeypatch.setattr(runtime, "MEASURER_BYTES", 512 << 20)
 
@@ -63,15 +64,15 @@ def test_each_kind_costs_only_itself(tmp_path: Path) -> None:
     options = "&".join(f"{fault}={number}" for fault, number in planted.items())
     generations = {}
     with runtimes() as made:
-        original = runtime.Runtime.end
+        original = Dispatch.end
 
-        def end(self: runtime.Runtime, job_id: str) -> None:
+        def end(self: Dispatch, job_id: str) -> None:
             for role in (Role.BUILDER, Role.MEASURER):
-                generations[role] = sum(self.engine.generation(worker) - 1 for worker in self.workers(role))
+                generations[role] = sum(made[0].engine.generation(worker) - 1 for worker in made[0].workers(role))
             original(self, job_id)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runtime.Runtime, "end", end)
+            patch.setattr(Dispatch, "end", end)
             report = run_in(tmp_path, f"{BASE}&memory_mib=1024&{options}", f"{TRIALS}trials")
     made[0].scheduler.validate_state()
     expect_sound(report, tmp_path)

@@ -172,7 +172,7 @@ class Dialect(ABC):
     def reference(self, task: Task) -> Candidate:
         """Return a program whose outputs are right: the unscheduled one, or one that computes the same bits faster.
 
-        It is checked against the baseline before it is relied on.
+        Every program that is measured is compared with it, the baseline first.
         """
 
     @abstractmethod

@@ -145,9 +145,6 @@ class TaskSearch:
                 measurement = await self._race(grant.worker, yardsticks, yardsticks.baseline, None)
                 if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
                     measurement = await self._race(grant.worker, yardsticks, yardsticks.baseline, None)
-                if measurement.outcome is Outcome.WRONG_RESULT:  # then the baseline, naive as it is, is the reference
-                    yardsticks = self._yardsticks = Yardsticks(yardsticks.baseline, yardsticks.baseline)
-                    measurement = await self._race(grant.worker, yardsticks, yardsticks.baseline, None)
                 measurement = marked(measurement, self.context.runtime.foreign)
                 self._record(yardsticks.baseline[0], measurement)
             charge(self.context, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
