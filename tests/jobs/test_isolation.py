@@ -8,7 +8,7 @@ from job_tools import outcomes_of, raced, records_in, run_in, runtimes, task_nam
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.engines import Role
-from tunery.jobs import TuneReport, calls, finals, runtime, search
+from tunery.jobs import TuneReport, calls, finals, search, slots
 from tunery.jobs.context import Context
 from tunery.jobs.dispatch import Dispatch
 
@@ -23,7 +23,7 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "RACE_DEADLINE_S", 4.0)
     monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 5.0)
     monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
-    monkeypatch.setattr(runtime, "MEASURER_BYTES", 512 << 20)
+    monkeypatch.setattr(slots, "MEASURER_BYTES", 512 << 20)
 
 
 def expect_sound(report: TuneReport, directory: Path) -> None:

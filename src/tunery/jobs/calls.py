@@ -4,11 +4,12 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, RemoteError
+from tunery._errors import DialectError, EngineError, RemoteError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context
+from tunery.jobs.failures import failure
 from tunery.jobs.runtime import Grant
 
 BUILD_DEADLINE_S = 60.0
@@ -26,10 +27,17 @@ class Yardsticks:
 
 
 def stage(  # noqa: PLR0917 - the fields of a stage request
-    context: Context, task: Task, kind: str, role: Role, size: int = 1, worker: str | None = None
+    context: Context,
+    task: Task,
+    kind: str,
+    role: Role,
+    size: int = 1,
+    worker: str | None = None,
+    *,
+    degree: int = 1,
 ) -> AbstractAsyncContextManager[Grant]:
     """Ask the scheduler for a stage of a task in the name of a job."""
-    return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker)
+    return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker, degree=degree)
 
 
 async def call_build(
@@ -82,27 +90,23 @@ async def race(
     *,
     incumbent_s: float | None,
     baseline_s: float | None,
+    degree: int = 1,
+    deviation: float = 0.0,
 ) -> Measurement:
-    """Race a candidate on a measurer that is held, against `incumbent_s`, and check it against the reference."""
+    """Race a candidate on a measurer that is held, against `incumbent_s`, and check it against the reference.
+
+    `degree` says how many measurements share the device, `deviation` by which share that is expected to slow it.
+    """
     candidate, artifact = entrant
     # The reference is run first where its outputs are not cached: naive loops, up to seconds.
     deadline_s = RACE_DEADLINE_S + 20 * baseline_s if baseline_s else FIRST_RACE_DEADLINE_S
     try:
         measurement: Measurement = await context.runtime.call(
-            worker, "race", task, artifact, candidate, incumbent_s, reference, deadline_s=deadline_s
+            worker, "race", task, artifact, candidate, incumbent_s, reference, degree, deviation, deadline_s=deadline_s
         )
     except EngineError as error:
         return failure(error)
     return measurement
-
-
-def failure(error: EngineError) -> Measurement:
-    """Return the outcome of a candidate whose worker did not answer."""
-    if isinstance(error, DeadlineError):
-        return Measurement(Outcome.TIMEOUT, detail=str(error))
-    if isinstance(error, CrashError):
-        return Measurement(Outcome.CRASHED, detail=str(error))
-    return Measurement(Outcome.RUN_FAILED, detail=str(error))
 
 
 def discard(artifact: Artifact) -> None:

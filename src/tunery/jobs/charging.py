@@ -23,8 +23,8 @@ class Charged:
 def charge(  # noqa: PLR0917 - the fields of a charge
     context: Context, task_key: str, stage: str, outcome: str, grant: Grant, count: int, *, device: bool = False
 ) -> None:
-    """Charge all that a grant used; `device` says whether the device was held meanwhile."""
-    device_s = grant.wall_s if device else 0.0
+    """Charge all that a grant used; `device` says whether its share of the device was held meanwhile."""
+    device_s = grant.wall_s * grant.share if device else 0.0
     one = Charge(
         context.job_id, task_key, stage, outcome, grant.wall_s, grant.core_s, device_s, count=max(count, 1)
     )  # fmt: skip
@@ -52,7 +52,7 @@ def charge_by_outcome(
     for (outcome, helped), ones in groups.items():
         wall_s = sum(one.wall_s for one in ones)
         core_s = wall_s * rate if rate is not None else sum(one.core_s for one in ones)
-        device_s = wall_s if device else 0.0
+        device_s = wall_s * grant.share if device and grant else 0.0
         made = Charge(
             context.job_id, task_key, stage, outcome.value, wall_s, core_s, device_s, count=len(ones), helped=helped
         )

@@ -63,7 +63,7 @@ def load(
         owners = {key: tuple(sorted({_base(name) for name in names})) for key, names in store.owners().items()}
         for task in store.tasks():
             if task.target.dialect == dialect:
-                records = store.records(task.key, modes=[Mode.RACE])
+                records = store.records(task.key, modes=[Mode.RACE, Mode.SHARED])
                 made = _sources(records, None if any_compiler else compiler, left_out)
                 families[family(dialect, task.target.config)] += sum(len(found) for _, found in made)
                 work += [(task, *one) for one in made]

@@ -6,9 +6,10 @@ from dataclasses import replace
 from tunery._errors import EngineError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Record, Task
 from tunery.engines import Role
-from tunery.jobs.calls import Entrant, Yardsticks, build_one, failure, stage
+from tunery.jobs.calls import Entrant, Yardsticks, build_one, stage
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context
+from tunery.jobs.failures import failure
 from tunery.jobs.foreign import marked
 from tunery.measure import finalists
 

@@ -1,9 +1,12 @@
 """The cost model that all jobs of one runtime and target share, kept warm off the critical path."""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 
 from tunery._errors import EngineError
+from tunery.dialects import Told
+from tunery.domain import Outcome
 from tunery.engines import Role
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.services import FeatureRow
@@ -22,6 +25,13 @@ class Learning:
         self._busy = False
         self._learned = 0
         self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
+
+    def add(self, task_key: str, told: Told, row: bytes) -> None:
+        """Take in a result with its candidate's features, unless those are not known."""
+        if row:
+            good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
+            latency_s = told.latency_s if good and told.latency_s else math.inf
+            self.rows.append(FeatureRow(task_key, told.candidate.key, row, latency_s))
 
     def due(self) -> bool:
         """Say whether there is enough that is new, and nobody learns it yet."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tunery._errors import UsageError
+from tunery.domain import Calibration
 from tunery.engines import Engine, LocalEngine
 from tunery.jobs._request import Request
 from tunery.jobs.dispatch import Dispatch
@@ -55,8 +56,10 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
 
 
 @contextmanager
-def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str = "") -> Iterator[Runtime]:
-    """Open a workplace with a request's pools of workers.
+def open_runtime(
+    request: Request, dispatch: Dispatch | None = None, label: str = "", calibration: Calibration | None = None
+) -> Iterator[Runtime]:
+    """Open a workplace with a request's pools of workers; `calibration` says how many measurers there may be.
 
     Raises:
         UsageError: the cache cannot be written, or there are not as many cores as threads.
@@ -64,5 +67,5 @@ def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str 
     with workplace(request) as (engine, scratch, threads):
         yield Runtime(
             engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
-            foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon,
+            foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon, calibration=calibration,
         )  # fmt: skip

@@ -24,6 +24,7 @@ from tunery.jobs.requests import claim_of, request_data, request_of
 from tunery.jobs.resuming import check_unchanged, refuse_twin, report_of
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.sharing import Searches
+from tunery.measure import this_device
 from tunery.store import Store
 
 MOST_ACTIVE = 32
@@ -299,7 +300,8 @@ class Room:
         key = (request.dialect, thread_count(request.threads))
         if key not in self._runtimes:
             label = f"@{key[0]}/{key[1]}"
-            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label))
+            known = self.store.calibration(this_device(self.dispatch.cores).fingerprint, *key)
+            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label, known))
             self._runtimes[key] = (runtime, Searches(runtime))
         return self._runtimes[key]
 

@@ -1,39 +1,42 @@
 """Worker pools under the scheduler: a driver asks for a stage and gets a worker when the scheduler says so."""
 
 import asyncio
-import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, EngineError
+from tunery.domain import Calibration
 from tunery.engines import Engine, Role, WorkerSpec
+from tunery.jobs.device_lock import DeviceLock
 from tunery.jobs.dispatch import CORE, Dispatch, Pin, Span
 from tunery.jobs.foreign import ForeignWatch
+from tunery.jobs.slots import measurer_spec
+from tunery.measure import slots
 from tunery.measure.foreign import Share
 from tunery.measure.placement import granted_bytes
 from tunery.scheduler import CapacityChanged, Scheduler, StageRequest
 
 DEVICE = "device:cpu"
-BUILDER_BYTES, MEASURER_BYTES = 8 << 30, 16 << 30
+BUILDER_BYTES = 8 << 30
 """Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
-_LOCK_POLL_S = 0.02
 
 
 @dataclass
 class Grant:
-    """The right to use a worker for one stage, and what it has used when the stage is over."""
+    """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over."""
 
     worker: str
     core_s: float = 0.0
     wall_s: float = 0.0
     cores: int = 1
+    share: float = 0.0
 
 
 @dataclass
@@ -49,7 +52,8 @@ class Runtime:
 
     Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together. `label`
     tells their workers apart. A measurement takes as many cores as the target has threads, a build or a proposal one:
-    on a target that uses all cores, measuring and building alternate by resources alone.
+    on a target that uses all cores, measuring and building alternate by resources alone. Where `calibration` allows it,
+    there is a measurer for each of several slots, and measurements that say so share the device.
     """
 
     def __init__(
@@ -63,18 +67,23 @@ class Runtime:
         label: str = "",
         foreign: ForeignWatch | None = None,
         full_length: bool = False,
+        calibration: Calibration | None = None,
     ) -> None:
         self.engine = engine
         self.scratch = scratch
         self.threads = threads
         self.dispatch = dispatch or Dispatch()
         self.cores = self.dispatch.cores
-        self.measure_cores = self.cores[: max(1, threads)]
+        self.calibration = calibration
+        at_once = max(calibration.degrees.values(), default=1) if calibration else 1
+        self.slots = slots(self.cores, threads)[:at_once]
+        self.measure_cores = self.slots[0]
+        self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
         self._granted = max(self.dispatch.granted, len(self.measure_cores))
-        self._pools = self._start_workers(dialect, threads, full_length)
+        self._pools = self._start_workers(dialect, full_length)
         self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
-        self.dispatch.add({DEVICE: 1})
+        self.dispatch.add({DEVICE: len(self.cores)})
         self.foreign = foreign
         self._watching: asyncio.Task[None] | None = None
         self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
@@ -89,7 +98,7 @@ class Runtime:
         """Return the scheduler's name for the workers of a role."""
         return f"{role}{self._label}"
 
-    def _start_workers(self, dialect: str, threads: int, full_length: bool) -> dict[str, Pool]:
+    def _start_workers(self, dialect: str, full_length: bool) -> dict[str, Pool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> Pool:
             spec = WorkerSpec(role, service, settings, **more)
             workers = [self.engine.start(spec) for _ in range(count)]
@@ -100,6 +109,9 @@ class Runtime:
         artifacts, references = self.scratch / "artifacts", self.scratch / "references"
         for directory in (artifacts, references):
             directory.mkdir(parents=True, exist_ok=True)
+        specs = [measurer_spec(dialect, slot, str(references), full_length=full_length) for slot in self.slots]
+        measurers = [self.engine.start(spec) for spec in specs]
+        self._slot = dict(zip(measurers, self.slots, strict=True))
         return {
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
             Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}),
@@ -110,20 +122,7 @@ class Runtime:
                 {"dialect": dialect, "directory": artifacts},
                 memory_bytes=BUILDER_BYTES,
             ),
-            Role.MEASURER: pool(
-                Role.MEASURER,
-                1,
-                f"{here}:MeasurerHost",
-                {
-                    "dialect": dialect,
-                    "cores": self.measure_cores,
-                    "cache_dir": str(references),
-                    "full_length": full_length,
-                },
-                cores=self.measure_cores,
-                threads=threads,
-                memory_bytes=MEASURER_BYTES,
-            ),
+            Role.MEASURER: Pool(measurers, list(measurers)),
             Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}),
         }
 
@@ -149,44 +148,51 @@ class Runtime:
         size: int = 1,
         worker: str | None = None,
         value: float = 0.0,
+        degree: int = 1,
     ) -> AsyncIterator[Grant]:
         """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
+
+        A measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
+        another.
 
         Raises:
             WorkError: the stage needs what this machine does not have.
         """
         self._watch_others()
         cores = len(self.measure_cores) if role is Role.MEASURER else 1
-        needs = {CORE: cores, self.resource(role.value): 1} | ({DEVICE: 1} if role is Role.MEASURER else {})
-        stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
-        await self.dispatch.permission(StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value))
-        lock = None
+        needs = {CORE: cores, self.resource(role.value): 1}
         if role is Role.MEASURER:
-            try:
-                lock = await self._exclusive()
-            except BaseException:
-                self.dispatch.finished(stage_id, ok=False)
-                raise
-        pool = self._pools[role]
-        chosen = worker or pool.idle[0]
-        with suppress(ValueError):
-            pool.idle.remove(chosen)
-        self._place(chosen, role)
-        start, before = self.dispatch.now(), self.engine.cpu_s(chosen)
-        grant, ok = Grant(chosen, cores=cores), False
-        self._held[stage_id] = (job_id, chosen, before)
+            needs[DEVICE] = -(-len(self.cores) // degree)
+        stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
+        request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value)
+        await self.dispatch.permission(request)
+        ok = False
         try:
-            yield grant
+            async with self._lock.held() if role is Role.MEASURER else nullcontext():
+                with self._working(request, role, worker or self._idle(role)) as grant:
+                    yield grant
             ok = True
         finally:
-            grant.wall_s, grant.core_s = self.dispatch.now() - start, max(self.engine.cpu_s(chosen) - before, 0.0)
-            self.dispatch.pinned.pop(self._name(chosen), None)
-            del self._held[stage_id]
-            pool.idle.append(chosen)
-            if lock is not None:
-                os.close(lock)
-            self.dispatch.ran(Span(job_id, kind, self._name(chosen), start, self.dispatch.now(), cores))
             self.dispatch.finished(stage_id, ok=ok)
+
+    @contextmanager
+    def _working(self, request: StageRequest, role: Role, worker: str) -> Iterator[Grant]:
+        """Hold a worker on cores of its own, and tell what it used."""
+        pool, name, cores = self._pools[role], self._name(worker), request.needs[CORE]
+        with suppress(ValueError):
+            pool.idle.remove(worker)
+        grant = Grant(worker, cores=cores, share=request.needs.get(DEVICE, 0) / len(self.cores))
+        start, before = self.dispatch.now(), self.engine.cpu_s(worker)
+        self._held[request.stage_id] = (request.job_id, worker, before)
+        try:
+            self._place(worker, role)
+            yield grant
+        finally:
+            grant.wall_s, grant.core_s = self.dispatch.now() - start, max(self.engine.cpu_s(worker) - before, 0.0)
+            self.dispatch.pinned.pop(name, None)
+            del self._held[request.stage_id]
+            pool.idle.append(worker)
+            self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
 
     def in_use(self, job_id: str | None = None) -> float:
         """Return the core-seconds that stages have used which have not ended, of one job or of all."""
@@ -224,24 +230,6 @@ class Runtime:
                 if tries <= 0:
                     raise
 
-    async def _exclusive(self) -> int:
-        """Wait until no other tunery on this machine measures, and return the lock's descriptor; closing it lets go.
-
-        Builds and proposals of others go on meanwhile; the kernel lets go for a process that dies.
-        """
-        descriptor = os.open(self.scratch.parent / "measuring.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    await asyncio.sleep(_LOCK_POLL_S)
-                else:
-                    return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-
     def _watch_others(self) -> None:
         """Keep an eye on the machine from now on; the event loop ends it with itself."""
         if self.foreign is not None and (self._watching is None or self._watching.done()):
@@ -265,12 +253,22 @@ class Runtime:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
         pinned = self.dispatch.pinned
         if role is Role.MEASURER:
-            pinned[self._name(worker)] = Pin(self.measure_cores, lambda _: None)
+            mine = self._slot[worker]
+            pinned[self._name(worker)] = Pin(mine, lambda _: None)
             for other, pin in list(pinned.items()):
-                if other != self._name(worker) and set(pin.cores) & set(self.measure_cores):
-                    self.dispatch.pin(other, pin.place, self.measure_cores)
+                if other != self._name(worker) and set(pin.cores) & set(mine):
+                    self.dispatch.pin(other, pin.place, self._shunned())
             return
-        self.dispatch.pin(self._name(worker), lambda cores: self.engine.place(worker, cores), self.measure_cores)
+        self.dispatch.pin(self._name(worker), lambda cores: self.engine.place(worker, cores), self._shunned())
+
+    def _shunned(self) -> tuple[int, ...]:
+        """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
+        return tuple(core for slot in self.slots for core in slot)
+
+    def _idle(self, role: Role) -> str:
+        """Return an idle worker; of measurers the first, so that one that is alone is always on the same cores."""
+        idle = self._pools[role].idle
+        return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
 
 
 def make_scratch(root: Path) -> Path:

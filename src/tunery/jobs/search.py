@@ -3,35 +3,29 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.budgets import Cost, Standing
 from tunery.dialects import Told
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
+from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
 from tunery.engines import Role
 from tunery.jobs import finals
-from tunery.jobs.calls import Yardsticks, build_one, call_build, discard, race, stage, yardstick_candidates
+from tunery.jobs.calls import Yardsticks, build_one, call_build, stage, yardstick_candidates
 from tunery.jobs.charging import Charged, charge, charge_by_outcome
 from tunery.jobs.context import Context, working_for
-from tunery.jobs.foreign import lenient, marked
+from tunery.jobs.foreign import marked
+from tunery.jobs.known import Known, tried
 from tunery.jobs.learning import Learning
-from tunery.jobs.services import FeatureRow, Proposal
+from tunery.jobs.races import Built, Races
+from tunery.jobs.services import Proposal
 from tunery.jobs.sifting import Sifter
 
 PROPOSE_DEADLINE_S = 180.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
 _PROPOSER_TRIES = 3
 _STALE_TRIES = 3  # proposals in a row without a new candidate after which a task is exhausted
-
-
-@dataclass(frozen=True, slots=True)
-class _Built:
-    candidate: Candidate
-    artifact: Artifact
-    wall_s: float
-    core_s: float = 0.0
 
 
 class TaskSearch:
@@ -44,7 +38,6 @@ class TaskSearch:
         self.task = task
         self.standing = Standing(task.key, 0, task.workload.flop)
         self.baseline_s: float | None = None
-        self.outcomes: Counter[str] = Counter()
         self.final: Record | None = None
         self.jobs: dict[str, tuple[Context, int]] = {}
         self._proposer, self._learning, self._sifter = proposer, learning, sifter
@@ -52,14 +45,14 @@ class TaskSearch:
         self._failures = 0
         self._stale = 0
         self._proposed: set[str] = set()
-        self._history: dict[str, Told] = {}
-        self._untold: list[Told] = []
+        self._known = Known()
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
         self._paid: dict[str, Cost] = {}
         self._news = 0
         self._restored = False
+        self._races = Races(task, self)
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -72,11 +65,9 @@ class TaskSearch:
         self.jobs[context.job_id] = (context, weight)
         self.standing.weight += weight
         records = context.store.records(self.task.key, provenance=context.provenance)
-        for record in records:
-            trial = record.candidate.origin is not Origin.BASELINE and record.measurement.mode is not Mode.FINAL
-            if trial and record.job_id == context.job_id:
-                self.outcomes[record.measurement.outcome.value] += 1
-                context.trials += record.measurement.outcome is not Outcome.FILTERED
+        ended = tried(records, context.job_id)
+        self.outcomes.update(outcome.value for outcome in ended)
+        context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended)
         if not self._restored:
             self._restored = True
             self._restore(context, records)
@@ -100,28 +91,30 @@ class TaskSearch:
                 continue
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
-            self._history[candidate.key] = Told(candidate, measurement.outcome, measurement.latency_s)
+            self._known.remember(Told(candidate, measurement.outcome, measurement.latency_s))
             held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
-        best = self._fastest_s()
-        if self._history and best is not None:
-            self.standing.ended(best, len(self._history), Cost(held_s, context.account.power.joules(held_s)))
+        best = self.fastest_s()
+        if self._known and best is not None:
+            self.standing.ended(best, len(self._known), Cost(held_s, context.account.power.joules(held_s)))
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
         self._finals_stale = self.final is None or any(c.key not in held for c in finals.select(context, self.task))
 
-    def _valid(self) -> list[Told]:
-        return [t for t in self._history.values() if t.outcome in (Outcome.OK, Outcome.ABANDONED) and t.latency_s]
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How many candidates of the present jobs ended how."""
+        return self._known.outcomes
 
-    def _fastest_s(self) -> float | None:
-        return min((t.latency_s for t in self._valid() if t.latency_s), default=None)
+    def fastest_s(self) -> float | None:
+        """Return the latency to beat."""
+        return self._known.fastest_s()
 
     @property
     def best_s(self) -> float | None:
         """The best latency known: of the finals where they were held, else of the races."""
-        raced = [t.latency_s for t in self._history.values() if t.outcome is Outcome.OK and t.latency_s]
         if self.final is not None and not self._finals_stale:
             return self.final.measurement.latency_s
-        return min((*raced, *([self.baseline_s] if self.baseline_s else [])), default=None)
+        return min((s for s in (self._known.best_s(), self.baseline_s) if s), default=None)
 
     @property
     def proven_s(self) -> float | None:
@@ -140,13 +133,13 @@ class TaskSearch:
     async def _measure_baseline(self) -> None:
         yardsticks = await self._built_yardsticks()
         # One that was tried and has no latency is faulty, and would be so again.
-        if self.baseline_s is None and yardsticks.baseline[0].key not in self._history:
+        if self.baseline_s is None and yardsticks.baseline[0].key not in self._known:
             async with stage(self.context, self.task, "measure", Role.MEASURER) as grant:
-                measurement = await self._race(grant.worker, yardsticks, yardsticks.baseline, None)
+                measurement = await self._races.race(grant.worker, yardsticks.baseline, yardsticks.reference[1])
                 if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
-                    measurement = await self._race(grant.worker, yardsticks, yardsticks.baseline, None)
+                    measurement = await self._races.race(grant.worker, yardsticks.baseline, yardsticks.reference[1])
                 measurement = marked(measurement, self.context.runtime.foreign)
-                self._record(yardsticks.baseline[0], measurement)
+                self.record(yardsticks.baseline[0], measurement)
             charge(self.context, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
             self.baseline_s = measurement.latency_s
 
@@ -163,14 +156,6 @@ class TaskSearch:
             self._yardsticks = Yardsticks((reference, built), (baseline, own))
         return self._yardsticks
 
-    async def _race(
-        self, worker: str, yardsticks: Yardsticks, entrant: tuple[Candidate, Artifact], incumbent_s: float | None
-    ) -> Measurement:
-        return await race(
-            self.context, self.task, worker, entrant, yardsticks.reference[1],
-            incumbent_s=incumbent_s, baseline_s=self.baseline_s,
-        )  # fmt: skip
-
     # -- search ---------------------------------------------------------------------------------------------------
 
     async def batch(self, size: int) -> int:
@@ -180,13 +165,13 @@ class TaskSearch:
             candidates = await self._propose(size)
             built = await self._build(candidates)
             if built:
-                await self._measure(built)
-            self._sifter.learn([told for c in candidates if (told := self._history.get(c.key))])
+                await self._races.run(built, (await self._built_yardsticks()).reference[1])
+            self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
         finally:
             # Those that were cut short with their job may come again for another one.
-            self._proposed.difference_update(c.key for c in candidates if c.key not in self._history)
-            tried = sum(candidate.key in self._history for candidate in candidates)
-            self.standing.ended(self._fastest_s(), tried, self._cost_since())
+            self._proposed.difference_update(c.key for c in candidates if c.key not in self._known)
+            count = sum(candidate.key in self._known for candidate in candidates)
+            self.standing.ended(self.fastest_s(), count, self._cost_since())
         return len(candidates)
 
     def _cost_since(self) -> Cost:
@@ -201,7 +186,7 @@ class TaskSearch:
             try:
                 async with stage(context, self.task, "propose", Role.PROPOSER, asked, self._proposer) as grant:
                     await self._open_if_needed()
-                    told, self._untold = self._untold, []
+                    told = self._known.unheard()
                     proposal: Proposal = await context.runtime.call(
                         self._proposer, "propose", self.task.key, asked, told, deadline_s=PROPOSE_DEADLINE_S
                     )
@@ -216,13 +201,12 @@ class TaskSearch:
                     self.outcomes[f"gave up: {error}"[:120]] += 1
                     return []
         # A proposer that was started anew does not know what is still on its way.
-        sifted = self._sifter.sift(context, proposal, self._history.keys() | self._proposed, size)
+        sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         self._proposed.update(c.key for c in (*sifted.build, *sifted.dropped))
         self.outcomes[Outcome.FILTERED.value] += len(sifted.dropped)
         for known in sifted.served:
-            self._history[known.candidate.key] = known
-            self._untold.append(known)
+            self._known.served(known)
         self._stale = 0 if sifted.fresh else self._stale + 1
         if not proposal.candidates or self._stale >= _STALE_TRIES:
             self.standing.exhausted = True
@@ -232,28 +216,24 @@ class TaskSearch:
         context = self.context
         generation = context.runtime.engine.generation(self._proposer)
         if self._opened is None or self._opened[0] != generation:
-            # What was filtered has no row worth a replay, nor anything to teach a model.
-            history = [told for told in self._history.values() if told.outcome is not Outcome.FILTERED]
-            self._untold = [told for told in self._history.values() if told.outcome is Outcome.FILTERED]
-            # Rows are asked for the best and an even share of the rest: replaying all would take minutes.
-            history.sort(key=lambda t: t.latency_s or math.inf)
+            history = self._known.opening()
             rows: Sequence[bytes] = await context.runtime.call(
                 self._proposer, "open", self.task, history, self._learning.model, context.seed,
                 deadline_s=PROPOSE_DEADLINE_S,
             )  # fmt: skip
             for told, row in zip(history, rows, strict=True):
-                self._learned(told, row)
+                self._learning.add(self.task.key, told, row)
             self._opened = (context.runtime.engine.generation(self._proposer), self._learning.version)
         elif self._opened[1] != self._learning.version and self._learning.model:
             await context.runtime.call(self._proposer, "learn", self._learning.model, deadline_s=PROPOSE_DEADLINE_S)
             self._opened = (generation, self._learning.version)
 
-    async def _build(self, candidates: Sequence[Candidate]) -> list[_Built]:
+    async def _build(self, candidates: Sequence[Candidate]) -> list[Built]:
         chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
-        built: list[_Built] = []
+        built: list[Built] = []
 
         async def one(chunk: Sequence[Candidate]) -> None:
-            mine: list[_Built] = []
+            mine: list[Built] = []
             failed: list[Charged] = []
             async with stage(self.context, self.task, "build", Role.BUILDER, len(chunk)) as grant:
                 for candidate in chunk:
@@ -261,10 +241,10 @@ class TaskSearch:
                     result = await call_build(self.context, self.task, grant.worker, candidate)
                     seconds = asyncio.get_running_loop().time() - started
                     if isinstance(result, Measurement):
-                        self._record(candidate, replace(result, build_s=seconds))
+                        self.record(candidate, replace(result, build_s=seconds))
                         failed.append(Charged(result.outcome, seconds))
                     else:
-                        mine.append(_Built(candidate, result, seconds))
+                        mine.append(Built(candidate, result, seconds))
             rate = grant.core_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
             built.extend(replace(one, core_s=one.wall_s * rate) for one in mine)
             lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
@@ -272,52 +252,6 @@ class TaskSearch:
 
         await asyncio.gather(*(one(chunk) for chunk in chunks))
         return built
-
-    async def _measure(self, built: Sequence[_Built]) -> None:
-        """Race candidates; those that others disturbed are raced once more when the machine is ours again."""
-        left, again = list(built), set[str]()
-        while left:
-            raced = await self._race_some(left, again)
-            disturbed = [one for one, began, ended in raced if self._disturbed(began, ended, one.candidate.key, again)]
-            again.update(one.candidate.key for one in disturbed)
-            left = left[len(raced) :] + disturbed
-        for one in built:
-            if self._history[one.candidate.key].outcome is not Outcome.OK:
-                discard(one.artifact)
-
-    async def _race_some(self, built: Sequence[_Built], again: Collection[str]) -> list[tuple[_Built, float, float]]:
-        """Race candidates until others take the machine; return those raced, each with its begin and end."""
-        yardsticks = await self._built_yardsticks()
-        builds: list[Charged] = []
-        races: list[Charged] = []
-        raced: list[tuple[_Built, float, float]] = []
-        loop, foreign = asyncio.get_running_loop(), self.context.runtime.foreign
-        async with stage(self.context, self.task, "measure", Role.MEASURER, len(built)) as grant:
-            for one in built:
-                if raced and foreign and foreign.share.waiting:
-                    break
-                started = loop.time()
-                entrant, incumbent_s = (one.candidate, one.artifact), self._fastest_s()
-                measurement = await self._race(grant.worker, yardsticks, entrant, lenient(incumbent_s, foreign))
-                measurement = marked(measurement, foreign)
-                self._record(one.candidate, replace(measurement, build_s=one.wall_s))
-                raced.append((one, started, loop.time()))
-                latency_s = measurement.latency_s if measurement.outcome is Outcome.OK else None
-                helped = latency_s is not None and latency_s < (incumbent_s or math.inf)
-                self._sifter.measured(one.candidate.key, helped=helped)
-                races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
-                if one.candidate.key not in again:
-                    builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
-        charge_by_outcome(self.context, self.task.key, "build", builds)
-        charge_by_outcome(self.context, self.task.key, "measure", races, grant, device=True)
-        return raced
-
-    def _disturbed(self, began_s: float, ended_s: float, key: str, again: Collection[str]) -> bool:
-        """Say whether a race is to be repeated: others were at work meanwhile, and there is patience to wait."""
-        foreign = self.context.runtime.foreign
-        if foreign is None or key in again or self._history[key].outcome not in (Outcome.OK, Outcome.ABANDONED):
-            return False
-        return foreign.disturbed(began_s, ended_s) and (foreign.share.waiting or not foreign.share.disturbed)
 
     # -- finals ---------------------------------------------------------------------------------------------------
 
@@ -346,32 +280,31 @@ class TaskSearch:
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    def _record(self, candidate: Candidate, measurement: Measurement) -> None:
-        """Store a measurement; only then is it used."""
-        context = self.context
+    def record(self, candidate: Candidate, measurement: Measurement) -> bool:
+        """Store a measurement, only then use it, and say whether it is the best so far."""
+        best_s = self.fastest_s() or math.inf
+        told, fresh = self._keep(candidate, measurement)
+        helped = told.outcome is Outcome.OK and told.latency_s is not None and told.latency_s < best_s
+        if candidate.origin is not Origin.BASELINE:
+            if fresh:  # not raced again after a disturbance: it counts once
+                for sharer, _ in self.jobs.values():
+                    sharer.trials += 1
+            self._sifter.measured(candidate.key, helped=helped)
+            self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
+        return helped
+
+    def correct(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
+        self._keep(candidate, measurement)
+
+    def _keep(self, candidate: Candidate, measurement: Measurement) -> tuple[Told, bool]:
+        """Store a measurement, and let it take the place of an earlier one; return whether there was none."""
+        context, trial = self.context, candidate.origin is not Origin.BASELINE
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
-        before = self._history.get(candidate.key)
-        self._history[candidate.key] = told
-        if candidate.origin is Origin.BASELINE:
-            return
-        if before is not None:  # raced again after a disturbance: it counts once, and its last race counts
-            self.outcomes[before.outcome.value] -= 1
-            context.trials -= 1
-            self._untold = [one for one in self._untold if one.candidate.key != candidate.key]
-        self._untold.append(told)
-        self._finals_stale = True
-        self._news += 1
-        self.outcomes[measurement.outcome.value] += 1
-        for sharer, _ in self.jobs.values():
-            sharer.trials += 1
-        self._learned(told, self._features.pop(candidate.key, b""))
-
-    def _learned(self, told: Told, row: bytes) -> None:
-        if row:
-            good = told.outcome in (Outcome.OK, Outcome.ABANDONED) and told.latency_s
-            latency_s = told.latency_s if good and told.latency_s else math.inf
-            self._learning.rows.append(FeatureRow(self.task.key, told.candidate.key, row, latency_s))
+        self._finals_stale |= trial
+        self._news += trial
+        return told, self._known.keep(told, count=trial)
 
     def state(self, weight: int) -> TaskState:
         """Return the task's standing for the report of a job in which it has this weight."""

@@ -10,10 +10,10 @@ from typing import Any
 from tunery._errors import EngineError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Engine, Role, WorkerSpec
-from tunery.jobs.calls import failure
-from tunery.jobs.runtime import MEASURER_BYTES
+from tunery.jobs.failures import failure
 
 RACE_DEADLINE_S = 120.0
+MEASURER_BYTES = 16 << 30
 MEASURER = "tunery.jobs.services:MeasurerHost"
 
 Entrant = tuple[Candidate, Artifact]
@@ -85,12 +85,14 @@ class SlotWorkers:
         return self.engine.call(self.workers[worker], method, *args, deadline_s=deadline_s).result()
 
 
-def measurer_spec(dialect: str, cores: tuple[int, ...], cache_dir: str, service: str = MEASURER) -> WorkerSpec:
-    """Return how a measurer is started that keeps to these cores."""
+def measurer_spec(
+    dialect: str, cores: tuple[int, ...], cache_dir: str, service: str = MEASURER, **settings: object
+) -> WorkerSpec:
+    """Return how a measurer is started that keeps to these cores; `settings` are further ones of its service."""
     return WorkerSpec(
         Role.MEASURER,
         service,
-        {"dialect": dialect, "cores": cores, "cache_dir": cache_dir},
+        {"dialect": dialect, "cores": cores, "cache_dir": cache_dir, **settings},
         cores=cores,
         threads=len(cores),
         memory_bytes=MEASURER_BYTES,

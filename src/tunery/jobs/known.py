@@ -1,0 +1,89 @@
+"""What is known of one task's candidates: the latest result of each, and what its proposer has not heard yet."""
+
+import math
+from collections import Counter
+from collections.abc import KeysView, Sequence
+
+from tunery.dialects import Told
+from tunery.domain import Mode, Origin, Outcome, Record
+
+_RAN = frozenset({Outcome.OK, Outcome.ABANDONED})
+
+
+class Known:
+    """One result for each candidate; `outcomes` counts those of the jobs that are at work."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self._told: dict[str, Told] = {}
+        self._unheard: dict[str, Told] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._told
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def keys(self) -> KeysView[str]:
+        """Return the candidates' keys."""
+        return self._told.keys()
+
+    def get(self, key: str) -> Told | None:
+        """Return a candidate's latest result."""
+        return self._told.get(key)
+
+    def fastest_s(self) -> float | None:
+        """Return the latency to beat, measured alone or beside others; None if nothing ran right yet."""
+        ran = (one.latency_s for one in self._told.values() if one.outcome in _RAN and one.latency_s)
+        return min(ran, default=None)
+
+    def best_s(self) -> float | None:
+        """Return the least latency of a candidate that was measured to the end."""
+        ended = (one.latency_s for one in self._told.values() if one.outcome is Outcome.OK and one.latency_s)
+        return min(ended, default=None)
+
+    def remember(self, told: Told) -> None:
+        """Take in an earlier result, which the proposer is opened with."""
+        self._told[told.candidate.key] = told
+
+    def served(self, told: Told) -> None:
+        """Take in what another job has measured: the proposer is to hear it, and nobody here is charged for it."""
+        self._told[told.candidate.key] = self._unheard[told.candidate.key] = told
+
+    def keep(self, told: Told, *, count: bool = True) -> bool:
+        """Take in a result, in the stead of an earlier one; return whether it is the candidate's first."""
+        key, before = told.candidate.key, self._told.get(told.candidate.key)
+        self._told[key] = told
+        if count:
+            self._unheard[key] = told
+            self.outcomes[told.outcome.value] += 1
+            if before is not None:
+                self.outcomes[before.outcome.value] -= 1
+        return before is None
+
+    def unheard(self) -> list[Told]:
+        """Return what the proposer has not heard, oldest first, and take it as heard."""
+        news, self._unheard = list(self._unheard.values()), {}
+        return news
+
+    def opening(self) -> list[Told]:
+        """Return what a new proposer is opened with, fastest first; what was filtered is left for it to hear.
+
+        That has no row worth a replay, nor anything to teach a model.
+        """
+        self._unheard = {key: told for key, told in self._told.items() if told.outcome is Outcome.FILTERED}
+        history = [told for told in self._told.values() if told.outcome is not Outcome.FILTERED]
+        # Rows are asked for the best and an even share of the rest: replaying all would take minutes.
+        return sorted(history, key=lambda told: told.latency_s or math.inf)
+
+
+def tried(records: Sequence[Record], job_id: str) -> list[Outcome]:
+    """Return how the candidates ended that a job tried; one that was measured again counts once, as it ended last."""
+    ended = {
+        record.candidate.key: record.measurement.outcome
+        for record in records
+        if record.job_id == job_id
+        and record.candidate.origin is not Origin.BASELINE
+        and record.measurement.mode is not Mode.FINAL
+    }
+    return list(ended.values())
