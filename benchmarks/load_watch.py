@@ -1,11 +1,13 @@
 """What a CPU hog that starts in mid-run does to a tuned task, with the watch on foreign load and without it.
 
-    python benchmarks/load_watch.py [--trials 48] [--hog-s 25] [--threads 1] [--json FILE] [--only watched|unwatched]
+    python benchmarks/load_watch.py [--trials 32] [--hog-s 20] [--threads 1] [--json FILE] [--only watched|unwatched]
 
-One real convolution is tuned twice, side by side: same seed, same trials, a spinning process of normal priority from a
-third of the trials on, for `--hog-s` seconds. Afterwards, with the hog gone, every candidate of either run is built and
-timed again. Shown: how well the run's own latencies rank the candidates (Kendall's tau against the quiet timings), how
-far they are off, and how much slower than the best of its candidates the run's winner is.
+One real convolution is tuned twice: same seed, same trials, a process of our own priority that spins on the measured
+core from a third of the trials on, for `--hog-s` seconds. Afterwards, with the hogs gone, every candidate of either run
+is built and timed again, once for both. Shown: how well a run's own latencies rank the candidates (Kendall's tau with
+the quiet timings), how far they are off, and how much slower than the best of its candidates the run's winner is.
+
+A look at the samples themselves (was our thread kept from running?) stays on in both runs. Nothing else should run.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from scipy.stats import kendalltau
 
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Task
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role
-from tunery.jobs import Progress, Request, tune
+from tunery.jobs import Progress, Request, TuneReport, tune
 from tunery.jobs.foreign import VARIABLE
 from tunery.jobs.runtime import Runtime
 from tunery.store import open_store
@@ -61,36 +63,49 @@ def convolution(path: Path) -> str:
     return str(path)
 
 
-def run(model: str, directory: Path, name: str, arguments: argparse.Namespace) -> Found:
-    """Tune beside a hog, then time all its candidates again without one."""
+def hog(core: int, seconds: float) -> int:
+    """Start a process that spins on a core, and return its id."""
+    # Its parent ends at once, so that it is not of our process tree: our own work is not foreign load.
+    spin = f"import os, time\nos.sched_setaffinity(0, {{{core}}})\nend = time.time() + {seconds}\n"
+    command = [
+        "sh",
+        "-c",
+        '"$0" -c "$1" >/dev/null 2>&1 & echo $!',
+        sys.executable,
+        spin + "while time.time() < end: pass",
+    ]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def tuned(model: str, directory: Path, name: str, arguments: argparse.Namespace) -> tuple[TuneReport, list[Record]]:
+    """Tune beside a hog, and return the report with all races of candidates."""
     os.environ[VARIABLE] = "on" if name == "watched" else "off"
     hogs: list[int] = []
 
     def listen(progress: Progress) -> None:
         if progress.phase == "search" and progress.trials >= arguments.trials / 3 and not hogs:
-            # Its parent ends at once, so that it is not of our process tree: our own work is not foreign load.
-            spin = f"import time\nend = time.time() + {arguments.hog_s}\nwhile time.time() < end: pass"
-            command = ["sh", "-c", '"$0" -c "$1" >/dev/null 2>&1 & echo $!', sys.executable, spin]
-            hogs.append(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            hogs.append(hog(min(os.sched_getaffinity(0)), arguments.hog_s))
 
     store = str(directory / f"{name}.db")
     budget = Budget.parse(f"{arguments.trials}trials")
     report = tune(Request(model, threads=arguments.threads, budget=budget, store=store), listen)
-    while hogs and Path("/proc", str(hogs[0])).exists():  # it ends by itself, and the quiet timings wait for that
+    while hogs and Path("/proc", str(hogs[0])).exists():  # it ends by itself, and what follows waits for that
         time.sleep(0.1)
-    task = report.tasks[0]
     with open_store(store) as opened:
-        found = [r for r in opened.records(task.key, modes=[Mode.RACE]) if r.candidate.origin is not Origin.BASELINE]
-    latest = {r.candidate.key: r for r in found if r.measurement.latency_s}
-    quiet_s = retime(task, list(latest.values()), directory, arguments.threads)
-    keys = [key for key in latest if key in quiet_s]
-    told_s = {key: latest[key].measurement.latency_s or 0.0 for key in keys}
-    off = sorted(abs(told_s[key] / quiet_s[key] - 1) for key in keys)
-    best_s = min(quiet_s.values())
+        found = opened.records(report.tasks[0].key, modes=[Mode.RACE])
+    return report, [record for record in found if record.candidate.origin is not Origin.BASELINE]
+
+
+def compared(name: str, report: TuneReport, found: Sequence[Record], quiet_s: Mapping[str, float]) -> Found:
+    """Compare what a run measured with the quiet timings."""
+    latest = {r.candidate.key: r for r in found if r.measurement.latency_s and r.candidate.key in quiet_s}
+    told_s = {key: record.measurement.latency_s or 0.0 for key, record in latest.items()}
+    off = sorted(abs(told_s[key] / quiet_s[key] - 1) for key in latest)
+    best_s = min(quiet_s[key] for key in latest)
     winner_s = quiet_s.get(report.job.tasks[0].best_candidate or "", float("nan"))
-    tau = kendalltau([told_s[key] for key in keys], [quiet_s[key] for key in keys]).statistic
+    tau = kendalltau([told_s[key] for key in latest], [quiet_s[key] for key in latest]).statistic
     return Found(
-        name, len(keys), sum(bool(latest[key].measurement.context.get("contaminated")) for key in keys),
+        name, len(latest), sum(bool(record.measurement.context.get("contaminated")) for record in latest.values()),
         len(found) - len({r.candidate.key for r in found}), report.job.spend.wall_s, round(float(tau), 3),
         statistics.median(off), off[int(0.9 * (len(off) - 1))], 1e6 * winner_s, 1e6 * best_s, winner_s / best_s,
     )  # fmt: skip
@@ -129,8 +144,8 @@ def retime(task: Task, records: Sequence[Record], directory: Path, threads: int)
 def main() -> None:
     """Print both runs side by side."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=48)
-    parser.add_argument("--hog-s", type=float, default=25.0)
+    parser.add_argument("--trials", type=int, default=32)
+    parser.add_argument("--hog-s", type=float, default=20.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--only", choices=["watched", "unwatched"])
     parser.add_argument("--json", type=Path, help="write both runs here")
@@ -139,7 +154,11 @@ def main() -> None:
         os.environ.setdefault("TUNERY_CACHE", f"{place}/cache")
         model = convolution(Path(place, "conv.onnx"))
         names = [arguments.only] if arguments.only else ["unwatched", "watched"]
-        runs = [run(model, Path(place), name, arguments) for name in names]
+        done = {name: tuned(model, Path(place), name, arguments) for name in names}
+        raced = {record.candidate.key: record for _, found in done.values() for record in found}
+        task = next(iter(done.values()))[0].tasks[0]
+        quiet_s = retime(task, list(raced.values()), Path(place), arguments.threads)
+        runs = [compared(name, *done[name], quiet_s) for name in names]
     for one in runs:
         print(
             f"{one.run:>9}: {one.candidates} candidates in {one.seconds:.0f} s, {one.marked} marked, {one.raced_twice} "

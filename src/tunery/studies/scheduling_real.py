@@ -37,7 +37,7 @@ class Scale:
     trials: int
 
 
-FULL, QUICK = Scale((1, 2, 4), 4, 24), Scale((2,), 2, 24)
+FULL, QUICK = Scale((1, 2, 4), 4, 20), Scale((2,), 2, 24)
 
 
 def run(options: Options, networks: Sequence[str] = NETWORKS, dialect: str = "metaschedule") -> StudyReport:
