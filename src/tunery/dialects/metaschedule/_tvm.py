@@ -15,6 +15,8 @@ from types import FrameType, ModuleType
 
 # TVM's thread pool otherwise overrides the process's CPU affinity and lands every process on core 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+# Its pool is made once, for half the logical processors, and can later be told to use fewer threads, never more.
+os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
 _NOT_FOR_CPUS = ("cuda", "rocm", "hexagon", "metal")
 

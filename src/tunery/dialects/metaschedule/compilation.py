@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError, UsageError
 from tunery.dialects._base import Array, Compiled, CompiledNetwork
+from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body
@@ -164,7 +165,7 @@ class TvmNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self.threads = threads or int(manifest["threads"])
-        # Without this TVM takes half the logical processors, whatever the target says (1: any cores, fastest first).
+        # Without this TVM takes every processor of the process, whatever the target says (1: any cores, fastest first).
         tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
         self._library = library
         self._main = relax.VirtualMachine(library, tvm.cpu())["main"]

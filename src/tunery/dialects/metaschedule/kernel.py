@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Kernel
+from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.expressions import read_body, transformed
 from tunery.dialects.metaschedule.lowering import argument_specs
