@@ -17,6 +17,7 @@ def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: 
         assert all(p["truth_s"] > 0 for p in task["procedures"]), "every winner was timed once more"
         assert task["tau"]["alone, all"] > 0.8
         assert len(task["repeated"]) == 2
+        assert task["scaling"] > 0
     assert any("racing takes" in claim for claim in report.claims)
     for name in (STOCK, FIXED, RACED):
         assert name in report.text

@@ -20,6 +20,7 @@ from tunery.studies._timing import as_race, device_s
 
 FINALISTS, ROUNDS, TRUTH_ROUNDS = 4, 15, 40
 _FINALS_DEADLINE_S = 300.0
+_SPIN_S = 1.0
 _NOWHERE = Provenance("", "", "", "")
 _SPIN = "import time\nend = time.time() + 600\nwhile time.time() < end:\n    pass\n"
 
@@ -49,6 +50,8 @@ class Findings:
     tau: dict[str, float] = field(default_factory=dict)
     repeated: list[tuple[str, float, bool]] = field(default_factory=list)
     truth_s: dict[str, float] = field(default_factory=dict)
+    scaling: float = math.nan
+    """How many times as often a second a kernel runs in all, with one copy on each of the slots measured at once."""
 
     def procedure(self, name: str) -> Procedure:
         """Return one by its name."""
@@ -105,6 +108,20 @@ class Bench:
         if shared:
             moved = [shared[key] / one[key] - 1 for key in one.keys() & shared.keys()]
             self.found.tau["deviation"] = median(moved)
+
+    def ceiling(self, degree: int) -> None:
+        """Run one kernel for a while alone, then on as many slots at once: no way of measuring gains more than that."""
+        self._say(f"{self._subject.name}: the same kernel on {degree} slots")
+        workers, subject = self._workers, self._subject
+        artifact = self._entrant(_fastest(self.found.procedures[-1].latencies))[1]
+        work = subject.task, artifact, subject.reference[1], _SPIN_S
+        rates = []
+        for among in (1, degree, 1):
+            calls = [
+                workers.engine.call(w, "spin", *work, deadline_s=_FINALS_DEADLINE_S) for w in workers.workers[:among]
+            ]
+            rates.append(sum(call.result() for call in calls))
+        self.found.scaling = 2 * rates[1] / (rates[0] + rates[2])
 
     def repeat(self, times: int) -> None:
         """Hold the finals of the same races again and again; note the winner, its latency, and whether it is a tie."""

@@ -67,6 +67,16 @@ class StudyMeasurer(MeasurerHost):
         """Race without a watch."""
         return self._blind.race(task, artifact, candidate, incumbent_s, reference, degree, deviation)
 
+    def spin(self, task: Task, artifact: Artifact, reference: Artifact, seconds: float) -> float:
+        """Run a kernel over and over for so many seconds; return how often a second it ran."""
+        kernel = self._dialect.load(task, artifact)
+        kernel.bind(self._references.get(task, reference, 0)[0])
+        calls, start = 0, self._clock()
+        while (spent_s := self._clock() - start) < seconds or not calls:
+            kernel.run()
+            calls += 1
+        return calls / spent_s
+
     def stock(  # noqa: PLR0917 - as `race`
         self,
         task: Task,
