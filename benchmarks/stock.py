@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from tunery.domain import Artifact, Budget, Candidate, Task
+from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
 
 TASKS = {
     "conv2d": ("zoo:resnet18", "conv2d", "a 3x3 convolution of ResNet-18"),
@@ -173,7 +173,12 @@ def retime(work: Path, trials: int) -> None:
         ours_all = store.records(task.key)
         provenance = ours_all[0].provenance
         ours = store.best(task.key, provenance)[0].candidate
-        trials_ours = len({r.candidate.key for r in ours_all if r.candidate.body})
+        tried = [
+            r
+            for r in ours_all
+            if r.measurement.outcome is not Outcome.FILTERED and r.measurement.mode is not Mode.FINAL
+        ]
+        trials_ours = len({r.candidate.key for r in tried if r.candidate.origin is not Origin.BASELINE})
     artifacts = work / "artifacts"
     artifacts.mkdir()
     reference = dialect.build(task, dialect.reference(task), artifacts)
