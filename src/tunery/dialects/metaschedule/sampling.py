@@ -9,13 +9,13 @@ from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.program import Space, post_process, replay
 
-# Over 28 convolutions of the zoo, the best candidate whose innermost channel tile is a multiple of the vector width was
-# within 4 % of the best of all in the mean, the best of the others 1.5 to 1.7 times slower, though four times as many
-# (docs/decisions/005). For matrix products no such rule held.
-_VECTOR = 8
+# Of 33 convolutions of the zoo, the fastest candidate's innermost channel tile was a power of two from 8 up 26 times,
+# another multiple of 8 once. For matrix products no such rule held (docs/decisions/005).
+_VECTORS = (8, 16, 32, 64)
 _VECTORISED_KINDS = ("conv2d", "depthwise")
 _BIASED_SHARE = 0.85
-_INNERMOST_LIMIT = 64
+_BLOCK = 512
+"""Most elements of a block that is kept in registers, 32 of them with 16 floats: few optima have larger ones."""
 
 
 class Sampler:
@@ -25,7 +25,7 @@ class Sampler:
         self._space = space
         self._random = np.random.default_rng(seed)
         biased = kind in _VECTORISED_KINDS
-        self._tiles = [_channel_tile(design.trace) if biased else None for design in space.designs]
+        self._tiles = [_spatial_tiles(design.trace) if biased else () for design in space.designs]
 
     def draw(self, count: int) -> list[Any]:
         """Return up to `count` schedules; a draw that breaks a limit of the target is left out."""
@@ -34,10 +34,8 @@ class Sampler:
 
     def _one(self) -> Any:
         number = int(self._random.integers(len(self._space.designs)))
-        design, tile = self._space.designs[number], self._tiles[number]
-        decisions = {}
-        if tile is not None and self._random.random() < _BIASED_SHARE:
-            decisions[tile[0]] = self._split(tile[1])
+        design, tiles = self._space.designs[number], self._tiles[number]
+        decisions = self._decisions(tiles) if tiles and self._random.random() < _BIASED_SHARE else {}
         schedule = tvm.s_tir.Schedule(self._space.module, seed=int(self._random.integers(1, 2**30)))
         try:
             trace = tvm.s_tir.schedule.Trace(design.trace.insts, decisions)
@@ -47,10 +45,17 @@ class Sampler:
             return None
         return schedule if accepted else None
 
-    def _split(self, extent: int) -> list[int]:
-        """Return four factors of `extent`, the innermost a multiple of the vector width."""
-        inner = [v for v in range(_VECTOR, min(extent, _INNERMOST_LIMIT) + 1, _VECTOR) if extent % v == 0]
-        innermost = int(self._random.choice(inner))
+    def _decisions(self, tiles: Sequence[tuple[Any, int]]) -> dict[Any, list[int]]:
+        """Return tiles of the spatial axes, innermost a vector of channels, in a block that fits the registers."""
+        room, decisions = _BLOCK, {}
+        for number, (instruction, extent) in enumerate(tiles):
+            inner = [v for v in (_VECTORS if number == 0 else range(1, extent + 1)) if extent % v == 0 and v <= room]
+            decisions[instruction] = self._split(extent, int(self._random.choice(inner)))
+            room //= decisions[instruction][-1]
+        return decisions
+
+    def _split(self, extent: int, innermost: int) -> list[int]:
+        """Return four factors of `extent`, in random order but for the innermost."""
         factors, rest = [], extent // innermost
         for _ in range(2):
             factor = int(self._random.choice([d for d in range(1, rest + 1) if rest % d == 0]))
@@ -61,13 +66,14 @@ class Sampler:
         return [*outer, innermost]
 
 
-def _channel_tile(trace: Any) -> tuple[Any, int] | None:
-    """Return the instruction that tiles the channels (the last spatial axis) and their number, if vectors fit it."""
+def _spatial_tiles(trace: Any) -> tuple[tuple[Any, int], ...]:
+    """Return the instructions that tile the spatial axes with their extents, channels (the last axis) first.
+
+    None where vectors do not fit the channels.
+    """
     tiles = [i for i in trace.insts if i.kind.name == "SamplePerfectTile" and int(i.attrs[0]) == 4]
-    if not tiles:
-        return None
-    extent = int(np.prod([int(factor) for factor in trace.decisions[tiles[-1]]]))
-    return (tiles[-1], extent) if extent % _VECTOR == 0 else None
+    found = [(tile, int(np.prod([int(factor) for factor in trace.decisions[tile]]))) for tile in reversed(tiles)]
+    return tuple(found) if found and found[0][1] % min(_VECTORS) == 0 else ()
 
 
 def replayed(bodies: Sequence[str], space: Space) -> list[Any]:
