@@ -73,6 +73,7 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "best_s": plain(task.best_s),
         "measured": task.measured,
         "outcomes": plain(task.outcomes),
+        "problem": task.problem,
     }
 
 
@@ -194,7 +195,8 @@ def _notes(task: TaskState) -> str:
     if not task.tunable:
         return "nothing to tune"
     unusual = {name: count for name, count in task.outcomes.items() if name not in _USUAL and count}
-    return ", ".join(f"{count} {name}" for name, count in sorted(unusual.items()))
+    counted = [f"{count} {name}" for name, count in sorted(unusual.items())]
+    return ", ".join([*counted, *([task.problem] if task.problem else [])])
 
 
 def total(tasks: Sequence[TaskState], what: str) -> float | None:

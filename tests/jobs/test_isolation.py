@@ -23,7 +23,7 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "RACE_DEADLINE_S", 4.0)
     monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 5.0)
     monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
-    monkeypatch.setattr(slots, "MEASURER_BYTES", 512 << 20)
+    monkeypatch.setattr(slots, "MEASURER_BYTES", 128 << 20)
 
 
 def expect_sound(report: TuneReport, directory: Path) -> None:

@@ -24,7 +24,8 @@ class TaskState:
     """One task's standing inside a job; latencies are None until measured.
 
     Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` of these
-    were the best so far. `preempted` says that others gained more for their cost when the job ended.
+    were the best so far. `preempted` says that others gained more for their cost when the job ended, `problem` why the
+    search of the task was given up, if it was.
     """
 
     task_key: str
@@ -41,6 +42,7 @@ class TaskState:
     audited: int = 0
     false_drops: int = 0
     preempted: bool = False
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
