@@ -175,6 +175,6 @@ def test_no_job_waits_without_bound_while_others_keep_submitting(strategy, jobs,
         now_s = running.pop(stage)
         events = [StageFinished(now_s, stage), feed(stage.split("/")[0])]
     worst_s = max([worst_s, *(now_s - since_s for since_s in waiting.values())])
-    # 64 typical stages of patience inside an owner and 16 between shapes, each at most 3 s, for 12 stages in all, with
-    # shares that differ by up to 100.
-    assert worst_s <= 80 * 3.0 * 2
+    # 64 typical stages of patience inside an owner, 16 between shapes, and the one that runs then, each at most 3 s,
+    # for 12 stages in all, with shares that differ by up to 100.
+    assert worst_s <= (80 + 1) * 3.0 * 2
