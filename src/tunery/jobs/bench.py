@@ -127,6 +127,8 @@ def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]
         finite = np.isfinite(b)
         if tuple(shape) != tuple(other_shape) or not np.array_equal(np.isfinite(a), finite):
             raise _differs(network, f"output {index} has another shape, or is not finite in the same places")
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+            raise _differs(network, f"output {index} has another infinity, or NaN in its place")
         error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
         allowed = _TOLERANCE * max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
         if np.dtype(other_dtype).kind == "f" and error > allowed:
