@@ -55,11 +55,19 @@ def test_shapes_and_weights_are_part_of_the_digest(tmp_path: Path) -> None:
     assert len({frontends.prepare(path, {"x": shape}, tmp_path).digest for path, shape in requests}) == 3
 
 
-def test_a_damaged_prepared_file_is_written_again(tmp_path: Path) -> None:
-    original = save(conv_net((1, 3, 8, 8)), tmp_path / "net.onnx")
+@pytest.mark.parametrize("damage", ["cut", "empty", "weight", "seal", "longer"])
+def test_a_damaged_prepared_file_is_written_again(damage: str, tmp_path: Path) -> None:
+    proto = conv_net((1, 3, 8, 8))
+    original, weight = save(proto, tmp_path / "net.onnx"), proto.graph.initializer[0].raw_data
     network = frontends.prepare(original, {}, tmp_path)
-    Path(network.path).write_bytes(Path(network.path).read_bytes()[:100])
+    whole = Path(network.path).read_bytes()
+    assert whole.count(weight) == 1
+    other = weight[:-1] + bytes([weight[-1] ^ 64])
+    damaged = {"cut": whole[:100], "empty": b"", "weight": whole.replace(weight, other), "seal": whole[:-1] + b"?",
+               "longer": whole + whole}[damage]  # fmt: skip
+    Path(network.path).write_bytes(damaged)
     assert frontends.prepare(original, {}, tmp_path) == network
+    assert Path(network.path).read_bytes() == whole
     onnx.checker.check_model(network.path)
 
 

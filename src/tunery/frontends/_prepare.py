@@ -138,11 +138,20 @@ _FLOATS = frozenset(
 
 
 def _reuse(path: Path) -> onnx.ModelProto | None:
-    """Return the prepared file, or None if it is not there or was damaged."""
+    """Return the prepared file, or None if it is not there or is not what was written, to the last bit of a weight."""
     try:
-        return _onnx_file.read(path) if path.exists() else None
-    except ModelError:
+        data = path.read_bytes()
+    except FileNotFoundError:
         return None
+    body = data[: -len(_seal(b""))]
+    return _onnx_file.parse(body, str(path)) if data[len(body) :] == _seal(body) else None
+
+
+def _seal(body: bytes) -> bytes:
+    """Return a message with the digest of `body`; written behind it, protobuf reads the two as one model."""
+    seal = onnx.ModelProto()
+    seal.metadata_props.add(key="tunery_digest", value=digest(body))
+    return seal.SerializeToString()
 
 
 def _sweep(directory: Path) -> None:
@@ -156,7 +165,9 @@ def _sweep(directory: Path) -> None:
 def _write(model: onnx.ModelProto, temporary: Path, path: Path) -> None:
     """Write under a temporary name first: nobody ever sees a torn file, and of two writers the last one wins."""
     with temporary.open("wb") as stream:
-        stream.write(model.SerializeToString(deterministic=True))
+        body = model.SerializeToString(deterministic=True)
+        stream.write(body)
+        stream.write(_seal(body))
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(path)
