@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tunery._errors import UsageError, WorkError
 from tunery._report import bench_text, suite_text
+from tunery.domain import Budget
 from tunery.frontends import zoo
 from tunery.jobs import BenchReport, Latency, Request
 from tunery.jobs._request import TaskShare
@@ -45,8 +47,9 @@ class Bench:
         return report(name, request.threads, *found)
 
 
-def run(bench: Bench, plan: Plan, tune: object = None) -> dict[str, object]:
-    return run_suite(plan, Request(""), tune, lambda _: None, timed=bench, peak=lambda _: PEAK)  # type: ignore[arg-type]
+def run(bench: Bench, plan: Plan, tune: object = None, **changed: object) -> dict[str, object]:
+    request = replace(Request(""), **changed)  # type: ignore[arg-type]
+    return run_suite(plan, request, tune, lambda _: None, timed=bench, peak=lambda _: PEAK)  # type: ignore[arg-type]
 
 
 def test_results_are_kept_and_only_the_rest_is_run(tmp_path: Path) -> None:
@@ -90,6 +93,20 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="another file"):
         run(Bench({}), Plan(("a",), (1,), 1.0, file))
     assert file.read_text() == "[1]"
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"), [({"budget": Budget(seconds=300.0)}, "budget"), ({"target": "other"}, "target")]
+)
+def test_results_of_other_conditions_are_not_shown_as_these(
+    tmp_path: Path, changed: dict[str, object], word: str
+) -> None:
+    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    run(Bench({"a": (1e-3, 1e-3)}), plan)
+    before = plan.file.read_text()
+    with pytest.raises(UsageError, match=f"other conditions .*{word} .* -o"):
+        run(Bench({}), plan, **changed)
+    assert plan.file.read_text() == before
 
 
 def test_the_suites_networks_are_in_the_zoo() -> None:

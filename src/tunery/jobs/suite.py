@@ -14,6 +14,7 @@ from tunery.jobs._request import BenchReport, Request
 from tunery.jobs.bench import product_flops
 from tunery.jobs.opening import open_runtime
 from tunery.jobs.session import bench
+from tunery.measure import this_device, usable_cores
 
 SUITES: Mapping[str, tuple[str, ...]] = {
     "cpu": (
@@ -65,9 +66,9 @@ def run_suite(
     A network that fails is noted and tried again next time.
 
     Raises:
-        UsageError: the file cannot be read or written, or is of something else.
+        UsageError: the file cannot be read or written, is of something else, or was made under other conditions.
     """
-    results = _read(plan.file)
+    results = _read(plan.file, _conditions(request))
     for threads in plan.threads:
         if str(threads) not in results["peak_flops"]:
             results["peak_flops"][str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
@@ -152,16 +153,30 @@ def _finished(results: dict[str, Any]) -> dict[str, Any]:
     return {**results, "summary": summary}
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _conditions(request: Request) -> dict[str, str]:
+    """Return what results must agree in to stand in one table."""
+    device = this_device(usable_cores()).fingerprint
+    return {"budget": str(request.budget), "target": request.target, "dialect": request.dialect, "device": device}
+
+
+def _read(file: Path, conditions: dict[str, str]) -> dict[str, Any]:
     if not file.exists():
-        return {"suite": 1, "peak_flops": {}, "runs": {}}
+        return {"suite": 1, "conditions": conditions, "peak_flops": {}, "runs": {}}
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        if data["suite"] == 1:
-            return {"suite": 1, "peak_flops": dict(data["peak_flops"]), "runs": dict(data["runs"])}
+        known = data["suite"] == 1
+        theirs = dict(data.get("conditions", conditions))
+        results = {"peak_flops": dict(data["peak_flops"]), "runs": dict(data["runs"])}
     except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise UsageError(f"{file} holds no results of a suite; choose another file with -o")
+        known = False
+    if not known:
+        raise UsageError(f"{file} holds no results of a suite; choose another file with -o")
+    other = [
+        f"{name} {theirs.get(name)} instead of {ours}" for name, ours in conditions.items() if theirs.get(name) != ours
+    ]
+    if other:
+        raise UsageError(f"{file} holds results of other conditions ({', '.join(other)}); choose another file with -o")
+    return {"suite": 1, "conditions": conditions, **results}
 
 
 def _write(file: Path, results: Mapping[str, Any]) -> None:
