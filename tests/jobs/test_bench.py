@@ -46,6 +46,12 @@ def test_infinities_in_the_same_places_are_equal() -> None:
     assert checked_error("n", _outputs(masked), _outputs(masked)) == 0.0
 
 
+@pytest.mark.parametrize("other", [np.inf, np.nan])
+def test_another_infinity_or_nan_in_its_place_is_refused(other: float) -> None:
+    with pytest.raises(WorkError, match="another infinity"):
+        checked_error("n", _outputs(_changed(0, other)), _outputs(_changed(0, -np.inf)))
+
+
 def test_indices_of_nearly_equal_scores_may_change_places() -> None:
     assert checked_error("n", _outputs(np.array([3, 7])), _outputs(np.array([7, 3]))) == 4.0
 
@@ -63,11 +69,12 @@ def test_a_compiled_network_was_checked_and_a_wrong_one_replaces_nothing(
 
     def other_inputs(runtime: Runtime, service: str, path: Path, network: Network) -> str:
         monkeypatch.setattr(bench, "_SEED", len(service))
+        unfinished.extend(path.name for path in tmp_path.iterdir() if path.name.startswith("."))
         return start(runtime, service, path, network)
 
-    start = bench._start
+    start, unfinished = bench._start, list[str]()
     monkeypatch.setattr(bench, "_start", other_inputs)
     with pytest.raises(WorkError, match="nothing was handed out"):
         compile_model(request, output)
     assert output.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert unfinished == [], "killed now, it would leave this beside the result"

@@ -53,7 +53,8 @@ def check_output(text: str, default_name: str) -> str:
             raise UsageError(f"there is no directory {str(parent)!r}; create it, or choose another place with -o")
         if path.exists() and not path.is_file():  # it would be replaced by a file
             raise UsageError(f"{str(path)!r} is not a file; choose another place with -o")
-        if not os.access(path if path.exists() else parent, os.W_OK):
+        # A new file takes the old one's place, so the directory counts, too.
+        if not os.access(parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
             raise UsageError(f"{str(path)!r} cannot be written; choose another place with -o")
     except OSError as error:
         raise UsageError(f"{text!r} cannot be written ({error.strerror}); choose another place with -o") from error

@@ -2,5 +2,6 @@
 
 from tunery.delivery.ladder import Known, choose
 from tunery.delivery.loading import load_compiled
+from tunery.delivery.publishing import publish
 
-__all__ = ["Known", "choose", "load_compiled"]
+__all__ = ["Known", "choose", "load_compiled", "publish"]

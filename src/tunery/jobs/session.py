@@ -1,7 +1,6 @@
 """What a user can do: tune, extract, compile, bench, query. Each opens what it needs and leaves nothing running."""
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.budgets import check_effort, load_prices
-from tunery.delivery import Known, choose
+from tunery.delivery import Known, choose, publish
 from tunery.dialects import get_dialect
-from tunery.domain import Calibration, Choice, Network, Provenance, Target, Task, digest
+from tunery.domain import Calibration, Choice, Network, Provenance, Rung, Target, Task, digest
 from tunery.engines import Role
 from tunery.jobs._request import BenchReport, CompileReport, Guess, Progress, Request, TaskShare, TuneReport
 from tunery.jobs.bench import check, check_rivals, compare, with_tasks
@@ -190,17 +189,14 @@ def compile_model(request: Request, output: Path, guess: Guess | None = None) ->
 async def _compile_checked(
     runtime: Runtime, store: Store, request: Request, output: Path, guess: Guess | None
 ) -> tuple[CompileReport, Network]:
-    """Compile beside `output`, and put it there once its outputs are those of ONNX Runtime."""
-    pending = output.with_name(f".{output.name}.{os.getpid()}.unchecked")
-    try:
-        report, network = await _compile(runtime, store, request, pending, guess=guess)
-        error = None
-        if network.path:
-            async with runtime.stage("check", "check", Role.MEASURER):
-                error = await check(runtime, network, pending)
-        pending.replace(output)
-    finally:
-        pending.unlink(missing_ok=True)
+    """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime."""
+    fresh = runtime.scratch / "compiled"
+    report, network = await _compile(runtime, store, request, fresh, guess=guess)
+    error = None
+    if network.path:
+        async with runtime.stage("check", "check", Role.MEASURER):
+            error = await check(runtime, network, fresh)
+    publish(fresh, output)
     return replace(report, path=str(output), max_abs_error=error), network
 
 
@@ -217,8 +213,8 @@ async def _compile(
             deadline_s=IMPORT_DEADLINE_S,
         )  # fmt: skip
     rungs = {workloads[c.task_key].key: (workloads[c.task_key].name, c) for c in known.choices}
-    coverage = {
-        f"{rungs[key][0]}:{key[:8]}": (rungs[key][1].rung.value, used)
+    coverage = {  # a candidate that could not be used left its place to the default
+        f"{rungs[key][0]}:{key[:8]}": ((rungs[key][1].rung if used else Rung.DEFAULT).value, used)
         for key, used in compiled.coverage.items()
         if key in rungs
     }
