@@ -78,6 +78,18 @@ def test_initialisers_listed_as_inputs_are_not_inputs(tmp_path: Path) -> None:
     assert [spec.name for spec in network.inputs] == ["x"]
 
 
+def test_an_input_and_a_constant_may_be_outputs(tmp_path: Path) -> None:
+    proto = conv_net(("N", 3, 8, 8))
+    proto.graph.output.extend(
+        [
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 3, 3, 3]),
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8]),
+        ]
+    )
+    network = frontends.prepare(save(proto, tmp_path / "net.onnx"), {"x": (2, 3, 8, 8)}, tmp_path)
+    assert [spec.shape for spec in network.outputs][1:] == [(4, 3, 3, 3), (2, 3, 8, 8)]
+
+
 def test_stale_shapes_of_other_values_are_dropped(tmp_path: Path) -> None:
     proto = conv_net()
     proto.graph.value_info.append(helper.make_tensor_value_info("conv", TensorProto.FLOAT, [1, 4, 99, 99]))

@@ -161,13 +161,20 @@ def _show(dims: Dims | None) -> str:
 
 
 def _write(graph: onnx.GraphProto, bound: Mapping[str, tuple[int, ...]]) -> None:
+    known = dict(bound) | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in graph.input:
-        shape = value.type.tensor_type.shape
-        shape.SetInParent()
-        del shape.dim[:]
-        for size in bound[value.name]:
-            shape.dim.add().dim_value = size
+        _set_shape(value, bound[value.name])
     for value in graph.output:
         value.type.tensor_type.ClearField("shape")
+        if value.name in known:  # an input or a constant handed out as it is: inference says nothing about those
+            _set_shape(value, known[value.name])
     for each in graphs(graph):
         del each.value_info[:]
+
+
+def _set_shape(value: onnx.ValueInfoProto, sizes: Sequence[int]) -> None:
+    shape = value.type.tensor_type.shape
+    shape.SetInParent()
+    del shape.dim[:]
+    for size in sizes:
+        shape.dim.add().dim_value = size

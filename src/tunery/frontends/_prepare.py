@@ -151,7 +151,7 @@ def _seal(body: bytes) -> bytes:
     """Return a message with the digest of `body`; written behind it, protobuf reads the two as one model."""
     seal = onnx.ModelProto()
     seal.metadata_props.add(key="tunery_digest", value=digest(body))
-    return seal.SerializeToString()
+    return bytes(seal.SerializeToString())
 
 
 def _sweep(directory: Path) -> None:
