@@ -1,5 +1,6 @@
 import json
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import tunery
 from tunery._errors import TuneryError, UsageError
 from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.jobs import Request, compile_model
 
 
 def compiled(directory: Path) -> Path:
@@ -30,6 +32,58 @@ def test_a_compiled_network_runs_in_three_lines(tmp_path: Path) -> None:
     outputs = network(*arrays)
     assert [output.shape for output in outputs] == [spec.shape for spec in fake_network("fake:net?tasks=1").outputs]
     assert np.allclose(outputs[0], arrays[0] @ arrays[1])
+
+
+@pytest.mark.parametrize("wrong", [[[1.0]], 1, "text", None])
+def test_what_is_no_array_is_refused(tmp_path: Path, wrong: object) -> None:
+    network = tunery.load_compiled(compiled(tmp_path))
+    with pytest.raises(UsageError, match="must be a NumPy array, not"):
+        network(*[wrong] * len(network.inputs))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("threads", [0, -1, "2", 1.5])
+def test_a_wrong_number_of_threads_is_refused(tmp_path: Path, threads: int) -> None:
+    with pytest.raises(UsageError, match="number of threads"):
+        tunery.load_compiled(compiled(tmp_path), threads)
+
+
+def altered(source: Path, path: Path, **changes: object) -> Path:
+    """Copy a compiled network with another manifest, or with the `library` given, None for none."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
+        manifest = {**json.loads(old.read("manifest.json")), **changes}
+        library = manifest.pop("library", old.read("network.so"))
+        new.writestr("manifest.json", json.dumps({k: v for k, v in manifest.items() if v is not None}))
+        if library is not None:
+            new.writestr("network.so", library)
+    return path
+
+
+@pytest.mark.tvm
+def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_threads(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    compile_model(Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db")), whole)
+    changes: list[dict[str, object]] = [
+        {"library": None}, {"library": b""}, {"library": b"no library"}, {"inputs": None}, {"threads": "x"},
+        {"format": 99}, {"inputs": [["x"]]},
+    ]  # fmt: skip
+    damaged = [altered(whole, tmp_path / f"damaged{i}", **change) for i, change in enumerate(changes)]
+    bits = bytearray(whole.read_bytes())
+    bits[len(bits) // 2] ^= 1
+    damaged.append(tmp_path / "bits")
+    damaged[-1].write_bytes(bits)
+    for path in damaged:
+        with pytest.raises(UsageError, match="compile") as caught:
+            tunery.load_compiled(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    network = tunery.load_compiled(whole)
+    images = [np.full(network.inputs[0].shape, value, np.float32) for value in np.linspace(-1, 1, 8)]
+    alone = [network(image)[0] for image in images]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(50):
+            together = pool.map(lambda image: network(image)[0], images)
+            assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
 
 
 MANIFESTS = {

@@ -4,7 +4,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from tunery._errors import UsageError
+from tunery._errors import TuneryError, UsageError
 from tunery.dialects import CompiledNetwork, get_dialect
 
 MANIFEST = "manifest.json"
@@ -16,13 +16,15 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
     `threads` overrides the thread count the network was tuned for. The file is native code: load only what you trust.
 
     Raises:
-        UsageError: there is no such file, or it is not a compiled network.
+        UsageError: there is no such file, it is not a compiled network or a damaged one, or `threads` is not positive.
 
     Example:
         network = tunery.load_compiled("resnet18.tunery")
         [probabilities] = network(image)
     """
     path = Path(path)
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read(MANIFEST))
@@ -33,4 +35,14 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
         raise UsageError(
             f"{path} is not a compiled network; write one with `tunery compile MODEL -o {path}`"
         ) from error
-    return get_dialect(dialect).load_network(path, threads)
+    chosen = get_dialect(dialect)
+    try:
+        return chosen.load_network(path, threads)
+    except TuneryError:
+        raise
+    except Exception as error:  # archives, linkers and compilers have many words for a damaged file
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"{path} cannot be loaded, it is damaged or from another version ({reason}); write it again with "
+            f"`tunery compile MODEL -o {path}`"
+        ) from error

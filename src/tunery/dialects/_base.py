@@ -119,6 +119,8 @@ class CompiledNetwork(ABC):
         if len(arrays) != len(self.inputs):
             raise UsageError(f"the network takes {len(self.inputs)} inputs, not {len(arrays)}")
         for spec, array in zip(self.inputs, arrays, strict=True):
+            if not isinstance(array, np.ndarray | np.generic):
+                raise UsageError(f"input {spec.name!r} must be a NumPy array, not {type(array).__name__}")
             if tuple(array.shape) != spec.shape or str(array.dtype) != spec.dtype:
                 raise UsageError(
                     f"input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, not {array.dtype}{list(array.shape)}"

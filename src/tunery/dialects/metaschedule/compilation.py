@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import threading
 import time
 import zipfile
 from collections import Counter
@@ -24,7 +25,7 @@ from tunery.dialects.metaschedule.lowering import Lowered, lower
 from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
-_LIBRARY, _MANIFEST = "network.so", "manifest.json"
+_LIBRARY, _MANIFEST, _FORMAT = "network.so", "manifest.json", 1
 
 
 def compile_network(network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
@@ -40,7 +41,7 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
     manifest = {
-        "format": 1,
+        "format": _FORMAT,
         "dialect": target.dialect,
         "network": network.name,
         "digest": network.digest,
@@ -159,6 +160,8 @@ class TvmNetwork(CompiledNetwork):
     def __init__(self, path: Path, threads: int | None = None) -> None:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] != _FORMAT:
+                raise UsageError(f"{path} has format {manifest['format']}, not {_FORMAT}; compile the network again")
             with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
                 archive.extract(_LIBRARY, scratch)
                 library = tvm.runtime.load_module(str(Path(scratch, _LIBRARY)))
@@ -169,13 +172,15 @@ class TvmNetwork(CompiledNetwork):
         tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
         self._library = library
         self._main = relax.VirtualMachine(library, tvm.cpu())["main"]
+        self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
         self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
 
     @override
     def __call__(self, *arrays: Array) -> list[Array]:
-        self._fill(arrays)
-        results = self._main(*self._buffers)
-        return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
+        with self._running:
+            self._fill(arrays)
+            results = self._main(*self._buffers)
+            return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
