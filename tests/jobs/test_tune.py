@@ -7,6 +7,7 @@ import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes, task_named
 
 from tunery._errors import StoreError
+from tunery._report import tune_text
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Origin
 from tunery.jobs import Progress, query
@@ -88,6 +89,13 @@ def test_a_time_budget_is_kept(tmp_path: Path) -> None:
     # took, and what was left for finals, depends on the machine.
     assert report.job.spend.wall_s < 60.0
     assert report.job.spend.trials < 10_000
+
+
+def test_a_budget_that_only_reads_the_model_says_so(tmp_path: Path) -> None:
+    report = run_in(tmp_path, "fake:slow?tasks=1&extract_s=1", "1s")
+    assert (report.job.spend.trials, report.job.tasks[0].best_s) == (0, None)
+    assert "give a larger --budget" in report.job.message
+    assert report.job.message in tune_text(report, request_in(tmp_path, "fake:slow"))
 
 
 def test_exhausted_tasks_end_early(tmp_path: Path) -> None:

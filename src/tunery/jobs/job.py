@@ -25,6 +25,8 @@ from tunery.store import Charge, Store
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
 _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
+_WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
+_TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
 
 
 class Job:
@@ -86,13 +88,16 @@ class Job:
             self._limits, before.wall_s, self._context.trials, before.joules or 0.0, self._prices,
             len(self._runtime.cores),
         )  # fmt: skip
+        left_s, foreign = self._meter.seconds_left(self._elapsed()), self._runtime.foreign
+        if left_s is not None and foreign is not None:
+            foreign.foreign.hurry(_WAITED * left_s)
         beat = asyncio.create_task(self._heartbeats())
         try:
             await self._run_phases()
             self._account.close(self._elapsed())
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
             stopped = "stopped; the same command goes on where it stopped"
-            message = stopped if self._stop.is_set() else self._about_target()
+            message = stopped if self._stop.is_set() else self._about_end()
             self.status = self._snapshot(state, message)
         except BaseException as error:
             why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
@@ -144,10 +149,11 @@ class Job:
         latency_s = self._total("proven_s" if proven else "best_s")
         return target_s is not None and latency_s is not None and latency_s <= target_s
 
-    def _about_target(self) -> str:
+    def _about_end(self) -> str:
         target_s, latency_s = self._request.latency_target_s, self._total("proven_s")
         if target_s is None:
-            return ""
+            untouched = not self._context.trials and all(s.best_s is None and not s.outcomes for s in self.searches)
+            return _TOO_LITTLE if untouched else ""
         target = f"the latency target of {target_s * 1e3:.4g} ms"
         if latency_s is None:
             return f"{target} was not met: not all tasks were verified"

@@ -64,6 +64,10 @@ class Foreign:
         else:
             self._left_s = min(self._patience_s, self._left_s + _REFILL * (at_s - since_s))
 
+    def hurry(self, patience_s: float) -> None:
+        """Wait no longer than this until quiet time has brought more patience: a short job has no time to give."""
+        self._left_s = min(self._left_s, max(patience_s, 0.0))
+
     @property
     def share(self) -> Share:
         """What is left to us after the last look."""
