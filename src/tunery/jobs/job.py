@@ -152,7 +152,9 @@ class Job:
     def _about_end(self) -> str:
         target_s, latency_s = self._request.latency_target_s, self._total("proven_s")
         if target_s is None:
-            untouched = not self._context.trials and all(s.best_s is None and not s.outcomes for s in self.searches)
+            untouched = not self._context.trials and all(
+                s.best_s is None and not s.standing.exhausted for s in self.searches
+            )
             return _TOO_LITTLE if untouched else ""
         target = f"the latency target of {target_s * 1e3:.4g} ms"
         if latency_s is None:
