@@ -155,7 +155,7 @@ class Job:
             untouched = not self._context.trials and all(
                 s.best_s is None and not s.standing.exhausted for s in self.searches
             )
-            return _TOO_LITTLE if untouched else ""
+            return _TOO_LITTLE if untouched else self._about_rest()
         target = f"the latency target of {target_s * 1e3:.4g} ms"
         if latency_s is None:
             return f"{target} was not met: not all tasks were verified"
@@ -164,13 +164,24 @@ class Job:
         how = "what is stored already meets it, nothing was tuned" if self._served else "met"
         return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
 
+    def _about_rest(self) -> str:
+        """Say how many tasks were not reached, since the network stays slow by them."""
+        tunable = [s for s in self.searches if s.task.tunable]
+        missed = [s for s in tunable if s.final is None and not s.problem and not s.state(1).measured]
+        if not missed:
+            return ""
+        return (
+            f"{len(missed)} of {len(tunable)} tasks were not reached and keep the compiler's slow default: the same "
+            "command with a larger --budget goes on"
+        )
+
     async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
         """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""
         try:
             await work
         except (WorkError, EngineError) as error:
             search.standing.exhausted = True
-            search.outcomes[f"left out: {error}"[:160]] += 1
+            search.problem = f"left out: {error}"[:200]
 
     # -- search ---------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class TaskSearch:
         self._proposer, self._learning, self._sifter = proposer, learning, sifter
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
-        self._problem = ""
+        self.problem = ""
         self._stale = 0
         self._proposed: set[str] = set()
         self._known = Known()
@@ -199,7 +199,7 @@ class TaskSearch:
                 self._failures += 1
                 if self._failures >= _PROPOSER_TRIES:
                     self.standing.exhausted = True
-                    self._problem = f"gave up: {error}"[:200]
+                    self.problem = f"gave up: {error}"[:200]
                     return []
         # A proposer that was started anew does not know what is still on its way.
         sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
@@ -322,7 +322,7 @@ class TaskSearch:
             best_candidate=self.final.candidate.key if self.final else None,
             measured=sum(self.outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
             outcomes={outcome: count for outcome, count in self.outcomes.items() if count},
-            problem=self._problem,
+            problem=self.problem,
             audited=self._sifter.audit.audited,
             false_drops=self._sifter.audit.winners,
         )
