@@ -215,8 +215,8 @@ def test_a_heartbeat_that_a_busy_store_refuses_is_not_the_last(tmp_path: Path, m
 
 
 def test_tasks_that_were_not_reached_are_counted(tmp_path: Path) -> None:
-    few = run_in(tmp_path / "few", "fake:many?tasks=6&space=8x8", "4trials")
+    few = run_in(tmp_path / "few", "fake:many?tasks=6&space=8x8x2", "4trials")
     reached = sum(state.measured > 0 for state in few.job.tasks)
     assert 0 < reached < 6
     assert few.job.message.startswith(f"{6 - reached} of 6 tasks were not reached")
-    assert run_in(tmp_path / "all", "fake:many?tasks=2&space=2x2", "30trials").job.message == ""
+    assert run_in(tmp_path / "all", "fake:many?tasks=2&space=2x2x1", "30trials").job.message == ""
