@@ -17,7 +17,7 @@ from tunery.domain import Candidate, Task
 # Samples per candidate asked for: drawn, and evolved from those and the best. Stock takes forty; a sample costs 5 to
 # 15 ms and a build 100 to 300 ms, so many more samples than this cost more than the builds they could save.
 _DRAWN, _EVOLVED_ROUNDS = 2, 1
-_LEAST_POPULATION = 16
+_LEAST_POPULATION = 8
 _ELITE = 16
 _RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the model says
 _TRIES = 4
