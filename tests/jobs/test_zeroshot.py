@@ -11,9 +11,9 @@ from tunery.dialects.fake import FakeDialect
 from tunery.domain import Rung, Target, Task, Workload
 from tunery.jobs import Request, query
 from tunery.jobs._request import Guess
-from tunery.jobs.services import Prediction, ProposerHost
 from tunery.jobs.session import compile_model, extract
 from tunery.jobs.zeroshot import urgency, wanted
+from tunery.workers.services import Prediction, ProposerHost
 
 SOURCE = "fake:unseen?tasks=3"
 

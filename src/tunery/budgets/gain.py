@@ -14,7 +14,6 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betaincinv
 
 SHAPE = 0.5
 _PRIOR_A, _PRIOR_X = 3.0, 0.3
@@ -51,6 +50,8 @@ class Gain:
         """Return what the logarithm of the speed-up by `more` trials stays below with probability `share`."""
         if more <= 0:
             return 0.0
+        from scipy.special import betaincinv  # a third of a second, which a worker does not need
+
         part = float(betaincinv(SHAPE * self.doublings(more), self.a, share))
         return min(self.x * part / max(1 - part, 1e-12), self.limit)
 

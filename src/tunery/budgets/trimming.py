@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import betaincinv
-
 MOST = 0.6
 """The largest share that is dropped, however well the model ranks."""
 _PROVEN_AT = 12
@@ -59,6 +57,8 @@ class Audit:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return the Clopper-Pearson interval of the share of false drops."""
+        from scipy.special import betaincinv
+
         n, k, tail = self.audited, self.winners, (1 - confidence) / 2
         low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
         high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0

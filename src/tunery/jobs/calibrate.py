@@ -10,12 +10,12 @@ from tunery._errors import EngineError, UsageError, WorkError
 from tunery.domain import Calibration, Measurement, Outcome, SharingPoint, Target
 from tunery.engines import Role
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.services import Specimen
 from tunery.jobs.slots import SlotWorkers
 from tunery.measure import slots, this_device
 from tunery.measure.calibration import agreement, chosen_degree, degrees_to_try, point
 from tunery.measure.sampling import clock_overhead
 from tunery.store import Store
+from tunery.workers.services import Specimen
 
 CANDIDATES = 24
 _PREPARE_DEADLINE_S = 600.0

@@ -30,9 +30,9 @@ from tunery.jobs.learning import Learning
 from tunery.jobs.opening import cache_directory, workplace
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import PROPOSE_DEADLINE_S
-from tunery.jobs.services import Proposal
 from tunery.measure import Settings, this_device
 from tunery.store import Store, open_store
+from tunery.workers.services import Proposal
 
 JOB = "collect"
 _LANES = 3  # tasks at once: while one is measured the others propose and build

@@ -21,9 +21,9 @@ from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.jobs._request import Request
 from tunery.jobs.opening import cache_directory, workplace
-from tunery.jobs.services import Block
 from tunery.measure import this_device, usable_cores
 from tunery.store import open_store
+from tunery.workers.services import Block
 
 Rows = npt.NDArray[np.float32]
 
@@ -169,7 +169,7 @@ class Features:
     def __init__(self, engine: Engine, dialect: str, compiler: str) -> None:
         self._engine = engine
         self._directory = cache_directory() / "features" / digest(compiler, str(_VERSION))
-        spec = WorkerSpec(Role.PROPOSER, "tunery.jobs.services:Featurizer", {"dialect": dialect})
+        spec = WorkerSpec(Role.PROPOSER, "tunery.workers.services:Featurizer", {"dialect": dialect})
         self._workers = [spec] * max(1, min(len(usable_cores()), 8))
         self._started: list[str] = []
 

@@ -124,7 +124,7 @@ class _Sweep:
     async def run(self, models: Sequence[str], threads: int) -> Target:
         """Extract all models and return the resolved target."""
         spec = WorkerSpec(
-            Role.IMPORTER, "tunery.jobs.services:Importer", {"dialect": self._request.dialect},
+            Role.IMPORTER, "tunery.workers.services:Importer", {"dialect": self._request.dialect},
             memory_bytes=IMPORTER_BYTES,
         )  # fmt: skip
         cores = usable_cores()

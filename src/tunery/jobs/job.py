@@ -124,11 +124,7 @@ class Job:
         if self._served:
             return
         self._enter("baseline")
-        for search in self.searches:
-            if self._over():
-                break
-            await self._guarded(search, search.measure_baseline())
-            self._progress()
+        await self._measure_baselines()
         before = -1
         while before != self._context.trials:  # again where the finals say that the target was met only by a lucky race
             before = self._context.trials
@@ -142,6 +138,25 @@ class Job:
                 self._progress()
             if self._request.latency_target_s is None or self._met(proven=True):
                 return
+
+    async def _measure_baselines(self) -> None:
+        """Measure what the compiler does untuned, task by task, one measured while the next are built."""
+        waiting = iter(self.searches)
+
+        async def one_by_one() -> None:
+            for search in waiting:
+                if self._over():
+                    return
+                await self._guarded(search, search.measure_baseline())
+                self._progress()
+
+        hands = [asyncio.create_task(one_by_one()) for _ in range(_DEPTH)]
+        try:
+            await asyncio.gather(*hands)  # not a TaskGroup, which would wrap the first error
+        finally:
+            for hand in hands:
+                hand.cancel()
+            await asyncio.gather(*hands, return_exceptions=True)
 
     def _met(self, *, proven: bool) -> bool:
         """Return whether the network's latency is within the target, by verified records only if `proven`."""

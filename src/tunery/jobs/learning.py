@@ -9,7 +9,7 @@ from tunery.dialects import Told
 from tunery.domain import Outcome
 from tunery.engines import Role
 from tunery.jobs.runtime import Grant, Runtime
-from tunery.jobs.services import FeatureRow
+from tunery.workers.services import FeatureRow
 
 _AT, _GROWTH = 48, 1.25
 _DEADLINE_S = 120.0

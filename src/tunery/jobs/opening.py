@@ -15,7 +15,7 @@ from tunery.jobs.foreign import watch_for
 from tunery.jobs.runtime import Runtime, make_scratch
 from tunery.measure import granted_cores, usable_cores
 
-PRELOAD = {"metaschedule": "tunery.jobs._preload"}
+PRELOAD = {"metaschedule": "tunery.workers.preload"}
 
 
 def thread_count(threads: int) -> int:

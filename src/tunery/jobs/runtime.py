@@ -104,7 +104,7 @@ class Runtime:
             workers = [self.engine.start(spec) for _ in range(count)]
             return Pool(workers, list(workers))
 
-        here = "tunery.jobs.services"
+        here = "tunery.workers.services"
         narrow = max(1, min(self._granted, 8, granted_bytes() // _PAIR_BYTES))
         artifacts, references = self.scratch / "artifacts", self.scratch / "references"
         for directory in (artifacts, references):

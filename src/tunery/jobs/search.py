@@ -19,8 +19,8 @@ from tunery.jobs.foreign import marked
 from tunery.jobs.known import Known, tried
 from tunery.jobs.learning import Learning
 from tunery.jobs.races import Built, Races
-from tunery.jobs.services import Proposal
 from tunery.jobs.sifting import Sifter
+from tunery.workers.services import Proposal
 
 PROPOSE_DEADLINE_S = 180.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together

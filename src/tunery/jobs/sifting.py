@@ -8,7 +8,7 @@ from tunery.budgets import Audit, CandidateFilter, Trimming
 from tunery.dialects import Told
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task
 from tunery.jobs.context import Context
-from tunery.jobs.services import Proposal
+from tunery.workers.services import Proposal
 
 FILTERED_DETAIL = "ranked low by the cost model"
 

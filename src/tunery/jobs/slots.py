@@ -14,7 +14,7 @@ from tunery.jobs.failures import failure
 
 RACE_DEADLINE_S = 120.0
 MEASURER_BYTES = 16 << 30
-MEASURER = "tunery.jobs.services:MeasurerHost"
+MEASURER = "tunery.workers.services:MeasurerHost"
 
 Entrant = tuple[Candidate, Artifact]
 

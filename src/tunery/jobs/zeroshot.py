@@ -34,8 +34,8 @@ from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
 from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.services import Prediction
 from tunery.store import Store
+from tunery.workers.services import Prediction
 
 JOB = "compile"
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S = 60.0, 30.0

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
-from tunery.jobs.services import MeasurerHost
 from tunery.measure import Measurer, Rule, Settings
 from tunery.measure.load import Load, Mark, Watch
+from tunery.workers.services import MeasurerHost
 
 FIXED = Settings(rule=Rule(precision=0.0, max_s=10.0, min_samples=10))
 """Ten samples for every candidate, whatever they show."""

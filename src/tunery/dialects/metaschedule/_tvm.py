@@ -3,13 +3,15 @@
 Import `tvm` only through this module: `from tunery.dialects.metaschedule._tvm import tvm`. Engines preload it.
 
 Half of TVM's ten-second start is the registration of tensor intrinsics: each of 496 decorators walks the stack with
-source lines, and three quarters of the rest are CUDA's. Here the stack is walked without source, and only the CPU's
-intrinsics are registered (all are plain data of the compiler: which are loaded does not change what a program means).
+source lines, and three quarters of the rest are for CUDA. Here the stack is walked without source, and only intrinsics
+of this kind of processor are registered (all are plain data of the compiler: which are loaded does not change
+what a program means, and a kernel for another kind could not be measured here).
 """
 
 import gc
 import inspect
 import os
+import platform
 import sys
 from types import FrameType, ModuleType
 
@@ -18,7 +20,9 @@ os.environ.setdefault("TVM_BIND_THREADS", "0")
 # Its pool is made once, for half the logical processors, and can later be told to use fewer threads, never more.
 os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
-_NOT_FOR_CPUS = ("cuda", "rocm", "hexagon", "metal")
+_ELSEWHERE = ["cuda", "rocm", "hexagon", "metal"]
+if platform.machine() == "x86_64":
+    _ELSEWHERE += ["arm_cpu", "riscv_cpu"]
 
 
 def _frames(context: int = 1) -> list[inspect.FrameInfo]:  # noqa: ARG001 - the signature of inspect.stack
@@ -31,8 +35,8 @@ def _frames(context: int = 1) -> list[inspect.FrameInfo]:  # noqa: ARG001 - the 
     return found
 
 
-def _without_accelerators() -> None:
-    for name in _NOT_FOR_CPUS:
+def _without_others() -> None:
+    for name in _ELSEWHERE:
         full = f"tvm.s_tir.tensor_intrin.{name}"
         sys.modules.setdefault(full, ModuleType(full))
 
@@ -43,7 +47,7 @@ gc.disable()  # a million short-lived syntax nodes, none of them cyclic garbage 
 try:
     import tvm
 
-    _without_accelerators()
+    _without_others()
     import tvm.s_tir.tensor_intrin
     import tvm_ffi
     from tvm import relax

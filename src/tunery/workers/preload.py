@@ -5,4 +5,4 @@ import lightgbm  # noqa: F401 - no thread of it starts before a fork
 import tunery.dialects.metaschedule.compilation
 import tunery.dialects.metaschedule.extraction
 import tunery.dialects.metaschedule.proposer
-import tunery.jobs.services  # noqa: F401
+import tunery.workers.services  # noqa: F401
