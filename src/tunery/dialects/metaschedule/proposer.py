@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule._tvm import meta_schedule, tvm_ffi
+from tunery.dialects.metaschedule.code_size import LARGEST, code_size
 from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.program import Space, open_expression, program_key, replay, trace_body
@@ -101,6 +102,8 @@ class EvolutionaryProposer(Proposer):
         if key in self._known:
             return None
         self._known.add(key)
+        if code_size(schedule.mod) > LARGEST:
+            return None
         return Candidate(key, self._task.key, trace_body(schedule.trace, self._space), score=self._model.score(key))
 
     @override
