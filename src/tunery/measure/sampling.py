@@ -87,6 +87,12 @@ class Sampler:
         self._kernel.run()
         return self._clock() - start
 
+    def first_run(self) -> Sample:
+        """Warm up, and say what else went on meanwhile."""
+        mark = self._watch.mark()
+        seconds = self.warm_up()
+        return Sample(seconds, seconds, self._watch.since(mark))
+
     def calibrate(self) -> Sample:
         """Raise the loop count until a sample lasts long enough, and return that sample.
 
@@ -131,12 +137,15 @@ class Sampler:
         return spent_s
 
 
-def run_race(sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: int) -> Race:
+def run_race(
+    sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: int, warm_up_s: float | None = None
+) -> Race:
     """Sample until the rule decides.
 
     A contaminated sample is put aside and repeated, at most `retries` times. When they are used up the race ends with
     the clean samples if there are enough of them; else all samples count and the race says so (`forced`). A loser need
     not be repeated: one whose bare running time is too long already is abandoned on contaminated samples too.
+    `warm_up_s` is what the run before took, None if it is no evidence.
     """
     race = Race()
     sample = sampler.calibrate()
@@ -148,13 +157,13 @@ def run_race(sampler: Sampler, incumbent_s: float | None, rule: Rule, retries: i
         else:
             race.contaminated.append(sample.seconds)
             race.running.append(sample.running_s)
-            if decide(race.samples + race.running, incumbent_s, rule, 0.0) is Verdict.ABANDON:
+            if decide(race.samples + race.running, incumbent_s, rule, 0.0, warm_up_s) is Verdict.ABANDON:
                 _count_all(race)
                 race.verdict = Verdict.ABANDON
             elif len(race.contaminated) > retries:
                 _use_up(race, rule)
         if race.verdict is Verdict.CONTINUE:
-            race.verdict = decide(race.samples, incumbent_s, rule, race.spent_s)
+            race.verdict = decide(race.samples, incumbent_s, rule, race.spent_s, warm_up_s)
         if race.verdict is not Verdict.CONTINUE:
             return race
         sample = sampler.sample()

@@ -18,14 +18,17 @@ from tunery.measure.hygiene import Flush, Repeats, drift, identical
 from tunery.measure.load import Load, LoadWatch, Mark, Watch
 from tunery.measure.noise import Noise
 from tunery.measure.placement import Placement, inspect_placement, pin
-from tunery.measure.racing import Rule, Verdict
+from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.references import References
-from tunery.measure.sampling import BadTimeError, Clock, Race, Sampler, clock_overhead, run_race
+from tunery.measure.sampling import BadTimeError, Clock, Race, Sample, Sampler, clock_overhead, run_race
 from tunery.measure.settings import Settings
 from tunery.measure.verification import compare, merge
 
 _WINDOW_S = 0.25
 """Busy time is counted in ticks of 10 ms, so the load is looked at over at least this long, races before included."""
+
+_LOOK_EVERY = 16
+"""Of the candidates that their warm-up would give up, one in so many is raced."""
 
 _LONG = 4
 """A run that takes so many times the rule's `max_s` is a sample, and one is enough."""
@@ -59,6 +62,7 @@ class Measurer:
         self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
         self._long_s = _LONG * self._settings.rule.max_s
         self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
+        self._lost_early = 0
         self._repeats = Repeats()
         self._meter = open_meter()
         self._window: Mark = self._watch.mark(full=True)
@@ -157,19 +161,21 @@ class Measurer:
             kernel.bind(inputs)
             kernel.poison()
             sampler = self._sampler(kernel)
-            warm_up_s = sampler.warm_up()
+            warm_up = sampler.first_run()
+            outputs = kernel.outputs()
             self._keep_placement()  # a runtime starts its threads, and may move them, at its first call
-            verification = compare(expected, kernel.outputs(), slack=kernel.slack)
+            noise = self._noise[degree > 1]
+            rule = noise.rule(self._settings.rule, task.key)
+            rule = replace(rule, drift=rule.drift + deviation)
+            race = self._by_warm_up(warm_up, incumbent_s, rule) or run_race(
+                sampler, incumbent_s, rule, self._settings.retries, _bare(warm_up)
+            )
+            # Not before the samples: it would leave little of the kernel's data in the caches.
+            verification = compare(expected, outputs, slack=kernel.slack)
             if not verification.passed:
                 return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
-            noise = self._noise[degree > 1]
-            rule = noise.rule(self._settings.rule)
-            rule = replace(rule, drift=rule.drift + deviation)
-            race = self._by_warm_up(warm_up_s, incumbent_s) or run_race(
-                sampler, incumbent_s, rule, self._settings.retries
-            )
             won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
-            slow_first = incumbent_s is None and warm_up_s >= self._long_s
+            slow_first = incumbent_s is None and warm_up.seconds >= self._long_s
             if won and artifact.path != reference.path and not slow_first:
                 # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
                 verification = self._verify(task, kernel, reference)
@@ -179,28 +185,36 @@ class Measurer:
             return replace(_failed(error), verification=verification)
         if not race.forced and race.verdict is Verdict.ENOUGH:
             noise.learn(race.samples)
+        if not race.forced and not warm_up.load.contaminated and "warm-up-only" not in race.flags:
+            noise.learn_cold(task.key, warm_up.seconds, race.samples, incumbent_s)
         context = self._context(task) | dict(kernel.traits)
         if not context["affinity_held"]:
             race.flags.add("affinity")
-        context |= {**_race_context(race, rule, sampler.calls, warm_up_s), "load": self._load()}
+        context |= {**_race_context(race, rule, sampler.calls, warm_up.seconds), "load": self._load()}
         outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
         return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
 
-    def _by_warm_up(self, warm_up_s: float, incumbent_s: float | None) -> Race | None:
+    def _by_warm_up(self, warm_up: Sample, incumbent_s: float | None, rule: Rule) -> Race | None:
         """Return a race that is over with the warm-up.
 
-        It is lost if even the noise of a first run cannot explain how slow that was. Without an incumbent it is done if
-        one sample would be enough for so slow a kernel: naive loops take seconds.
+        It is lost if even the noise of such runs cannot explain how slow that was; some of those are raced all the
+        same, or nobody would notice that such runs take longer now. Without an incumbent it is done if one sample would
+        be enough for so slow a kernel: naive loops take seconds.
         """
+        taken, flags = [warm_up.seconds], {"warm-up-only", *warm_up.load.contaminated}
         if incumbent_s is None:
-            if warm_up_s < self._long_s:
+            if warm_up.seconds < self._long_s:
                 return None
-            return Race(samples=[warm_up_s], spent_s=warm_up_s, verdict=Verdict.ENOUGH, flags={"warm-up-only"})
-        if warm_up_s < self._settings.far * incumbent_s:
-            return None
-        if warm_up_s - incumbent_s < self._settings.far_s:
-            return None
-        return Race(samples=[warm_up_s], spent_s=warm_up_s, verdict=Verdict.ABANDON, flags={"warm-up-only"})
+            return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ENOUGH, flags=flags)
+        seconds = _bare(warm_up)
+        far = seconds >= self._settings.far * incumbent_s and seconds - incumbent_s >= self._settings.far_s
+        if not far:
+            if decide([], incumbent_s, rule, warm_up_s=seconds) is not Verdict.ABANDON:
+                return None
+            self._lost_early += 1
+            if self._lost_early % _LOOK_EVERY == 0:
+                return None
+        return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ABANDON, flags=flags)
 
     def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
         """Load one finalist and compare it on all independent inputs."""
@@ -277,6 +291,11 @@ class Measurer:
         return self._last_load
 
 
+def _bare(sample: Sample) -> float:
+    """Return what one execution took, without what others took of a contaminated one."""
+    return sample.running_s if sample.load.contaminated else sample.seconds
+
+
 def _race_context(race: Race, rule: Rule, calls: int, warm_up_s: float) -> Mapping[str, Any]:
     return {
         "calls": calls,
@@ -286,6 +305,7 @@ def _race_context(race: Race, rule: Rule, calls: int, warm_up_s: float) -> Mappi
         "flags": sorted(race.flags),
         "noise": rule.noise,
         "persistence": rule.persistence,
+        "cold": {name: asdict(known) for name, known in (("first", rule.first), ("warm_up", rule.warm_up)) if known},
     }
 
 
