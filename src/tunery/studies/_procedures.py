@@ -4,10 +4,11 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
+from typing import Any
 
 from tunery._errors import EngineError
 from tunery.domain import Measurement, Outcome, Provenance, Record, best_first, interval
@@ -21,6 +22,7 @@ from tunery.studies._timing import as_race, device_s
 FINALISTS, ROUNDS, TRUTH_ROUNDS = 4, 15, 40
 _FINALS_DEADLINE_S = 300.0
 _SPIN_S = 1.0
+_RESULTS = ("tau", "repeated", "truth_s", "scaling")
 _NOWHERE = Provenance("", "", "", "")
 _SPIN = "import time\nend = time.time() + 600\nwhile time.time() < end:\n    pass\n"
 
@@ -57,6 +59,17 @@ class Findings:
         """Return one by its name."""
         return next(one for one in self.procedures if one.name == name)
 
+    def plain(self) -> dict[str, Any]:
+        """Return what was found as plain data, for `restore`."""
+        return {**{name: getattr(self, name) for name in _RESULTS}, "procedures": [asdict(p) for p in self.procedures]}
+
+    def restore(self, plain: Mapping[str, Any]) -> None:
+        """Take over what was found before."""
+        for name in _RESULTS:
+            setattr(self, name, plain[name])
+        self.repeated = [(winner, latency_s, same) for winner, latency_s, same in plain["repeated"]]
+        self.procedures = [Procedure(**one) for one in plain["procedures"]]
+
     def loss(self, name: str, rival: str) -> float:
         """Return by which share the winner of `name` is truly slower than that of `rival`."""
         return self.procedure(name).truth_s / self.procedure(rival).truth_s - 1
@@ -68,6 +81,22 @@ class Bench:
     def __init__(self, workers: SlotWorkers, subject: Subject, degree: int, say: Callable[[str], None]) -> None:
         self.found = Findings(subject, degree)
         self._workers, self._subject, self._say = workers, subject, say
+
+    @property
+    def beside(self) -> int:
+        """How many are measured at once: as calibration says, and two at least, to show what that costs."""
+        return max(self.found.degree, min(2, len(self._workers.slots)))
+
+    def open(self) -> None:
+        """Let every measurer compute the reference's outputs before anything counts."""
+        subject = self._subject
+        for degree in range(1, self.beside + 1):
+            self._workers.race(subject.task, subject.entrants[:degree], subject.reference[1], degree=degree)
+
+    def learn(self, degree: int) -> None:
+        """Race all candidates so, and note nothing: the measurers know the noise from here on."""
+        self._say(f"{self._subject.name}: {degree} at once, to learn")
+        self._pass("race", degree)
 
     def run(self, name: str, method: str, *, degree: int = 1, finals: bool = True) -> Procedure:
         """Time all candidates one way, hold the finals unless told not to, and note the winner."""

@@ -14,6 +14,7 @@ from tunery.jobs.importing import import_model
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.slots import Entrant
 from tunery.store import Store
+from tunery.studies._kept import Kept
 
 JOB = "study"
 _PROPOSE_DEADLINE_S, _BUILD_DEADLINE_S = 600.0, 60.0
@@ -42,8 +43,11 @@ async def prepare(  # noqa: PLR0917 - what it is made with
     count: int,
     cache: Path,
     say: Callable[[str], None],
+    kept: Kept,
 ) -> list[Subject]:
     """Return the heaviest task of each wanted (request, kind), with `count` candidates as a search proposes first.
+
+    What `kept` holds of an interrupted run is not proposed or built again.
 
     Raises:
         UsageError: a model is wrong.
@@ -60,23 +64,16 @@ async def prepare(  # noqa: PLR0917 - what it is made with
         tasks.append(found)
     say(f"proposing and building {count} candidates for each of {len(tasks)} tasks")
     model = pretrained(tasks[0].target.dialect, tasks[0].target.config)
-    subjects = await asyncio.gather(*(_subject(runtime, task, count, model) for task in tasks))
+    subjects = await asyncio.gather(*(_subject(runtime, task, count, model, kept) for task in tasks))
     runtime.end(JOB)
     return list(subjects)
 
 
-async def _subject(runtime: Runtime, task: Task, count: int, model: str | None) -> Subject:
-    candidates: list[Candidate] = []
-    async with runtime.stage(JOB, "propose", Role.PROPOSER) as grant:
-        await runtime.call(grant.worker, "open", task, [], model, 0, deadline_s=_PROPOSE_DEADLINE_S)
-        while len(candidates) < count:
-            left = min(64, count - len(candidates))
-            proposal = await runtime.call(grant.worker, "propose", task.key, left, [], deadline_s=_PROPOSE_DEADLINE_S)
-            known = {candidate.key for candidate in candidates}
-            fresh = [candidate for candidate in proposal.candidates if candidate.key not in known]
-            candidates += fresh
-            if not fresh:
-                break
+async def _subject(runtime: Runtime, task: Task, count: int, model: str | None, kept: Kept) -> Subject:
+    candidates = kept.candidates(task.key)
+    if not candidates:
+        candidates = await _propose(runtime, task, count, model)
+        kept.keep_candidates(task.key, candidates)
     async with runtime.stage(JOB, "build", Role.BUILDER) as grant:
         yardstick, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
         reference = await runtime.call(grant.worker, "build", task, yardstick, deadline_s=_BUILD_DEADLINE_S)
@@ -86,6 +83,21 @@ async def _subject(runtime: Runtime, task: Task, count: int, model: str | None) 
     if not entrants:
         raise WorkError(f"no candidate of {task.workload.name} builds")
     return Subject(task, (yardstick, reference), entrants)
+
+
+async def _propose(runtime: Runtime, task: Task, count: int, model: str | None) -> list[Candidate]:
+    candidates: dict[str, Candidate] = {}
+    async with runtime.stage(JOB, "propose", Role.PROPOSER) as grant:
+        await runtime.call(grant.worker, "open", task, [], model, 0, deadline_s=_PROPOSE_DEADLINE_S)
+        while len(candidates) < count:
+            left = min(64, count - len(candidates))
+            proposal = await runtime.call(grant.worker, "propose", task.key, left, [], deadline_s=_PROPOSE_DEADLINE_S)
+            before = len(candidates)
+            for candidate in proposal.candidates:
+                candidates.setdefault(candidate.key, candidate)
+            if len(candidates) == before:
+                break
+    return list(candidates.values())
 
 
 async def _build(runtime: Runtime, task: Task, chunk: Sequence[Candidate]) -> list[Entrant]:

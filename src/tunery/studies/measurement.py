@@ -3,23 +3,25 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from contextlib import AbstractContextManager
+from functools import partial
 from statistics import median
 from typing import Any
 
 from tunery._report import as_text, new_table
 from tunery.domain import Calibration
-from tunery.engines import Role
+from tunery.engines import LocalEngine, Role
 from tunery.jobs import Request, cache_directory
 from tunery.jobs.calibrate import calibrate
-from tunery.jobs.opening import workplace
+from tunery.jobs.opening import PRELOAD, thread_count
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.slots import SlotWorkers, measurer_spec
-from tunery.measure import slots
+from tunery.measure import slots, this_device
 from tunery.measure.calibration import COMPUTE, TAU_LOSS, bound_of, starting_degree
 from tunery.store import open_store
 from tunery.studies._base import Options, StudyReport
-from tunery.studies._procedures import Bench, Findings, hog, rival
+from tunery.studies._kept import Kept
+from tunery.studies._procedures import Bench, Findings, Procedure, hog, rival
 from tunery.studies._subjects import Subject, prepare
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
@@ -37,61 +39,99 @@ _SUBJECTS = {
     "fake": (("fake:study?tasks=1&ops=matmul", "dense"), ("fake:study?tasks=1&ops=elementwise", "elementwise")),
 }
 STOCK, FIXED, RACED, BARE = "stock evaluator", "fixed repeats", "racing", "racing, own timings trusted"
+AGAIN = "racing again"
+WATCHED, UNWATCHED = "watched", "unwatched"
 
 
 def run(options: Options, dialect: str = "metaschedule") -> StudyReport:
     """Measure the same candidates in every way, alone, beside one another and under load, and compare the winners."""
     wanted = [(Request(model, threads=1, dialect=dialect), kind) for model, kind in _SUBJECTS[dialect]]
-    with workplace(wanted[0][0]) as (engine, scratch, threads):
-        runtime = Runtime(engine, dialect, threads, scratch)
-        calibration, found = asyncio.run(_study(runtime, wanted, options, dialect))
-    return _report(calibration, found, options)
+    count = QUICK_CANDIDATES if options.quick else CANDIDATES
+    kept = Kept(cache_directory(), "measurement", f"{dialect} {count} {wanted}")
+    with LocalEngine(PRELOAD.get(dialect), kept.directory / "logs") as engine:
+        runtime = Runtime(engine, dialect, thread_count(1), kept.directory)
+        calibration, found = asyncio.run(_study(runtime, wanted, options, dialect, kept))
+    report = _report(calibration, found, options)
+    kept.remove()
+    return report
 
 
 async def _study(
-    runtime: Runtime, wanted: Sequence[tuple[Request, str]], options: Options, dialect: str
+    runtime: Runtime, wanted: Sequence[tuple[Request, str]], options: Options, dialect: str, kept: Kept
 ) -> tuple[Calibration, list[Findings]]:
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
-    with open_store(str(Path(runtime.scratch, "study.db"))) as store:
-        subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say)
-        calibration = await calibrate(runtime, store, subjects[0].task.target, dialect, options.say)
+    with open_store(str(kept.directory / "study.db")) as store:
+        subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say, kept)
+        known = store.calibrations(this_device(runtime.cores).fingerprint)
+        calibration = known[0] if known else await calibrate(
+            runtime, store, subjects[0].task.target, dialect, options.say
+        )  # fmt: skip
     runtime.submit("study")
     sets = slots(runtime.cores, runtime.threads)
     references = str(runtime.scratch / "references")
     async with runtime.stage("study", "measure", Role.MEASURER):
         workers = SlotWorkers(runtime.engine, dialect, sets, references, _SERVICE)
         spare = runtime.engine.start(measurer_spec(dialect, sets[0], references, _SERVICE))
-        found = [_one(workers, subject, calibration, options, spare) for subject in subjects]
+        found = [_one(workers, subject, calibration, options, spare, kept) for subject in subjects]
     runtime.end("study")
     return calibration, found
 
 
-def _one(workers: SlotWorkers, subject: Subject, calibration: Calibration, options: Options, spare: str) -> Findings:
-    chosen = starting_degree(subject.task, calibration)
-    bench = Bench(workers, subject, chosen, options.say)
-    bench.run("", "race", finals=False)  # the reference's outputs, and the machine's noise, are known from here on
-    bench.found.procedures.clear()
-    for name, method in ((STOCK, "stock"), (FIXED, "fixed"), (RACED, "race")):
-        one = bench.run(name, method)
-    bench.without_finals(BARE, one)
-    beside = max(chosen, min(2, len(workers.slots)))
-    for degree in sorted({chosen, beside} - {1}):
-        one = bench.run(_parallel(degree), "race", degree=degree)
-        bench.without_finals(f"{_parallel(degree)}, own timings trusted", one)
-    bench.ceiling(beside)
-    bench.agreements(beside)
-    bench.repeat(2 if options.quick else REPEATS)
-    cores = workers.slots[0]
-    loads: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("a CPU hog", lambda: hog(cores)),
-        ("a second tuner", lambda: rival(workers, subject, spare)),
-    )
-    for load, begin in loads[:1] if options.quick else loads:
-        for watch, method in (("watched", "race"), ("unwatched", "blind")):
-            with begin():
-                one = bench.run(f"{load}, {watch}", method, finals=watch == "watched")
-    bench.truths()
+def _one(  # noqa: PLR0917 - what it is done with
+    workers: SlotWorkers, subject: Subject, calibration: Calibration, options: Options, spare: str, kept: Kept
+) -> Findings:
+    """Do a task's steps, but for those that an interrupted run has done."""
+    bench = Bench(workers, subject, starting_degree(subject.task, calibration), options.say)
+    known = kept.results(subject.task.key)
+    done: list[str] = known.get("done", [])
+    if done:
+        bench.found.restore(known)
+        options.say(f"{subject.name}: an interrupted run has done {', '.join(done)}")
+    steps = _steps(bench, workers, options, spare)
+    if len(done) < len(steps):
+        bench.open()
+    for name, step in steps.items():
+        if name not in done:
+            step()
+            done.append(name)
+            kept.keep_results(subject.task.key, {**bench.found.plain(), "done": done})
     return bench.found
+
+
+def _steps(bench: Bench, workers: SlotWorkers, options: Options, spare: str) -> dict[str, Callable[[], object]]:
+    """Return what is done with a task, in this order."""
+    cores, subject, beside = workers.slots[0], bench.found.subject, bench.beside
+
+    def trusted(one: Procedure) -> None:
+        bench.without_finals(f"{one.name}, own timings trusted", one)
+
+    def at_once(degree: int) -> None:
+        bench.learn(degree)  # each slot learns anew how noisy it is beside others: the serial run knows it by now
+        trusted(bench.run(_parallel(degree), "race", degree=degree))
+
+    def loaded(load: str, begin: Callable[[], AbstractContextManager[None]], watch: str) -> None:
+        with begin():
+            bench.run(f"{load}, {watch}", "race" if watch == WATCHED else "blind", finals=watch == WATCHED)
+
+    steps: dict[str, Callable[[], object]] = {
+        STOCK: partial(bench.run, STOCK, "stock"),
+        FIXED: partial(bench.run, FIXED, "fixed"),
+        RACED: lambda: trusted(bench.run(RACED, "race")),
+        AGAIN: partial(bench.run, AGAIN, "race"),
+    }
+    for degree in sorted({bench.found.degree, beside} - {1}):
+        steps[_parallel(degree)] = partial(at_once, degree)
+    steps["ceiling"] = partial(bench.ceiling, beside)
+    steps["agreement"] = partial(bench.agreements, beside)
+    steps["repeat"] = partial(bench.repeat, 2 if options.quick else REPEATS)
+    loads: list[tuple[str, Callable[[], AbstractContextManager[None]]]] = [("a CPU hog", partial(hog, cores))]
+    if not options.quick:
+        loads.append(("a second tuner", partial(rival, workers, subject, spare)))
+    for load, begin in loads:
+        for watch in (WATCHED, UNWATCHED):
+            steps[f"{load}, {watch}"] = partial(loaded, load, begin, watch)
+    steps["truths"] = bench.truths
+    return steps
 
 
 def _parallel(degree: int) -> str:
@@ -104,7 +144,8 @@ def _report(calibration: Calibration, found: Sequence[Findings], options: Option
         "calibration": calibration,
         "tasks": [_data(one, calibration) for one in found],
     }
-    text = "\n\n".join([*(_table(one, calibration) for one in found), _calibration_line(calibration)])
+    summary = f"{_saved(found)}\n{_calibration_line(calibration)}"
+    text = "\n\n".join([*(_table(one, calibration) for one in found), summary])
     plots = {
         "measurement-cost.png": lambda figure: _draw_costs(figure, found),
         "measurement-truth.png": lambda figure: _draw_truths(figure, found),
@@ -131,7 +172,7 @@ def _claims(found: Sequence[Findings], calibration: Calibration) -> Mapping[str,
             steady == times
         )
         for procedure in one.procedures:
-            if procedure.name.endswith(", watched"):
+            if procedure.name.endswith(f", {WATCHED}"):
                 loss = one.loss(procedure.name, RACED)
                 claims[f"{one.subject.name}: the winner under {procedure.name} is {loss:+.1%} slower (at most 1 %)"] = (
                     loss <= SAME
@@ -146,7 +187,7 @@ def _parallel_claims(one: Findings, calibration: Calibration) -> dict[str, bool]
     raced, parallel = one.procedure(RACED), one.procedure(_parallel(one.degree))
     claims = {}
     if bound_of(one.subject.task, calibration) == COMPUTE:
-        gain = raced.wall_s / parallel.wall_s
+        gain = min(raced.wall_s, one.procedure(AGAIN).wall_s) / parallel.wall_s
         least = THROUGHPUT * one.degree
         claims[
             f"{name}: {one.degree} at once measure {gain:.2f}x as fast (at least {least:.2f}x; the bare kernel runs "
@@ -184,6 +225,14 @@ def _table(one: Findings, calibration: Calibration) -> str:
     notes = f"Kendall's tau: {agreement}\nthe same finals {len(values)} times: {repeated}"
     scaling = f"the same kernel on {max(2, one.degree)} slots at once runs {one.scaling:.2f}x as often as on one"
     return f"{title}\n{as_text(table, _WIDTH)}\n{notes}\n{scaling}"
+
+
+def _saved(found: Sequence[Findings]) -> str:
+    """Say what racing saves of the kernels' time, and of all time: loading and verifying are the same either way."""
+    raced, fixed = ([one.procedure(name) for one in found] for name in (RACED, FIXED))
+    kernel = sum(p.device_s for p in fixed) / sum(p.device_s for p in raced)
+    wall = sum(p.wall_s for p in fixed) / sum(p.wall_s for p in raced)
+    return f"racing takes {kernel:.1f}x less kernel time than fixed repeats, and {wall:.1f}x less wall time"
 
 
 def _calibration_line(calibration: Calibration) -> str:
