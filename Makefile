@@ -28,6 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup
 	@mkdir -p out
+	@echo "tuning $(NETWORK) for $(BUDGET), then compiling it and comparing it with ONNX Runtime, about a minute more"
 	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
 
 test: setup

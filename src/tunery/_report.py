@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from tunery.jobs._request import BenchReport, CompileReport, Request, TuneReport
 
-TEXT_WIDTH = 120
-SUITE_WIDTH = 170
+TEXT_WIDTH = 200
+"""What a table may take at most where no terminal says how wide it is; it takes no more than its columns need."""
+
 _USUAL = frozenset({"ok", "abandoned"})
 _SHOWN_INPUTS = 3
 
@@ -98,14 +99,21 @@ def bench_data(report: "BenchReport") -> dict[str, Any]:
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def tune_text(report: "TuneReport", request: "Request", output: Path | None = None) -> str:
-    """Return the table of a finished or stopped job, where it is stored, and how to use it."""
+def tune_text(
+    report: "TuneReport",
+    request: "Request",
+    output: Path | None = None,
+    compared: "BenchReport | None" = None,
+    width: int | None = None,
+) -> str:
+    """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it."""
     job = report.job
     lines = [
         f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
         f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
         *([job.message] if job.message else []),
-        as_text(tasks_table(job.tasks)),
+        as_text(tasks_table(job.tasks), width),
+        *([f"\n{bench_text(compared, width)}\n"] if compared else []),
         *_cost(job),
         f"stored in   {report.store}",
         *_usage(report, request, output),
@@ -125,7 +133,7 @@ def _cost(job: JobStatus) -> list[str]:
         "money": lambda amount: money(amount, spend.currency),
     }
     rest = [show[name](max(amount, 0.0)) for name, amount in left.items()]
-    lines = [f"spent       {', '.join(used)}{'; left: ' + ', '.join(rest) if rest else ''}"]
+    lines = [f"spent       {', '.join(used)}{'; not used: ' + ', '.join(rest) if rest else ''}"]
     if job.outlook:
         more = job.outlook[len(job.outlook) // 2]
         price = f", {money(more.money, more.currency)}" if more.money else ""
@@ -169,31 +177,52 @@ def call(network: Network) -> str:
 
 
 def tasks_table(tasks: Sequence[TaskState]) -> "Table":
-    """Return a table with one row per task, and the totals over the network's call sites."""
-    table = new_table("task", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#measured", "outcomes")
-    for task in tasks:
-        table.add_row(
-            task.name,
-            task.kind,
-            str(task.weight),
-            milliseconds(task.baseline_s),
-            milliseconds(task.best_s),
-            ratio(task.baseline_s, task.best_s),
-            str(task.measured),
-            _notes(task),
-        )
-    before, after = total(tasks, "baseline_s"), total(tasks, "best_s")
+    """Return a table of the tasks by their share of the network's time, and their sum over the network's call sites.
+
+    What was not reached, and what has nothing to tune, is one row each.
+    """
+    table = new_table(
+        "task", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
+    )
+    table.columns[0].overflow = "ellipsis"
+    whole_s = total(tasks, "best_s")
+    fixed = [task for task in tasks if not task.tunable and not task.problem]
+    missed = [task for task in tasks if task.tunable and not_reached(task)]
+    for task in sorted((t for t in tasks if t not in fixed + missed), key=_time_of, reverse=True):
+        _add_tasks(table, [task], task.name, task.kind, _notes(task), whole_s)
+    for group, note in ((missed, "not reached"), (fixed, "nothing to tune")):
+        if group:
+            name, kind = (group[0].name, group[0].kind) if len(group) == 1 else (f"{len(group)} tasks", "")
+            _add_tasks(table, group, name, kind, note, whole_s)
     table.add_section()
-    table.add_row(
-        "all, by calls", "", str(sum(task.weight for task in tasks)), milliseconds(before), milliseconds(after),
-        ratio(before, after), str(sum(task.measured for task in tasks)), "",
-    )  # fmt: skip
+    _add_tasks(table, tasks, "sum of tasks", "", "", whole_s)
     return table
 
 
+def not_reached(task: TaskState) -> bool:
+    """Return whether nothing is known of a task but its untuned latency: the budget ended before its turn."""
+    return not task.problem and task.best_candidate is None and not any(task.outcomes.values())
+
+
+def _time_of(task: TaskState) -> float:
+    return task.weight * (task.best_s or 0.0)
+
+
+def _add_tasks(  # noqa: PLR0917 - a row's cells
+    table: "Table", tasks: Sequence[TaskState], name: str, kind: str, notes: str, whole_s: float | None
+) -> None:
+    """Add one row: of a task what one call takes, of several the sum over their calls."""
+    [alone] = tasks if len(tasks) == 1 else [None]
+    before, after = (alone.baseline_s, alone.best_s) if alone else (total(tasks, "baseline_s"), total(tasks, "best_s"))
+    all_s = total(tasks, "best_s")
+    table.add_row(
+        name, kind, str(sum(task.weight for task in tasks)), milliseconds(before), milliseconds(after),
+        ratio(before, after), f"{all_s / whole_s:.0%}" if all_s is not None and whole_s else "-",
+        str(sum(task.measured for task in tasks)), notes,
+    )  # fmt: skip
+
+
 def _notes(task: TaskState) -> str:
-    if not task.tunable:
-        return "nothing to tune"
     unusual = {name: count for name, count in task.outcomes.items() if name not in _USUAL and count}
     counted = [f"{count} {name}" for name, count in sorted(unusual.items())]
     return ", ".join([*counted, *([task.problem] if task.problem else [])])
@@ -205,23 +234,26 @@ def total(tasks: Sequence[TaskState], what: str) -> float | None:
     return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
 
 
-def bench_text(report: "BenchReport") -> str:
+def bench_text(report: "BenchReport", width: int | None = None) -> str:
     """Return the table of a whole-network comparison, led by ONNX Runtime."""
+    from tunery.jobs._request import CONTESTANTS
+
     table = new_table("", "#median ms", "#p10 to p90 ms", "#samples", "tunery is")
     order = ["onnxruntime", "tunery", *sorted(set(report.latency_s) - {"onnxruntime", "tunery"})]
     ours = report.latency_s["tunery"].median
-    names = {"onnxruntime": "ONNX Runtime", "untuned": "TVM untuned"}
     for name in order:
         if (latency := report.latency_s.get(name)) is None:
             continue
         spread = f"{milliseconds(latency.p10)} to {milliseconds(latency.p90)}"
         verdict = "" if name == "tunery" else _verdict(latency.median, ours)
-        table.add_row(names.get(name, name), milliseconds(latency.median), spread, str(latency.samples), verdict)
+        table.add_row(CONTESTANTS.get(name, name), milliseconds(latency.median), spread, str(latency.samples), verdict)
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
+    rival = report.latency_s.get("onnxruntime")
+    verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
     return "\n".join(
         [
-            f"{report.network}, whole network, {threads}",
-            as_text(table),
+            f"{report.network}, whole network, {threads}{verdict}",
+            as_text(table, width),
             f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
             *_sum_of_tasks(report),
         ]
@@ -266,7 +298,7 @@ def suite_text(results: Mapping[str, Any]) -> str:
             f"{run['times_faster']:.2f}{'' if run['times_faster'] >= 1 else ' lost'}",
             _more(ours["median"], run["tasks_s"]) if run["tasks_s"] else "-", ", ".join(deciding),
         )  # fmt: skip
-    lines = [as_text(table, SUITE_WIDTH)]
+    lines = [as_text(table)]
     for threads, summary in results["summary"].items():
         lines.append(
             f"{'all runs' if threads == 'all' else f'{threads} threads'}: {summary['geometric_mean']:.2f}x faster than "
@@ -299,12 +331,12 @@ def new_table(*headings: str) -> "Table":
     return table
 
 
-def as_text(renderable: "RenderableType", width: int = TEXT_WIDTH) -> str:
-    """Return what rich would print, without colours and trailing spaces."""
+def as_text(renderable: "RenderableType", width: int | None = None) -> str:
+    """Return what rich would print, without colours and trailing spaces; without a width it takes what it needs."""
     from rich.console import Console
 
     stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, markup=False).print(renderable)
+    Console(file=stream, width=width or TEXT_WIDTH, color_system=None, markup=False).print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
 
 

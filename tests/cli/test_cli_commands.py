@@ -1,11 +1,12 @@
 """Every command does what it says, on a compiler that needs no time; JSON shapes are those of docs/json.md."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cli_tools import Run
 
-from tunery.jobs import BenchReport, Latency, Request
+from tunery.jobs import BenchReport, Latency, Progress, Request
 
 FAKE = ("--dialect", "fake")
 
@@ -13,7 +14,7 @@ FAKE = ("--dialect", "fake")
 def test_tune_prints_each_task_the_totals_and_how_to_use_it(run: Run) -> None:
     answer = run("tune", "fake:demo?tasks=2&frozen=1&refuse=0.3", *FAKE, "--budget", "24trials")
     assert answer.code == 0
-    for word in ("matmul_0", "untuned ms", "speed-up", "nothing to tune", "build-failed", "all, by calls", "store.db",
+    for word in ("matmul_0", "untuned ms", "speed-up", "nothing to tune", "build-failed", "sum of tasks", "store.db",
                  "tunery compile", "tunery.load_compiled("):  # fmt: skip
         assert word in answer.out
     assert "search" in answer.err
@@ -147,8 +148,15 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, 
     """Stands in for the measuring of whole networks, which needs an ONNX model."""
     asked = []
 
-    def bench(request: Request, against: tuple[str, ...], seconds: float) -> BenchReport:
+    def bench(
+        request: Request,
+        against: tuple[str, ...],
+        seconds: float,
+        compiled: Path | None,
+        on_progress: Callable[[Progress], None],
+    ) -> BenchReport:
         asked.append((request, tuple(against), seconds))
+        on_progress(Progress("", "comparing", 2.0, 9.0, 0, None, None, None, f"{compiled}, turn 1 of 7"))
         rivals = {"untuned": Latency(1.6, 1.5, 1.7, 3), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
         chosen = {name: rivals[name] for name in against}
         return BenchReport("demo", 2, {"tunery": Latency(0.008, 0.007, 0.009, 70), **chosen}, float("inf"))
@@ -163,6 +171,9 @@ def test_bench_leads_with_onnx_runtime(run: Run, measured: list[tuple[Request, t
     rows = [line for line in answer.out.splitlines() if " to " in line]
     assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "TVM"]
     assert "1.50x faster" in rows[1]
+    assert answer.out.splitlines()[0] == "demo, whole network, 2 threads: 1.50x faster than ONNX Runtime"
+    assert answer.err.splitlines()[0] == "comparing with TVM untuned and ONNX Runtime: compiling first, then about 12s"
+    assert "comparing None, turn 1 of 7" in answer.err
     data = run("bench", "fake:demo", *FAKE, "--json").data
     assert data["latency_s"]["onnxruntime"] == {"median": 0.012, "p10": 0.011, "p90": 0.013, "samples": 50}
     assert (data["network"], data["threads"], data["max_abs_error"]) == ("demo", 2, None)
@@ -173,4 +184,7 @@ def test_tune_against_rivals_ends_with_the_comparison(
 ) -> None:
     args = ("tune", "fake:demo", *FAKE, "--budget", "6trials", "--against", "onnxruntime")
     assert run(*args, "--json").data["bench"]["latency_s"].keys() == {"tunery", "onnxruntime"}
-    assert "ONNX Runtime" in run(*args).out
+    answer = run(*args, "-o", "demo.tunery")
+    assert answer.out.index("sum of tasks") < answer.out.index("than ONNX Runtime") < answer.out.index("to use it")
+    assert "comparing with ONNX Runtime: about 24s" in answer.err
+    assert "comparing demo.tunery, turn" in answer.err, "what was compiled already is not compiled again"

@@ -1,9 +1,11 @@
 """One live line: what it says, and how often it is printed where there is no terminal."""
 
 import io
+import time
 
 import pytest
 
+from tunery._report import duration
 from tunery.cli import _live
 from tunery.jobs import Progress
 
@@ -21,12 +23,14 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_line_says_phase_trials_best_and_time_to_finish() -> None:
+def test_the_line_says_phase_trials_the_sum_of_tasks_and_time_to_finish() -> None:
     assert _live.line(progress()) == (
-        "search | 12/64 trials | best so far 2.00 ms (5.00x the untuned speed) | 1min 01s gone | about 30s left"
+        "searching | 12/64 trials | sum of tasks 2.00 ms (untuned 10.0) | 1min 01s gone | about 30s left"
     )
+    early = progress("baseline", current="3 of 30", trials=0, trials_planned=None, best_s=None, baseline_s=None)
+    assert _live.line(early) == "timing the untuned kernels 3 of 30 | 1min 01s gone | about 30s left"
     bare = progress(trials=0, trials_planned=None, best_s=None, baseline_s=None, remaining_s=None)
-    assert _live.line(bare) == "search | 1min 01s gone"
+    assert _live.line(bare) == "searching | 1min 01s gone"
 
 
 def test_without_a_terminal_a_line_at_each_phase_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +45,39 @@ def test_without_a_terminal_a_line_at_each_phase_and_now_and_then(monkeypatch: p
         live.show(progress("search", trials=14))
     lines = stream.getvalue().splitlines()
     assert [(line.split()[0], "14/64" in line) for line in lines] == [
-        ("importing", False), ("search", False), ("search", True),
+        ("reading", False), ("searching", False), ("searching", True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stands", [progress("compiling", current="tunery"), "compiling"])
+def test_a_step_without_news_is_heard_of_all_the_same(monkeypatch: pytest.MonkeyPatch, stands: Progress | str) -> None:
+    now = [100.0]
+    monkeypatch.setattr(_live.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    live = _live.LiveLine(stream)
+    live.tick()
+    live.say(stands, phase="x") if isinstance(stands, str) else live.show(stands)
+    for _ in range(25):
+        now[0] += 1.0
+        live.tick()
+    first, second, third = stream.getvalue().splitlines()
+    assert first.startswith("compiling")
+    for line, age_s in ((second, 10), (third, 20)):
+        assert f"1min {1 + age_s}s gone" in line or f"{age_s}s so far" in line
+        assert "left" not in line or f"about {duration(30.4 - age_s)} left" in line
+
+
+def test_without_a_terminal_a_thread_keeps_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_live, "PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(_live, "_TICK_S", 0.001)
+    stream = io.StringIO()
+    with _live.LiveLine(stream) as live:
+        live.show(progress())
+        while len(stream.getvalue().splitlines()) < 3:
+            time.sleep(0.001)
+    ended = stream.getvalue()
+    time.sleep(0.01)
+    assert stream.getvalue() == ended
 
 
 def test_verbose_prints_every_progress() -> None:

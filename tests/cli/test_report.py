@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery._report import duration, milliseconds, plain, ratio, total
+from tunery._report import as_text, duration, milliseconds, plain, ratio, tasks_table, total
 from tunery.domain import Budget, JobState, TaskState
 
 
@@ -35,6 +35,35 @@ def test_ratios_and_totals_need_both_sides() -> None:
              TaskState("b", "w", "b", "dense", 3, tunable=True, best_s=1.0, baseline_s=2.0)]  # fmt: skip
     assert total(tasks, "best_s") == 4.0
     assert total(tasks, "baseline_s") is None
+
+
+def task(name: str, baseline_s: float, best_s: float, weight: int = 1, **more: object) -> TaskState:
+    found = {"tunable": True, "outcomes": {}, "measured": 0} | more
+    return TaskState(name, name, name, "conv2d", weight, baseline_s=baseline_s, best_s=best_s, **found)  # type: ignore[arg-type]
+
+
+def test_a_table_leads_with_what_takes_longest_and_sums_up_what_was_not_reached() -> None:
+    long = "fused_conv2d20_add16_maximum8_minimum"
+    reached = {"measured": 4, "outcomes": {"ok": 4}, "best_candidate": "c"}
+    tasks = [
+        task("light", 0.05, 0.001, **reached), task(long, 0.5, 0.01, weight=3, **reached),
+        *[task(f"missed{i}", 0.02, 0.02, weight=2) for i in range(29)],
+        task("early", 0.3, 0.002, best_candidate="c"),
+        task("given-up", 0.004, 0.004, problem="gave up: " + "why " * 60),
+        task("layout1", 0.001, 0.001, tunable=False), task("layout2", 0.001, 0.001, tunable=False),
+    ]  # fmt: skip
+    lines = as_text(tasks_table(tasks)).splitlines()
+    assert [line.split()[0] for line in lines if line[:1].isalnum()] == [
+        "task", long, "given-up", "early", "light", "29", "2", "sum",
+    ]  # fmt: skip
+    [missed] = [line.split() for line in lines if line.startswith("29 tasks")]
+    assert missed == ["29", "tasks", "58", "1160", "1160", "1.00x", "97%", "0", "not", "reached"]
+    [whole] = [line.split() for line in lines if line.startswith("sum of tasks")]
+    assert whole[3:] == ["65", "3016", "1199", "2.52x", "100%", "8"]
+    assert max(map(len, lines)) <= 200
+    narrow = as_text(tasks_table(tasks), 100).splitlines()
+    assert max(map(len, narrow)) <= 100
+    assert sum("fused" in line for line in narrow) == 1, "a name is cut, not broken"
 
 
 def test_records_become_plain_data() -> None:

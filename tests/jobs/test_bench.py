@@ -9,7 +9,8 @@ import pytest
 
 from tunery._errors import WorkError
 from tunery.domain import Network
-from tunery.jobs import Request, compile_model
+from tunery.jobs import Progress, Request, compile_model
+from tunery.jobs import bench as compare_networks
 from tunery.jobs.bench import Output, checked_error
 from tunery.jobs.runtime import Runtime
 
@@ -54,6 +55,23 @@ def test_another_infinity_or_nan_in_its_place_is_refused(other: float) -> None:
 
 def test_indices_of_nearly_equal_scores_may_change_places() -> None:
     assert checked_error("n", _outputs(np.array([3, 7])), _outputs(np.array([7, 3]))) == 4.0
+
+
+@pytest.mark.tvm
+def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
+    report = compare_networks(request, ("onnxruntime", "untuned"), 0.1, on_progress=seen.append)
+    assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
+    steps = [f"{progress.phase} {progress.current}" for progress in seen]
+    assert steps[:3] == ["compiling tunery", "compiling TVM untuned", "comparing outputs"]
+    assert [step.partition(",")[0] for step in steps[3:6]] == [
+        "comparing tunery", "comparing TVM untuned", "comparing ONNX Runtime",
+    ]  # fmt: skip
+    assert steps[-1].endswith("turn 7 of 7")
+    left = [progress.remaining_s for progress in seen[2:]]
+    assert left[0] == bench.predicted_s(("onnxruntime", "untuned"), 0.1)
+    assert None not in left
 
 
 @pytest.mark.tvm

@@ -10,6 +10,7 @@ from tunery._errors import StoreError
 from tunery._report import tune_text
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Origin
+from tunery.engines import Role
 from tunery.jobs import Progress, query
 from tunery.jobs.runtime import Runtime
 from tunery.store import Store, open_store
@@ -83,12 +84,14 @@ def test_records_and_ledger(tmp_path: Path) -> None:
 
 
 def test_a_time_budget_is_kept(tmp_path: Path) -> None:
-    report = run_in(tmp_path, "fake:timed?tasks=2&build_s=0.02&space=64x64x64", "6s")
+    report = run_in(tmp_path, "fake:timed?tasks=2&build_s=0.02&space=64x64x64", "10s")
     assert report.job.state is JobState.DONE
     # Not a race against the clock: a search that ignored its budget would go on for hours. How much of it the import
     # took, and what was left for finals, depends on the machine.
     assert report.job.spend.wall_s < 60.0
-    assert report.job.spend.trials < 10_000
+    assert 0 < report.job.spend.trials < 10_000
+    assert all(task.baseline_s is not None for task in report.job.tasks)
+    assert any(task.measured for task in report.job.tasks)
 
 
 def test_a_budget_that_only_reads_the_model_says_so(tmp_path: Path) -> None:
@@ -96,6 +99,32 @@ def test_a_budget_that_only_reads_the_model_says_so(tmp_path: Path) -> None:
     assert (report.job.spend.trials, report.job.tasks[0].best_s) == (0, None)
     assert "give a larger --budget" in report.job.message
     assert report.job.message in tune_text(report, request_in(tmp_path, "fake:slow"))
+
+
+def test_time_that_the_finals_do_not_need_is_not_kept_for_them(tmp_path: Path) -> None:
+    # Reading the model takes more than half of the budget: no more than the rest was ever kept for finals.
+    report = run_in(tmp_path, "fake:slow?tasks=1&frozen=30&extract_s=8", "15s,3trials")
+    assert report.job.spend.trials > 0
+    assert report.job.tasks[0].baseline_s is not None
+
+
+def test_the_time_left_in_the_finals_is_that_of_the_finals(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run_in(tmp_path, "fake:whole?tasks=2&frozen=20&space=1x1x1", "300s", on_progress=seen.append)
+    told = [(progress.current, progress.remaining_s) for progress in seen if progress.phase == "finals"]
+    assert [current for current, _ in told] == ["0 of 2", "1 of 2", "2 of 2"]
+    assert [round(left or 0.0) for _, left in told] == [1, 1, 0]
+
+
+def test_while_one_untuned_kernel_is_timed_the_next_are_built(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    with runtimes() as made:
+        run_in(tmp_path, "fake:slow?tasks=4&build_s=0.2", "1trials", on_progress=seen.append)
+    assert [p.current for p in seen if p.phase == "baseline"] == [f"{done} of 4" for done in range(5)]
+    [runtime] = made
+    built = [(span.start_s, span.end_s) for span in runtime.dispatch.spans if span.kind == "build"]
+    if len(runtime.workers(Role.BUILDER)) > 1:
+        assert any(a < c < b for a, b in built for c, _ in built)
 
 
 def test_exhausted_tasks_end_early(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task, Verification
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
 from tunery.measure import Rule, Settings, winner
 from tunery.measure.fake import bimodal, gaussian
 from tunery.measure.placement import Placement
@@ -62,6 +62,17 @@ def test_a_warm_up_beside_others_is_judged_by_its_bare_time(bench: BenchMaker) -
 
 def test_a_cold_first_run_of_a_short_kernel_is_no_evidence(bench: BenchMaker) -> None:
     assert bench().race(incumbent_s=1.1e-4, latency_s=1e-4, first=15.0).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(("latency_s", "samples"), [(0.12, 1), (0.06, 3)])
+def test_of_a_slow_untuned_program_one_sample_is_enough(bench: BenchMaker, latency_s: float, samples: int) -> None:
+    machine = bench()
+    machine.dialect.scripts["reference"] = {"latency_s": latency_s}
+    untuned = Candidate("reference", "task", "{}", Origin.BASELINE)
+    result = machine.measurer.race(machine.task, REFERENCE, untuned, None, REFERENCE)
+    assert (result.outcome, len(result.samples_s)) == (Outcome.OK, samples)
+    assert result.latency_s == pytest.approx(latency_s, rel=0.02)
+    assert len(machine.race(latency_s=0.12).samples_s) > 1, "of a candidate it is not"
 
 
 def test_the_incumbent_must_be_a_time_to_count(bench: BenchMaker) -> None:

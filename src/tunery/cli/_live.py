@@ -1,25 +1,35 @@
 """One live line on stderr while a job runs: a status on a terminal, elsewhere a plain line now and then."""
 
 import sys
+import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from tunery._report import duration, milliseconds, ratio
+from tunery._report import duration, milliseconds
 
 if TYPE_CHECKING:
     from rich.live import Live
+    from rich.text import Text
 
     from tunery.jobs._request import Progress
 
 PLAIN_EVERY_S = 10.0
 # The screen is drawn on the cores that also measure: twice a second is seen as live and costs next to nothing.
 _DRAWN_PER_S = 2
+_TICK_S = 1.0
+_PHASES = {
+    "importing": "reading the model",
+    "baseline": "timing the untuned kernels",
+    "search": "searching",
+    "finals": "timing the best again",
+}
 
 
 class LiveLine:
-    """Shows the latest progress; with `verbose` every one of them stays on the screen."""
+    """Shows the latest progress, and how long it has been so; with `verbose` every one of them stays on the screen."""
 
     def __init__(self, stream: TextIO | None = None, *, verbose: bool = False) -> None:
         self._stream = stream or sys.stderr
@@ -27,6 +37,10 @@ class LiveLine:
         self._live: Live | None = None
         self._printed_at = -PLAIN_EVERY_S
         self._phase = ""
+        self._latest: Progress | str = ""
+        self._since = time.monotonic()
+        self._closed = threading.Event()
+        self._ticker: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         if self._stream.isatty() and not self._verbose:
@@ -34,48 +48,85 @@ class LiveLine:
             from rich.live import Live
 
             console = Console(file=self._stream, highlight=False)
-            self._live = Live(console=console, refresh_per_second=_DRAWN_PER_S, transient=True, redirect_stdout=False)
+            self._live = Live(
+                console=console, refresh_per_second=_DRAWN_PER_S, transient=True, redirect_stdout=False,
+                get_renderable=self._drawn,
+            )  # fmt: skip
             self._live.start()
+        else:
+            self._ticker = threading.Thread(target=self._tick_on, name="live-line", daemon=True)
+            self._ticker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if self._ticker is not None:
+            self._ticker.join()
 
     def close(self) -> None:
         """Give the terminal back; closing twice is fine."""
+        self._closed.set()
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def show(self, progress: "Progress") -> None:
         """Take in the latest progress."""
-        self.say(line(progress), phase=progress.phase)
+        self._take_in(progress, progress.phase)
 
     def say(self, text: str, *, phase: str = "") -> None:
         """Show a line; without a terminal only at a new phase or some time after the last."""
-        if self._live is not None:
-            from rich.text import Text
+        self._take_in(text, phase)
 
-            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"))
-            return
+    def tick(self) -> None:
+        """Say without a terminal how it stands, where nothing was said for long; a thread does this on its own."""
+        if self._latest and time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
+            self._print()
+
+    def _take_in(self, latest: "Progress | str", phase: str) -> None:
         now = time.monotonic()
+        self._latest, self._since = latest, now
+        if self._live is not None:
+            return  # it draws itself
         if self._verbose or phase != self._phase or now - self._printed_at >= PLAIN_EVERY_S:
-            self._phase, self._printed_at = phase, now
-            with suppress(OSError):  # a job outlives whoever watched it
-                print(text, file=self._stream, flush=True)
+            self._phase = phase
+            self._print()
+
+    def _tick_on(self) -> None:
+        while not self._closed.wait(_TICK_S):
+            self.tick()
+
+    def _print(self) -> None:
+        self._printed_at = time.monotonic()
+        with suppress(OSError, ValueError):  # a job outlives whoever watched it
+            self._stream.write(f"{self._text()}\n")
+            self._stream.flush()
+
+    def _drawn(self) -> "Text":
+        from rich.text import Text
+
+        return Text(self._text(), no_wrap=True, overflow="ellipsis")
+
+    def _text(self) -> str:
+        """Return the latest line as it is to be read now: a step without news goes on all the same."""
+        latest, age_s = self._latest, max(time.monotonic() - self._since, 0.0)
+        if isinstance(latest, str):
+            return f"{latest} | {duration(age_s)} so far" if latest and age_s >= 1 else latest
+        left_s = None if latest.remaining_s is None else latest.remaining_s - age_s
+        return line(replace(latest, elapsed_s=latest.elapsed_s + age_s, remaining_s=left_s))
 
 
 def line(progress: "Progress") -> str:
-    """Return a progress as one line: phase, trials, best so far against untuned, time to finish."""
-    parts = [f"{progress.phase}{' ' + progress.current if progress.current else ''}"]
+    """Return a progress as one line: phase, trials, the sum of the tasks as in the last table, time to finish."""
+    parts = [f"{_PHASES.get(progress.phase, progress.phase)}{' ' + progress.current if progress.current else ''}"]
     if progress.trials or progress.trials_planned:
         planned = f"/{progress.trials_planned}" if progress.trials_planned else ""
         parts.append(f"{progress.trials}{planned} trials")
     if progress.best_s is not None:
-        gain = f" ({ratio(progress.baseline_s, progress.best_s)} the untuned speed)" if progress.baseline_s else ""
-        parts.append(f"best so far {milliseconds(progress.best_s)} ms{gain}")
+        untuned = f" (untuned {milliseconds(progress.baseline_s)})" if progress.baseline_s else ""
+        parts.append(f"sum of tasks {milliseconds(progress.best_s)} ms{untuned}")
     parts.append(f"{duration(progress.elapsed_s)} gone")
     if progress.remaining_s is not None:
         parts.append(f"about {duration(max(progress.remaining_s, 0.0))} left")

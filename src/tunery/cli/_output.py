@@ -27,14 +27,12 @@ def remark(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def width() -> int:
-    """Return the width for tables: the terminal's, or a fixed one where the output goes to a file."""
-    from tunery._report import TEXT_WIDTH
-
+def width() -> int | None:
+    """Return the terminal's width for tables; None where the output goes to a file, which is as wide as need be."""
     try:
         return max(os.get_terminal_size(sys.stdout.fileno()).columns, 60)
     except (OSError, ValueError):
-        return TEXT_WIDTH
+        return None
 
 
 def check_output(text: str, default_name: str) -> str:

@@ -1,5 +1,6 @@
 """`tunery bench`: whole networks, beside their rivals."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,11 +8,11 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli import _options as options
-from tunery.cli._output import check_output, emit, remark, say
+from tunery.cli._output import check_output, emit, remark, say, width
 from tunery.domain import Budget
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import Request
+    from tunery.jobs._request import BenchReport, Request
 
 
 def register(app: typer.Typer) -> None:
@@ -63,14 +64,28 @@ def bench(
     request = options.make_request(
         model, target=target, store=store, threads=(counts or (0,))[0], shapes=shape, dialect=dialect
     )
-    rivals = options.parse_rivals(against)
-    from tunery.jobs.session import bench as bench_model
-
-    report = bench_model(request, rivals, seconds)
+    report = compared_with(request, options.parse_rivals(against), seconds, None, verbose=verbose)
     if json:
         emit(bench_data(report))
     else:
-        say(bench_text(report))
+        say(bench_text(report, width()))
+
+
+def compared_with(
+    request: "Request", rivals: tuple[str, ...], seconds: float, compiled: Path | None, *, verbose: bool
+) -> "BenchReport":
+    """Compare whole networks with a live line, after saying how long it takes; `compiled` is the file to time."""
+    from tunery._report import duration
+    from tunery.cli._live import LiveLine
+    from tunery.jobs._request import CONTESTANTS
+    from tunery.jobs.bench import predicted_s
+    from tunery.jobs.session import bench as bench_model
+
+    names = " and ".join(CONTESTANTS[rival] for rival in rivals) or "nobody"
+    first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
+    remark(f"comparing with {names}: {first}about {duration(predicted_s(rivals, seconds))}")
+    with LiveLine(verbose=verbose) as live:
+        return bench_model(request, rivals, seconds, compiled, live.show)
 
 
 def thread_counts(text: str) -> tuple[int, ...]:
@@ -104,7 +119,10 @@ def _suite(
         stopped.extend([] if exit_code is None else [exit_code])
         return exit_code is None
 
-    results = run_suite(plan, request, tune if request.budget != Budget() else None, remark)
+    def timed(one: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
+        return compared_with(one, tuple(against), seconds, None, verbose=verbose)
+
+    results = run_suite(plan, request, tune if request.budget != Budget() else None, remark, timed=timed)
     if as_json:
         emit(results)
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery.cli import _options as options
-from tunery.cli._output import check_output, emit, say
+from tunery.cli._output import check_output, emit, say, width
 
 if TYPE_CHECKING:
     from tunery.jobs._request import BenchReport, CompileReport, Request, TuneReport
@@ -72,7 +72,7 @@ def run(
     report, exit_code = watched(request, verbose=verbose, job_id=job_id)
     compiled = compared = None
     if exit_code is None:
-        compiled, compared = _deliver(request, output, rivals)
+        compiled, compared = _deliver(request, output, rivals, verbose=verbose)
     if as_json:
         emit(_data(report, compiled, compared))
     else:
@@ -101,22 +101,20 @@ def watched(request: "Request", *, verbose: bool, job_id: str = "") -> "tuple[Tu
 
 
 def _deliver(
-    request: "Request", output: Path | None, rivals: tuple[str, ...]
+    request: "Request", output: Path | None, rivals: tuple[str, ...], *, verbose: bool
 ) -> "tuple[CompileReport | None, BenchReport | None]":
     from tunery.cli._live import LiveLine
+    from tunery.cli.bench import compared_with
 
     compiled = compared = None
-    with LiveLine() as live:
-        if output is not None:
-            from tunery.jobs.session import compile_model
+    if output is not None:
+        from tunery.jobs.session import compile_model
 
-            live.say("compiling", phase="compiling")
+        with LiveLine(verbose=verbose) as live:
+            live.say("compiling the network, and checking its outputs", phase="compiling")
             compiled, _ = compile_model(request, output)
-        if rivals:
-            from tunery.jobs.session import bench
-
-            live.say(f"comparing with {', '.join(rivals)}", phase="comparing")
-            compared = bench(request, rivals, BENCH_S)
+    if rivals:
+        compared = compared_with(request, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared
 
 
@@ -134,8 +132,6 @@ def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "Ben
 def _print(
     report: "TuneReport", request: "Request", compiled: "CompileReport | None", compared: "BenchReport | None"
 ) -> None:
-    from tunery._report import bench_text, tune_text
+    from tunery._report import tune_text
 
-    if compared is not None:
-        say(bench_text(compared) + "\n")
-    say(tune_text(report, request, Path(compiled.path) if compiled else None))
+    say(tune_text(report, request, Path(compiled.path) if compiled else None, compared, width()))

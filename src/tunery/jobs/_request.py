@@ -64,8 +64,8 @@ class Progress:
     """One line's worth of a running job.
 
     `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
-    until all are measured); `remaining_s` is the predicted time to finish; `spend` is what was used so far, without the
-    split by stage.
+    until all are measured); `remaining_s` is the predicted time to finish; `current` says how far the phase is, or what
+    it is busy with; `spend` is what was used so far, without the split by stage.
     """
 
     job_id: str
@@ -94,6 +94,10 @@ class TuneReport:
     after_s: float | None
     resumed: bool
     store: str
+
+
+CONTESTANTS = {"onnxruntime": "ONNX Runtime", "tunery": "tunery", "untuned": "TVM untuned"}
+"""Who can take part in a comparison of whole networks: the name in commands and JSON, and the one for people."""
 
 
 @dataclass(frozen=True, slots=True)

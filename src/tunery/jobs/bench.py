@@ -1,7 +1,8 @@
 """Whole-network latency against rivals, interleaved, with the same thread count."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from tunery._errors import UsageError, WorkError
 from tunery.delivery.contestants import ProductContestant
 from tunery.domain import Network
 from tunery.engines import Role, WorkerSpec
-from tunery.jobs._request import BenchReport, Latency, TaskShare
+from tunery.jobs._request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
 from tunery.jobs.runtime import Runtime
 
 RIVALS = ("onnxruntime", "untuned")
 _ROUNDS = 7
+_BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
 _PROFILED = 20
 _DEADLINE_S = 900.0
 _SEED = 17
@@ -38,22 +40,45 @@ def check_rivals(against: Sequence[str]) -> None:
             raise UsageError(f"unknown rival {name!r}; use {', '.join(RIVALS)}")
 
 
-async def compare(
-    runtime: Runtime, network: Network, compiled: Mapping[str, Path], against: Sequence[str], seconds: float
+def predicted_s(against: Sequence[str], seconds: float) -> float:
+    """Return about how long `compare` takes with `seconds` for each contestant."""
+    return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S)
+
+
+async def compare(  # noqa: PLR0917 - what is compared, and how
+    runtime: Runtime,
+    network: Network,
+    compiled: Mapping[str, Path],
+    against: Sequence[str],
+    seconds: float,
+    notify: Callable[[Progress], None] = lambda _: None,
 ) -> BenchReport:
     """Time `compiled` (label to file) and ONNX Runtime if asked for, in turns of a few runs each.
 
-    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case.
+    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
+    turn it is.
     """
+    began = time.monotonic()
+
+    def tell(current: str, left_s: float) -> None:
+        notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
+
+    tell("outputs", predicted_s(against, seconds))
     workers = {label: _start(runtime, "CompiledContestant", path, network) for label, path in compiled.items()}
     workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
     outputs = {label: await _call(runtime, worker, "outputs") for label, worker in workers.items()}
     error = checked_error(network.name, outputs["tunery"], outputs["onnxruntime"])
     timed = [label for label in workers if label == "tunery" or label in against]
     samples: dict[str, list[float]] = {label: [] for label in timed}
+    turns_began, done = time.monotonic(), 0
     for turn in range(_ROUNDS):
         for label in timed[turn % len(timed) :] + timed[: turn % len(timed)]:
             least = 3 if turn == 0 else 1
+            each_s = (time.monotonic() - turns_began) / done if done else seconds / _ROUNDS
+            tell(
+                f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", (_ROUNDS * len(timed) - done) * each_s
+            )
+            done += 1
             samples[label] += await _call(runtime, workers[label], "samples", seconds / _ROUNDS, least)
     latency = {label: spread(samples[label]) for label in timed}
     kernels: dict[str, float] = await _call(runtime, workers["tunery"], "profile", _PROFILED)

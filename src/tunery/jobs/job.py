@@ -1,8 +1,10 @@
 """One job from model to report, as coroutines over the runtime's stages."""
 
 import asyncio
+import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +18,7 @@ from tunery.jobs.account import Account, Bill
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context, working_for
 from tunery.jobs.importing import Imported
+from tunery.jobs.races import together
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.search import TaskSearch
 from tunery.jobs.sharing import Searches
@@ -123,40 +126,38 @@ class Job:
         self._served = self._met(proven=True)
         if self._served:
             return
-        self._enter("baseline")
         await self._measure_baselines()
         before = -1
         while before != self._context.trials:  # again where the finals say that the target was met only by a lucky race
             before = self._context.trials
             self._enter("search")
             await self._search()
-            self._enter("finals")
-            for search, _ in sorted(self._weighted(), key=lambda each: -each[1] * (each[0].best_s or 0.0)):
-                if self._stop.is_set() or self._out_of_time():
-                    return
-                await self._guarded(search, search.finals())
-                self._progress()
+            await self._hold_finals()
             if self._request.latency_target_s is None or self._met(proven=True):
                 return
 
     async def _measure_baselines(self) -> None:
-        """Measure what the compiler does untuned, task by task, one measured while the next are built."""
-        waiting = iter(self.searches)
+        """Time the untuned kernels, the heaviest work first; while one is timed, the next are built."""
+        self._enter("baseline", f"0 of {len(self.searches)}")
+        waiting, done = deque(self.searches), itertools.count(1)
 
-        async def one_by_one() -> None:
-            for search in waiting:
-                if self._over():
-                    return
+        async def some() -> None:
+            while waiting and not self._over():
+                search = waiting.popleft()
                 await self._guarded(search, search.measure_baseline())
-                self._progress()
+                self._progress(f"{next(done)} of {len(self.searches)}")
 
-        hands = [asyncio.create_task(one_by_one()) for _ in range(_DEPTH)]
-        try:
-            await asyncio.gather(*hands)  # not a TaskGroup, which would wrap the first error
-        finally:
-            for hand in hands:
-                hand.cancel()
-            await asyncio.gather(*hands, return_exceptions=True)
+        await together([some() for _ in range(_DEPTH)])
+
+    async def _hold_finals(self) -> None:
+        """Time the best of each task once more, those first that the network spends most time in."""
+        due = [each for each in self._weighted() if each[0].finals_cost_s()]
+        self._enter("finals", f"0 of {len(due)}")
+        for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
+            if self._stop.is_set() or self._out_of_time():
+                return
+            await self._guarded(search, search.finals())
+            self._progress(f"{number} of {len(due)}")
 
     def _met(self, *, proven: bool) -> bool:
         """Return whether the network's latency is within the target, by verified records only if `proven`."""
@@ -182,7 +183,7 @@ class Job:
     def _about_rest(self) -> str:
         """Say how many tasks were not reached, since the network stays slow by them."""
         tunable = [s for s in self.searches if s.task.tunable]
-        missed = [s for s in tunable if s.final is None and not s.problem and not s.state(1).measured]
+        missed = [s for s in tunable if s.final is None and not s.problem and not s.state(1).outcomes]
         if not missed:
             return ""
         return (
@@ -293,17 +294,23 @@ class Job:
                 self.status = self._snapshot(JobState.RUNNING, self._phase)
                 self._store.save_job(self.status)
 
-    def _enter(self, phase: str) -> None:
+    def _enter(self, phase: str, current: str = "") -> None:
         self._phase = phase
-        self._progress()
+        self._progress(current)
 
-    def _progress(self) -> None:
-        elapsed = self._elapsed()
-        left = self._meter.seconds_left(elapsed, self._account.joules())
-        trials = self._context.trials
-        if left is None and self._limits.trials and trials:
-            rate = elapsed / max(trials, 1)
-            left = max(self._limits.trials - trials, 0) * rate + sum(s.finals_cost_s() for s in self.searches)
+    def _left_s(self, elapsed_s: float) -> float | None:
+        """Return how long the job will probably go on: to the end of its budget, or of the finals."""
+        finals_s = sum(s.finals_cost_s() for s in self.searches)
+        left_s, trials = self._meter.seconds_left(elapsed_s, self._account.joules()), self._context.trials
+        if self._phase == "finals":
+            return finals_s if left_s is None else min(left_s, finals_s)
+        if left_s is None and self._limits.trials and trials:
+            return max(self._limits.trials - trials, 0) * elapsed_s / trials + finals_s
+        return left_s
+
+    def _progress(self, current: str = "") -> None:
+        elapsed, trials = self._elapsed(), self._context.trials
+        left = self._left_s(elapsed)
         self._notify(
             Progress(
                 self.status.job_id,
@@ -314,6 +321,7 @@ class Job:
                 self._limits.trials,
                 self._total("best_s"),
                 self._total("baseline_s"),
+                current,
                 spend=self._used_now(elapsed),
             )
         )

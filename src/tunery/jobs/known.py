@@ -42,6 +42,11 @@ class Known:
         ended = (one.latency_s for one in self._told.values() if one.outcome is Outcome.OK and one.latency_s)
         return min(ended, default=None)
 
+    @property
+    def any_ended(self) -> bool:
+        """Whether a candidate besides the compiler's default was measured to the end: there is a finalist."""
+        return any(t.outcome is Outcome.OK and t.candidate.origin is not Origin.BASELINE for t in self._told.values())
+
     def remember(self, told: Told) -> None:
         """Take in an earlier result, which the proposer is opened with."""
         self._told[told.candidate.key] = told

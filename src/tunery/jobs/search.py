@@ -257,8 +257,8 @@ class TaskSearch:
     # -- finals ---------------------------------------------------------------------------------------------------
 
     def finals_cost_s(self) -> float:
-        """Return the predicted seconds of the finals."""
-        return finals.predicted_s(self.baseline_s) if self._finals_stale else 0.0
+        """Return the predicted seconds of the finals; 0 where there is no finalist, or nothing new since the last."""
+        return finals.predicted_s(self.baseline_s) if self._finals_stale and self._known.any_ended else 0.0
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""

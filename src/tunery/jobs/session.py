@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -14,7 +15,16 @@ from tunery.delivery import Known, choose, publish
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Choice, Network, Provenance, Rung, Target, Task, digest
 from tunery.engines import Role
-from tunery.jobs._request import BenchReport, CompileReport, Guess, Progress, Request, TaskShare, TuneReport
+from tunery.jobs._request import (
+    CONTESTANTS,
+    BenchReport,
+    CompileReport,
+    Guess,
+    Progress,
+    Request,
+    TaskShare,
+    TuneReport,
+)
 from tunery.jobs.bench import check, check_rivals, compare, with_tasks
 from tunery.jobs.calibrate import calibrate
 from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, import_model
@@ -233,11 +243,16 @@ def _shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:
 
 
 def bench(
-    request: Request, against: Sequence[str] = ("onnxruntime",), seconds: float = 5.0, compiled: Path | None = None
+    request: Request,
+    against: Sequence[str] = ("onnxruntime",),
+    seconds: float = 5.0,
+    compiled: Path | None = None,
+    on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> BenchReport:
     """Time a compiled model against rivals, interleaved, `seconds` for each.
 
-    `compiled` is the file to time; without it the model is compiled from the best records.
+    `compiled` is the file to time; without it the model is compiled from the best records. `on_progress` hears what is
+    compiled, and whose turn it is.
 
     Raises:
         UsageError: the model, shapes, target or a rival's name are wrong.
@@ -247,23 +262,37 @@ def bench(
     with open_store(request.store) as store, _runtime(request) as runtime:
         for name in ("compile", "bench"):
             runtime.submit(name)
-        return _run(_bench(runtime, store, request, against, seconds, compiled))
+        return _run(_bench(runtime, store, request, against, seconds, compiled, on_progress))
 
 
 async def _bench(  # noqa: PLR0917 - passed on from `bench`
-    runtime: Runtime, store: Store, request: Request, against: Sequence[str], seconds: float, compiled: Path | None
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    against: Sequence[str],
+    seconds: float,
+    compiled: Path | None,
+    notify: Callable[[Progress], None],
 ) -> BenchReport:
+    began = time.monotonic()
+
+    def tell(phase: str, current: str) -> None:
+        notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
+
     paths = {"tunery": compiled or runtime.scratch / "tuned"}
     if compiled:
+        tell("importing", "")
         imported = await import_model(runtime, store, request, cache_directory(), "compile")
         network, shares = imported.network, _shares(imported, _choices(store, request, imported, runtime))
     else:
+        tell("compiling", CONTESTANTS["tunery"])
         report, network = await _compile(runtime, store, request, paths["tunery"])
         shares = report.tasks
     if not network.path:
         raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
     if "untuned" in against:
         paths["untuned"] = runtime.scratch / "untuned"
+        tell("compiling", CONTESTANTS["untuned"])
         await _compile(runtime, store, request, paths["untuned"], tuned=False)
     async with runtime.stage("bench", "bench", Role.MEASURER):
-        return with_tasks(await compare(runtime, network, paths, against, seconds), shares)
+        return with_tasks(await compare(runtime, network, paths, against, seconds, notify), shares)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from tunery.dialects import Dialect, Kernel, get_dialect
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task, Verification
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
 from tunery.measure.clocks import read_clocks
 from tunery.measure.device import cache_bytes
 from tunery.measure.energy import open_meter
@@ -30,8 +30,9 @@ _WINDOW_S = 0.25
 _LOOK_EVERY = 16
 """Of the candidates that their warm-up would give up, one in so many is raced."""
 
-_LONG = 4
-"""A run that takes so many times the rule's `max_s` is a sample, and one is enough."""
+_LONG, _LONG_UNTUNED = 4, 2
+"""A run that takes so many times the rule's `max_s` is a sample, and one is enough; of what is not tuned sooner, since
+it is only what the others are first compared with, and is timed again beside them in the finals."""
 
 
 class Measurer:
@@ -60,7 +61,6 @@ class Measurer:
         self._clock = clock
         self._overhead_s = clock_overhead()
         self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
-        self._long_s = _LONG * self._settings.rule.max_s
         self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
         self._lost_early = 0
         self._repeats = Repeats()
@@ -93,7 +93,8 @@ class Measurer:
         raises is an outcome: this method returns a measurement.
         """
         start = self._clock()
-        measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation)
+        long_s = self._settings.rule.max_s * (_LONG_UNTUNED if candidate.origin is Origin.BASELINE else _LONG)
+        measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation, long_s)
         if measurement.samples_s and "warm-up-only" not in measurement.context.get("flags", ()):
             other = self._repeats.check(task.key, candidate.key, measurement.samples_s)
             if other:
@@ -148,6 +149,7 @@ class Measurer:
         reference: Artifact,
         degree: int,
         deviation: float,
+        long_s: float,
     ) -> Measurement:
         verification = None
         if incumbent_s is not None and not 0 < incumbent_s < math.inf:
@@ -167,7 +169,7 @@ class Measurer:
             noise = self._noise[degree > 1]
             rule = noise.rule(self._settings.rule, task.key)
             rule = replace(rule, drift=rule.drift + deviation)
-            race = self._by_warm_up(warm_up, incumbent_s, rule) or run_race(
+            race = self._by_warm_up(warm_up, incumbent_s, rule, long_s) or run_race(
                 sampler, incumbent_s, rule, self._settings.retries, _bare(warm_up)
             )
             # Not before the samples: it would leave little of the kernel's data in the caches.
@@ -175,7 +177,7 @@ class Measurer:
             if not verification.passed:
                 return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
             won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
-            slow_first = incumbent_s is None and warm_up.seconds >= self._long_s
+            slow_first = incumbent_s is None and warm_up.seconds >= long_s
             if won and artifact.path != reference.path and not slow_first:
                 # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
                 verification = self._verify(task, kernel, reference)
@@ -194,7 +196,7 @@ class Measurer:
         outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
         return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
 
-    def _by_warm_up(self, warm_up: Sample, incumbent_s: float | None, rule: Rule) -> Race | None:
+    def _by_warm_up(self, warm_up: Sample, incumbent_s: float | None, rule: Rule, long_s: float) -> Race | None:
         """Return a race that is over with the warm-up.
 
         It is lost if even the noise of such runs cannot explain how slow that was; some of those are raced all the
@@ -203,7 +205,7 @@ class Measurer:
         """
         taken, flags = [warm_up.seconds], {"warm-up-only", *warm_up.load.contaminated}
         if incumbent_s is None:
-            if warm_up.seconds < self._long_s:
+            if warm_up.seconds < long_s:
                 return None
             return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ENOUGH, flags=flags)
         seconds = _bare(warm_up)
@@ -242,7 +244,7 @@ class Measurer:
         kernel.poison()
         first_s = finalist.sampler.warm_up()
         finalist.verification = compare(expected, kernel.outputs(), slack=kernel.slack)
-        if first_s >= self._long_s:
+        if first_s >= _LONG * self._settings.rule.max_s:
             finalist.settled_s, finalist.verify = first_s, lambda: self._verify(task, kernel, reference)
         elif finalist.verification.passed:
             finalist.verification = self._verify(task, kernel, reference)
