@@ -118,7 +118,7 @@ def test_ctrl_c_while_importing_ends_at_once(tmp_path: Path) -> None:
     command = [*TUNE[:4], "fake:slow?extract_s=1000", "--dialect", "fake"]
     with start(tmp_path, command) as process:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("importing")
+        assert process.stderr.readline().startswith("reading the model")
         family = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
         code, _, err = finish(process)
