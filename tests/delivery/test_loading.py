@@ -1,4 +1,5 @@
 import json
+import os
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 import tunery
 from tunery._errors import TuneryError, UsageError
+from tunery.dialects import CompiledNetwork
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.jobs import Request, compile_model
 
@@ -47,14 +49,13 @@ def test_a_wrong_number_of_threads_is_refused(tmp_path: Path, threads: int) -> N
         tunery.load_compiled(compiled(tmp_path), threads)
 
 
-def altered(source: Path, path: Path, **changes: object) -> Path:
-    """Copy a compiled network with another manifest, or with the `library` given, None for none."""
+def altered(source: Path, path: Path, *, binary: bytes | None = b"as it was", **changes: object) -> Path:
+    """Copy a compiled network with another manifest (without what is None), or another library, None for none."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
         manifest = {**json.loads(old.read("manifest.json")), **changes}
-        library = manifest.pop("library", old.read("network.so"))
         new.writestr("manifest.json", json.dumps({k: v for k, v in manifest.items() if v is not None}))
-        if library is not None:
-            new.writestr("network.so", library)
+        if binary is not None:
+            new.writestr("network.so", old.read("network.so") if binary == b"as it was" else binary)
     return path
 
 
@@ -62,11 +63,15 @@ def altered(source: Path, path: Path, **changes: object) -> Path:
 def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_threads(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     compile_model(Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db")), whole)
+    with zipfile.ZipFile(whole) as archive:
+        library = archive.read("network.so")
     changes: list[dict[str, object]] = [
-        {"library": None}, {"library": b""}, {"library": b"no library"}, {"inputs": None}, {"threads": "x"},
-        {"format": 99}, {"inputs": [["x"]]},
+        {"binary": None}, {"binary": b""}, {"binary": b"no library"}, {"inputs": None}, {"threads": "x"},
+        {"threads": 0}, {"format": 99}, {"format": 1}, {"inputs": [["x"]]}, {"versions": None}, {"library": None},
+        {"binary": library[: len(library) // 2]},  # its end would be missed only when it runs
+        {"binary": library[:-1] + b"?"},
     ]  # fmt: skip
-    damaged = [altered(whole, tmp_path / f"damaged{i}", **change) for i, change in enumerate(changes)]
+    damaged = [altered(whole, tmp_path / f"damaged{i}", **change) for i, change in enumerate(changes)]  # type: ignore[arg-type]
     bits = bytearray(whole.read_bytes())
     bits[len(bits) // 2] ^= 1
     damaged.append(tmp_path / "bits")
@@ -77,6 +82,12 @@ def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_thr
         assert str(path) in str(caught.value)
         assert "\n" not in str(caught.value)
 
+    other = altered(whole, tmp_path / "other", versions={"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.15"})
+    with pytest.raises(UsageError, match=r"compiled with apache-tvm 0\.27\.0 and apache-tvm-ffi 0\.1\.15, .*installed"):
+        tunery.load_compiled(other)
+    altered(whole, tmp_path / "same")
+    tunery.load_compiled(tmp_path / "same")
+
     network = tunery.load_compiled(whole)
     images = [np.full(network.inputs[0].shape, value, np.float32) for value in np.linspace(-1, 1, 8)]
     alone = [network(image)[0] for image in images]
@@ -84,6 +95,27 @@ def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_thr
         for _ in range(50):
             together = pool.map(lambda image: network(image)[0], images)
             assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
+    _expect_own_threads(whole)
+
+
+def _expect_own_threads(path: Path) -> None:
+    """Two networks in one process keep their numbers of threads, whoever calls them."""
+    from tunery.dialects.metaschedule._tvm import tvm
+
+    used = tvm.get_global_func("runtime.NumThreads")
+    most = len(os.sched_getaffinity(0))
+    narrow, wide = tunery.load_compiled(path), tunery.load_compiled(path, most)
+    image = np.zeros(narrow.inputs[0].shape, np.float32)
+
+    def threads_of(network: CompiledNetwork) -> int:
+        network(image)
+        return int(used())
+
+    assert [threads_of(network) for network in (narrow, wide, narrow)] == [1, most, 1]
+    narrow.time([image], 1)
+    assert used() == 1
+    with ThreadPoolExecutor(1) as pool:
+        assert [pool.submit(threads_of, network).result() for network in (narrow, wide, narrow)] == [1, most, 1]
 
 
 MANIFESTS = {

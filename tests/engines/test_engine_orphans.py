@@ -39,7 +39,7 @@ def start_parent(directory: Path, preload: str = "") -> subprocess.Popen[str]:
         [sys.executable, "-c", PARENT, str(directory), preload],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(directory)},  # killed, it leaves its logs behind
     )
 
 
@@ -64,6 +64,7 @@ def test_busy_hung_and_linking_workers_go_with_their_parent(tmp_path: Path, sign
         parent.send_signal(signum)
         parent.wait()
         expect_all_gone(family)
+    assert len(list(tmp_path.glob("tunery-*"))) == 1, "what a killed process leaves goes with the test"
 
 
 def test_zygote_that_still_imports_goes_with_its_parent(tmp_path: Path) -> None:

@@ -108,6 +108,18 @@ def test_outputs_whose_size_depends_on_the_data(tmp_path: Path) -> None:
     assert "'y' depends on the data" in refusal(path, tmp_path)
 
 
+def test_an_output_that_is_empty(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Slice", ["x", "at", "at"], ["y"])]
+    path = save(model(nodes, {"x": (4,)}, {"y": ("none",)}, {"at": np.array([0], "int64")}), tmp_path / "m.onnx")
+    assert "'y' has a dimension of 0" in refusal(path, tmp_path)
+
+
+def test_two_outputs_of_one_name(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1,)}, {"y": (1,)})
+    proto.graph.output.append(proto.graph.output[0])
+    assert "has two outputs called 'y'" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
+
+
 def test_an_empty_graph(tmp_path: Path) -> None:
     assert "holds no computation" in refusal(save(model([], {"x": (1,)}, {}), tmp_path / "m.onnx"), tmp_path)
 

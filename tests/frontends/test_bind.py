@@ -34,6 +34,10 @@ def test_a_static_shape_may_be_replaced() -> None:
     assert bind(adder(x=(1, 4)), {"x": (2, 4)}) == {"x": (2, 4)}
 
 
+def test_dimensions_of_zero_are_bound_one_by_one() -> None:
+    assert bind(adder(a=(0, 4), b=(0, 4)), {"a": (2, 4), "b": (3, 4)}) == {"a": (2, 4), "b": (3, 4)}
+
+
 def test_an_input_of_unknown_rank_takes_the_given_shape() -> None:
     proto = adder(x=(1,))
     proto.graph.input[0].type.tensor_type.ClearField("shape")
@@ -55,6 +59,7 @@ def test_an_input_of_unknown_rank_takes_the_given_shape() -> None:
         ({"x": (1, 4)}, {"z": (1, 4)}, "no input 'z'; its inputs are 'x'"),
         ({"x": (1, 4)}, {"x": (1, 4, 1)}, r"'x' has 2 dimensions \[1, 4\], not the 3 of 1x4x1; .*--shape x=1x4"),
         ({"x": (1, 4)}, {"x": (0, 4)}, "cannot have the shape 0x4"),
+        ({"x": (0, 4)}, {}, r"'x' is \[0, 4\], and a dimension of 0 holds nothing. .*--shape x=1x4"),
         ({"a": ("s", 4), "b": ("s", 4)}, {"a": (2, 4), "b": (3, 4)}, "'s' cannot be both 2 and 3"),
     ],
 )

@@ -53,8 +53,33 @@ def test_another_infinity_or_nan_in_its_place_is_refused(other: float) -> None:
         checked_error("n", _outputs(_changed(0, other)), _outputs(_changed(0, -np.inf)))
 
 
-def test_indices_of_nearly_equal_scores_may_change_places() -> None:
-    assert checked_error("n", _outputs(np.array([3, 7])), _outputs(np.array([7, 3]))) == 4.0
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (np.where(np.arange(200) < 2, 1, np.arange(200)), np.arange(200)),  # two scores of 200 were nearly equal
+        (np.arange(3), np.arange(3, dtype=np.int32)),
+        (np.arange(3, dtype=np.uint8) + 1, np.arange(3, dtype=np.uint8)),  # a step of rounding
+        (np.array([True, False]), np.array([True, False])),
+    ],
+)
+def test_integers_are_equal_but_for_few(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, theirs)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (np.array([3, 7]), np.array([7, 3])),
+        (np.where(np.arange(200) < 4, -1, np.arange(200)), np.arange(200)),
+        (np.array([2**60], np.int64), np.array([2**60 + 1], np.int64)),
+        (np.arange(3, dtype=np.uint8) + 2, np.arange(3, dtype=np.uint8)),
+        (np.array([True, False]), np.array([True, True])),
+        (np.arange(3), np.arange(3, dtype=np.float32)),
+    ],
+)
+def test_other_integers_are_refused(ours: np.ndarray, theirs: np.ndarray) -> None:
+    with pytest.raises(WorkError, match=r"output 1 has .* integers unequal|another shape or type"):
+        checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, theirs))
 
 
 @pytest.mark.tvm

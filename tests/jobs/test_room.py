@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in
 
 from tunery._errors import NothingFoundError, UsageError
+from tunery.budgets import Trimming
 from tunery.domain import JobState, Mode
 from tunery.jobs import Claim, Request, Room
 from tunery.scheduler import Scheduler
@@ -230,5 +232,34 @@ def test_jobs_of_other_thread_counts_share_the_cores(tmp_path: Path) -> None:
             measured = sorted((s.start_s, s.end_s) for s in room.dispatch.spans if s.kind in {"measure", "finals"})
             assert all(end <= start for (_, end), (start, _) in itertools.pairwise(measured))
             expect_whole(room)
+
+    run(main())
+
+
+def test_targets_share_workers_and_nothing_else(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            native, fast = (
+                request_in(tmp_path, "fake:one?tasks=1", "8trials", target=t) for t in ("native", "fake-fast")
+            )
+            assert room.runtime(native) is room.runtime(fast)
+            done = [await room.wait(room.submit(request)) for request in (native, fast)]
+            slower, faster = (status.tasks[0] for status in done)
+            assert slower.task_key != faster.task_key
+            assert slower.baseline_s is not None
+            assert faster.baseline_s == pytest.approx(slower.baseline_s / 4, rel=0.1)
+            assert {r.candidate.task_key for r in store.records()} == {slower.task_key, faster.task_key}
+
+    run(main())
+
+
+def test_another_way_of_measuring_has_measurers_of_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, _):
+            brief = request_in(tmp_path, "fake:one?tasks=1&seed=3", "12trials")
+            full = replace(brief, trimming=Trimming(abandon=False))
+            assert room.runtime(brief) is not room.runtime(full)
+            done = [await room.wait(room.submit(request)) for request in (brief, full)]
+            assert done[1].tasks[0].outcomes.get("abandoned", 0) == 0 < done[0].tasks[0].outcomes["abandoned"]
 
     run(main())

@@ -13,10 +13,12 @@ MANIFEST = "manifest.json"
 def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwork:
     """Load a file written by `tunery compile`; call the result with one NumPy array per input.
 
-    `threads` overrides the thread count the network was tuned for. The file is native code: load only what you trust.
+    `threads` overrides the thread count the network was tuned for; networks in one process may have different ones. The
+    file is native code: load only what you trust.
 
     Raises:
-        UsageError: there is no such file, it is not a compiled network or a damaged one, or `threads` is not positive.
+        UsageError: there is no such file, it is not a compiled network or a damaged one, it was compiled by another
+            version of the compiler than is installed, or `threads` is not positive.
 
     Example:
         network = tunery.load_compiled("resnet18.tunery")

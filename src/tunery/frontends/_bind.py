@@ -11,6 +11,8 @@ from tunery.frontends._onnx_file import graphs
 
 Dims = tuple[int | str, ...]
 Shapes = Mapping[str, tuple[int, ...]]
+_EMPTY = "0"
+"""A dimension that the file says is 0: nobody means that, and it is bound by name only, not taken for a batch."""
 _BATCH = re.compile(r"n|b|bs|batch\w*", re.IGNORECASE)
 _PLACEHOLDERS = frozenset({"?", "-1", "None", "none"})
 # What exporters write where nobody chose a name: TensorFlow unk__12, Paddle DynamicDimension.0, torch s77 or x_dim_0.
@@ -79,8 +81,15 @@ def _dims(value: onnx.ValueInfoProto) -> Dims | None:
         raise ModelError(f"input {value.name!r} holds no numbers; export the model without its text processing")
     if not value.type.tensor_type.HasField("shape"):
         return None
-    named = ((dim.dim_value, dim.dim_param) for dim in value.type.tensor_type.shape.dim)
-    return tuple(size if size > 0 else "" if name in _PLACEHOLDERS else name for size, name in named)
+    return tuple(_dim(dim) for dim in value.type.tensor_type.shape.dim)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value") and dim.dim_value == 0:
+        return _EMPTY
+    if dim.dim_value > 0:
+        return int(dim.dim_value)
+    return "" if dim.dim_param in _PLACEHOLDERS else str(dim.dim_param)
 
 
 def _check_request(declared: Mapping[str, Dims | None], shapes: Shapes) -> None:
@@ -103,7 +112,7 @@ def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | Non
     sizes: dict[str, int] = {}
     for name, dims in declared.items():
         for dim, size in zip(dims or (), shapes.get(name, ()), strict=False):
-            if isinstance(dim, str) and dim and sizes.setdefault(dim, size) != size:
+            if isinstance(dim, str) and dim not in ("", _EMPTY) and sizes.setdefault(dim, size) != size:
                 raise ModelError(
                     f"the dimension {dim!r} cannot be both {sizes[dim]} and {size} ({name!r}); make them equal"
                 )
@@ -130,7 +139,8 @@ def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[
             continue
         loose = dims is None or any(_size(dim, at, dims, sizes, None) is None for at, dim in enumerate(dims))
         if loose:
-            remarks.append(f"{name!r} is {_show(dims)}")
+            empty = ", and a dimension of 0 holds nothing" if _EMPTY in (dims or ()) else ""
+            remarks.append(f"{name!r} is {_show(dims)}{empty}")
             examples.append(_example(name, dims, sizes))
     listed, flags = "; ".join(remarks), " ".join(examples)
     raise ModelError(f"the model has inputs of unknown size: {listed}. Bind them, for example with {flags}")

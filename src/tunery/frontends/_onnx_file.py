@@ -31,7 +31,7 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     """Return the model serialised in `data`; `name` is how messages call it.
 
     Raises:
-        ModelError: not ONNX, no computation in it, or of an unsupported version.
+        ModelError: not ONNX, no computation in it, two outputs of one name, or of an unsupported version.
     """
     if not data:
         raise ModelError(f"{name!r} is empty; export or download it again")
@@ -47,6 +47,10 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     _check_versions(model, name)
     if not model.graph.node or not model.graph.output:
         raise ModelError(f"{name!r} holds no computation; check that the export wrote its graph and outputs")
+    names = [value.name for value in model.graph.output]
+    twice = next((each for each in names if names.count(each) > 1), None)
+    if twice is not None:
+        raise ModelError(f"{name!r} has two outputs called {twice!r}; export it with a name of its own for each output")
     return model
 
 

@@ -119,6 +119,8 @@ def _check_outputs(model: onnx.ModelProto) -> None:
             raise ModelError(
                 f"output {value.name!r} is not a tensor of numbers; export the model without post-processing"
             )
+        if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in kind.shape.dim):
+            raise ModelError(f"output {value.name!r} has a dimension of 0 and holds nothing; give other --shape values")
         if not kind.HasField("shape") or any(dim.dim_value <= 0 for dim in kind.shape.dim):
             raise ModelError(
                 f"the size of output {value.name!r} depends on the data, not only on the input shapes; "

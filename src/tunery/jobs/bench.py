@@ -11,10 +11,13 @@ import numpy as np
 
 from tunery._errors import UsageError, WorkError
 from tunery.delivery.contestants import ProductContestant
+from tunery.dialects import Array
 from tunery.domain import Network
 from tunery.engines import Role, WorkerSpec
 from tunery.jobs._request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
 from tunery.jobs.runtime import Runtime
+from tunery.measure.inputs import numpy_dtype
+from tunery.measure.verification import is_float
 
 RIVALS = ("onnxruntime", "untuned")
 _ROUNDS = 7
@@ -24,6 +27,7 @@ _DEADLINE_S = 900.0
 _SEED = 17
 # Of an output's range: rounding in another order stays far below, a wrong kernel does not.
 _TOLERANCE, _TINY = 1e-2, 1e-4
+_FLIPPED = 0.01
 
 Output = tuple[str, tuple[int, ...], bytes]
 """An output's dtype, shape and bytes."""
@@ -139,27 +143,44 @@ def spread(samples: Sequence[float]) -> Latency:
 
 
 def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
-    """Return the largest absolute difference over all outputs.
+    """Return the largest absolute difference over all float outputs.
 
     Raises:
-        WorkError: shapes or finiteness differ, or a float output is further off than `_TOLERANCE` of its range;
-            integers are left out of that, since indices of nearly equal scores may change places.
+        WorkError: shapes, kinds or finiteness differ, a float output is further off than `_TOLERANCE` of its range, or
+            more than `_FLIPPED` of an output of integers or booleans are unequal: rounding may flip an index where two
+            scores are nearly equal, here and there. In 8-bit integers a step of one counts as rounding.
     """
     worst = 0.0
     for index, ((dtype, shape, data), (other_dtype, other_shape, other)) in enumerate(zip(ours, theirs, strict=True)):
-        a = np.frombuffer(data, dtype).astype(np.float64)
-        b = np.frombuffer(other, other_dtype).astype(np.float64)
-        finite = np.isfinite(b)
-        if tuple(shape) != tuple(other_shape) or not np.array_equal(np.isfinite(a), finite):
-            raise _differs(network, f"output {index} has another shape, or is not finite in the same places")
-        if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-            raise _differs(network, f"output {index} has another infinity, or NaN in its place")
-        error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
-        allowed = _TOLERANCE * max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
-        if np.dtype(other_dtype).kind == "f" and error > allowed:
-            raise _differs(network, f"output {index} is off by {error:.2g}, more than {allowed:.2g}")
-        worst = max(worst, error)
+        a, b = np.frombuffer(data, numpy_dtype(dtype)), np.frombuffer(other, numpy_dtype(other_dtype))
+        if tuple(shape) != tuple(other_shape) or is_float(a.dtype) != is_float(b.dtype):
+            raise _differs(network, f"output {index} has another shape or type")
+        if is_float(b.dtype):
+            worst = max(worst, _float_error(network, index, a.astype(np.float64), b.astype(np.float64)))
+        elif (unequal := _unequal(a, b)) > _FLIPPED * b.size:
+            raise _differs(network, f"output {index} has {unequal} of {b.size} integers unequal")
     return worst
+
+
+def _unequal(a: Array, b: Array) -> int:
+    """Return how many elements differ by more than rounding explains."""
+    different = a != b
+    if b.dtype.kind in "iu" and b.dtype.itemsize == 1:
+        different = np.abs(a.astype(np.int64) - b.astype(np.int64)) > 1
+    return int(np.count_nonzero(different))
+
+
+def _float_error(network: str, index: int, a: Array, b: Array) -> float:
+    finite = np.isfinite(b)
+    if not np.array_equal(np.isfinite(a), finite):
+        raise _differs(network, f"output {index} is not finite in the same places")
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        raise _differs(network, f"output {index} has another infinity, or NaN in its place")
+    error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    allowed = _TOLERANCE * max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
+    if error > allowed:
+        raise _differs(network, f"output {index} is off by {error:.2g}, more than {allowed:.2g}")
+    return error
 
 
 def _differs(network: str, how: str) -> WorkError:

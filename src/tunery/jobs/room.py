@@ -49,11 +49,11 @@ class _Entry:
 class Room:
     """Takes jobs in, runs them beside one another, and lets them go; use it as an async context manager.
 
-    Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect or thread
-    count get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work (one, where the
-    strategy is `sequential`), the others are queued by priority. Leaving the room ends all work; what was submitted
-    stays queued in the store, and `recover` of another room goes on with it. With `record`, the scheduler's log and the
-    span of each stage are kept in `dispatch`.
+    Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect, thread count
+    or way of measuring get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work
+    (one, where the strategy is `sequential`), the others are queued by priority. Leaving the room ends all work; what
+    was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`, the
+    scheduler's log and the span of each stage are kept in `dispatch`.
 
     Example:
         async with Room(store) as room:
@@ -79,7 +79,7 @@ class Room:
         self._entries: dict[str, _Entry] = {}
         self._active: set[str] = set()
         self._order = 0
-        self._runtimes: dict[tuple[str, int], tuple[Runtime, Searches]] = {}
+        self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, Searches]] = {}
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -296,11 +296,16 @@ class Room:
             self.dispatch.end(job_id)
 
     def _runtime(self, request: Request) -> tuple[Runtime, Searches]:
-        """Return the workers for a request's dialect and thread count, started with the first that needs them."""
-        key = (request.dialect, thread_count(request.threads))
+        """Return the workers for a request's dialect, threads and way of measuring, started with the first request.
+
+        Targets may share them: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get
+        it with each call.
+        """
+        dialect, threads, abandon = request.dialect, thread_count(request.threads), request.trimming.abandon
+        key = (dialect, threads, abandon)
         if key not in self._runtimes:
-            label = f"@{key[0]}/{key[1]}"
-            known = self.store.calibration(this_device(self.dispatch.cores).fingerprint, *key)
+            label = f"@{dialect}/{threads}{'' if abandon else '/full'}"
+            known = self.store.calibration(this_device(self.dispatch.cores).fingerprint, dialect, threads)
             runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label, known))
             self._runtimes[key] = (runtime, Searches(runtime))
         return self._runtimes[key]

@@ -8,7 +8,7 @@ proposer     the evolutionary search, driven by hand; portfolio: one for each ex
 features     per-store features; cost_model: how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate; vector_math: exp and erf without the C library
-compilation  the whole network
+compilation  the whole network; archive: its file
 """
 
 import os

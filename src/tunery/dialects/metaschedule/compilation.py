@@ -1,11 +1,9 @@
 """Compiling a whole network with chosen candidates, and running the result."""
 
-import json
 import os
 import tempfile
 import threading
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from tunery._errors import DialectError, UsageError
 from tunery.dialects._base import Array, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.archive import LIBRARY, read_archive, write_archive
 from tunery.dialects.metaschedule.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body
 from tunery.dialects.metaschedule.kernel import link
@@ -25,7 +24,7 @@ from tunery.dialects.metaschedule.lowering import Lowered, lower
 from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
-_LIBRARY, _MANIFEST, _FORMAT = "network.so", "manifest.json", 1
+_configure = tvm.get_global_func("runtime.config_threadpool")
 
 
 def compile_network(network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
@@ -41,7 +40,6 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
     manifest = {
-        "format": _FORMAT,
         "dialect": target.dialect,
         "network": network.name,
         "digest": network.digest,
@@ -135,11 +133,9 @@ def _write(executable: Any, manifest: Mapping[str, Any], output: Path) -> None:
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            library = Path(scratch, _LIBRARY)
+            library = Path(scratch, LIBRARY)
             executable.export_library(str(library), fcompile=_link_all)
-            with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
-                archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-                archive.write(library, _LIBRARY)
+            write_archive(partial, manifest, library)
         partial.replace(output)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; choose another place with -o") from error
@@ -158,18 +154,14 @@ class TvmNetwork(CompiledNetwork):
     """A compiled network in this process, on Relax's virtual machine."""
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            if manifest["format"] != _FORMAT:
-                raise UsageError(f"{path} has format {manifest['format']}, not {_FORMAT}; compile the network again")
-            with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-                archive.extract(_LIBRARY, scratch)
-                library = tvm.runtime.load_module(str(Path(scratch, _LIBRARY)))
+        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+            manifest = read_archive(path, Path(scratch))
+            self.threads = threads or int(manifest["threads"])
+            if self.threads < 1:
+                raise UsageError(f"{path} is damaged: it names {self.threads} threads")
+            library = tvm.runtime.load_module(str(Path(scratch, LIBRARY)))
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
-        self.threads = threads or int(manifest["threads"])
-        # Without this TVM takes every processor of the process, whatever the target says (1: any cores, fastest first).
-        tvm.get_global_func("runtime.config_threadpool")(1, self.threads)
         self._library = library
         self._main = relax.VirtualMachine(library, tvm.cpu())["main"]
         self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
@@ -178,12 +170,14 @@ class TvmNetwork(CompiledNetwork):
     @override
     def __call__(self, *arrays: Array) -> list[Array]:
         with self._running:
+            _use_threads(self.threads)
             self._fill(arrays)
             results = self._main(*self._buffers)
             return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
+        _use_threads(self.threads)
         self._fill(arrays)
         main, buffers = self._main, self._buffers
         start = time.perf_counter_ns()
@@ -193,6 +187,7 @@ class TvmNetwork(CompiledNetwork):
 
     @override
     def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
+        _use_threads(self.threads)
         self._fill(arrays)
         spent: Counter[str] = Counter()
         started = [0]
@@ -215,3 +210,12 @@ class TvmNetwork(CompiledNetwork):
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):
             buffer.copyfrom(np.ascontiguousarray(array) if array.ndim else array)
+
+
+def _use_threads(threads: int) -> None:
+    """Have the kernels that this thread calls from now on use so many threads.
+
+    TVM keeps a pool for each thread that calls kernels, and it takes every processor of the process, whatever the
+    target says. Another network in this process may want another number, so it is set before each call; that is free.
+    """
+    _configure(1, threads)  # 1: any cores, fastest first

@@ -1,0 +1,61 @@
+"""A compiled network's file: a zip of a shared object and a manifest that says what it needs, and what it must be.
+
+The library is checked before the linker sees it: one that was cut short would end the process, one for another TVM may.
+"""
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import UsageError
+
+LIBRARY = "network.so"
+_MANIFEST, _FORMAT = "manifest.json", 2
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi")
+
+
+def write_archive(file: Path, manifest: Mapping[str, Any], library: Path) -> None:
+    """Write `library` and the manifest, with the versions it needs and the library's digest, to `file`."""
+    whole = {"format": _FORMAT, **manifest, "versions": _installed(), "library": _seal(library)}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_MANIFEST, json.dumps(whole, indent=1))
+        archive.write(library, LIBRARY)
+
+
+def read_archive(path: Path, directory: Path) -> dict[str, Any]:
+    """Put the library into `directory` and return the manifest, once both are known to be sound and to run here.
+
+    Raises:
+        UsageError: it was written for other versions of TVM or of this format, or the library is not what was written.
+    """
+    with zipfile.ZipFile(path) as archive:
+        manifest: dict[str, Any] = json.loads(archive.read(_MANIFEST))
+        again = f"write it again with `tunery compile MODEL -o {path}`"
+        if manifest["format"] != _FORMAT:
+            raise UsageError(f"{path} has format {manifest['format']}, not {_FORMAT}; {again}")
+        if manifest["versions"] != _installed():
+            raise UsageError(
+                f"{path} was compiled with {_listed(manifest['versions'])}, and runs with nothing else, but "
+                f"{_listed(_installed())} is installed; {again}"
+            )
+        archive.extract(LIBRARY, directory)
+    if manifest["library"] != _seal(directory / LIBRARY):
+        raise UsageError(f"{path} is damaged: its library is not what was written; {again}")
+    return manifest
+
+
+def _installed() -> dict[str, str]:
+    return {name: version(name) for name in _PACKAGES}
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {number}" for name, number in versions.items())
+
+
+def _seal(library: Path) -> dict[str, Any]:
+    with library.open("rb") as file:
+        return {"bytes": library.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
