@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tunery._errors import UsageError, WorkError
 from tunery.delivery.contestants import ProductContestant
@@ -166,11 +167,12 @@ def _unequal(a: Array, b: Array) -> int:
     """Return how many elements differ by more than rounding explains."""
     different = a != b
     if b.dtype.kind in "iu" and b.dtype.itemsize == 1:
-        different = np.abs(a.astype(np.int64) - b.astype(np.int64)) > 1
+        steps: Array = a.astype(np.int64) - b.astype(np.int64)
+        different = np.abs(steps) > 1
     return int(np.count_nonzero(different))
 
 
-def _float_error(network: str, index: int, a: Array, b: Array) -> float:
+def _float_error(network: str, index: int, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
     finite = np.isfinite(b)
     if not np.array_equal(np.isfinite(a), finite):
         raise _differs(network, f"output {index} is not finite in the same places")
