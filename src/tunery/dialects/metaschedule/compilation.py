@@ -158,7 +158,7 @@ class TvmNetwork(CompiledNetwork):
             manifest = read_archive(path, Path(scratch))
             self.threads = threads or int(manifest["threads"])
             if self.threads < 1:
-                raise UsageError(f"{path} is damaged: it names {self.threads} threads")
+                raise ValueError(f"it names {self.threads} threads")
             library = tvm.runtime.load_module(str(Path(scratch, LIBRARY)))
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
