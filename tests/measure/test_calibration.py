@@ -11,6 +11,7 @@ from tunery.measure.calibration import (
     bound_of,
     chosen_degree,
     degrees_to_try,
+    expected_deviation,
     point,
     starting_degree,
 )
@@ -60,6 +61,13 @@ def test_memory_bound_tasks_start_with_fewer_slots(task_of: Callable[..., Task])
     assert starting_degree(task, None) == 1
     slow = Calibration("f", "d", 1, 8, (), {}, {COMPUTE: 8, MEMORY: 2}, 1e8, 1e10, 0.0)
     assert starting_degree(task, slow) == 8
+
+
+def test_what_calibration_saw_of_a_kind_at_a_degree_is_expected_of_its_tasks(task_of: Callable[..., Task]) -> None:
+    points = tuple(curve(MEMORY, d2=(0.02, 0.97, 1.9), d4=(0.3, 0.9, 2.0), d8=(-0.01, 0.97, 3.0)))
+    calibration = Calibration("f", "d", 1, 8, points, {}, {MEMORY: 2}, 1e11, 1e10, 0.0)
+    expected = [expected_deviation(task_of(), calibration, degree) for degree in (1, 2, 4, 8, 16)]
+    assert expected == [0.0, 0.02, 0.05, 0.0, 0.05], "never more than is borne; that much where nothing was seen"
 
 
 def test_where_even_one_neighbour_disturbs_nothing_may_run_beside() -> None:

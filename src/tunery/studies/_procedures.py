@@ -11,11 +11,11 @@ from statistics import median
 from typing import Any
 
 from tunery._errors import EngineError
-from tunery.domain import Measurement, Outcome, Provenance, Record, best_first, interval
+from tunery.domain import Calibration, Measurement, Outcome, Provenance, Record, best_first, interval
 from tunery.domain.ties import Contender
 from tunery.jobs.slots import Entrant, Pass, SlotWorkers
 from tunery.measure import finalists, winner
-from tunery.measure.calibration import agreement
+from tunery.measure.calibration import agreement, expected_deviation, starting_degree
 from tunery.studies._subjects import Subject
 from tunery.studies._timing import as_race, device_s
 
@@ -78,9 +78,11 @@ class Findings:
 class Bench:
     """Runs procedures for one subject on the device's slots."""
 
-    def __init__(self, workers: SlotWorkers, subject: Subject, degree: int, say: Callable[[str], None]) -> None:
-        self.found = Findings(subject, degree)
-        self._workers, self._subject, self._say = workers, subject, say
+    def __init__(
+        self, workers: SlotWorkers, subject: Subject, calibration: Calibration, say: Callable[[str], None]
+    ) -> None:
+        self.found = Findings(subject, starting_degree(subject.task, calibration))
+        self._workers, self._subject, self._calibration, self._say = workers, subject, calibration, say
 
     @property
     def beside(self) -> int:
@@ -177,8 +179,8 @@ class Bench:
         subject = self._subject
         return self._workers.race(
             subject.task, subject.entrants, subject.reference[1],
-            degree=degree, deviation=0.05 if degree > 1 else 0.0, against_best=method in {"race", "blind"},
-            method=method,
+            degree=degree, deviation=expected_deviation(subject.task, self._calibration, degree),
+            against_best=method in {"race", "blind"}, method=method,
         )  # fmt: skip
 
     def _final_winner(self, raced: Sequence[Measurement]) -> tuple[str, list[Measurement]]:

@@ -17,7 +17,7 @@ from tunery.jobs.opening import PRELOAD, thread_count
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.slots import SlotWorkers, measurer_spec
 from tunery.measure import slots, this_device
-from tunery.measure.calibration import COMPUTE, TAU_LOSS, bound_of, starting_degree
+from tunery.measure.calibration import COMPUTE, TAU_LOSS, bound_of
 from tunery.store import open_store
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._kept import Kept
@@ -81,7 +81,7 @@ def _one(  # noqa: PLR0917 - what it is done with
     workers: SlotWorkers, subject: Subject, calibration: Calibration, options: Options, spare: str, kept: Kept
 ) -> Findings:
     """Do a task's steps, but for those that an interrupted run has done."""
-    bench = Bench(workers, subject, starting_degree(subject.task, calibration), options.say)
+    bench = Bench(workers, subject, calibration, options.say)
     known = kept.results(subject.task.key)
     done: list[str] = known.get("done", [])
     if done:
