@@ -1,5 +1,6 @@
 """Somebody else's work on our cores: measuring waits for its end or is marked, and what it disturbed is repeated."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -10,16 +11,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from job_tools import raced, records_in, run_in
+from job_tools import PATIENCE_S, raced, records_in, request_in, run_in
 
-from tunery.domain import Mode, Origin
+from tunery.domain import JobState, Mode, Origin
 from tunery.engines import Role
-from tunery.jobs import Progress, opening
+from tunery.jobs import Progress, Room, opening
 from tunery.jobs.foreign import ForeignWatch
 from tunery.jobs.runtime import Runtime
 from tunery.measure.foreign import Foreign
 from tunery.measure.load import Mark
 from tunery.scheduler import CapacityChanged, Run, Scheduler, StageReady
+from tunery.store import open_store
 
 TRIALS = 80
 SOURCE = "fake:hog?tasks=2&build_s=0.02&run_s=0.01"
@@ -153,3 +155,26 @@ def test_without_others_nothing_waits_and_nothing_is_marked(tmp_path: Path, monk
         run_in(tmp_path, SOURCE, "20trials", threads=1)
     assert capacities(made[0], Role.MEASURER) == []
     assert {r.measurement.context.get("foreign_cores") for r in records_in(tmp_path, Mode.RACE)} <= {0.0, None}
+
+
+def test_jobs_of_every_thread_count_go_on_beside_a_hog_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+
+    def make(*args: object, **more: object) -> Runtime:
+        more["foreign"] = ForeignWatch(cores, Foreign(len(cores), 1.0), taken=lambda _before, _after: 1.0)
+        return Runtime(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opening, "Runtime", make)
+
+    async def main() -> list[JobState]:
+        with open_store(str(tmp_path / "store.db")) as store:
+            async with Room(store) as room:
+                # The wide one first: the narrow one's workers, which come later, must not take its cores away.
+                asked = [
+                    request_in(tmp_path, f"fake:t{n}?tasks=1&build_s=0.02", "20trials", n) for n in (len(cores), 1)
+                ]
+                return [(await room.wait(job)).state for job in [room.submit(request) for request in asked]]
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [JobState.DONE] * 2

@@ -1,9 +1,10 @@
 """Several jobs in one room, on the fake dialect and the real engine."""
 
 import asyncio
+import gc
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from typing import Any
 import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in
 
-from tunery._errors import NothingFoundError, UsageError
+from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.budgets import Trimming
 from tunery.domain import JobState, Mode
 from tunery.jobs import Claim, Request, Room
+from tunery.jobs import room as room_module
 from tunery.scheduler import Scheduler
 from tunery.store import Store, open_store
 
@@ -165,10 +167,134 @@ def test_what_is_left_goes_on_in_the_next_room_and_paused_stays_paused(tmp_path:
     assert set(raced(tmp_path).values()) == {1}
 
 
+def test_several_clients_that_take_a_job_out_at_once_leave_nothing_of_it(tmp_path: Path) -> None:
+    async def later(act: Callable[[str], Coroutine[Any, Any, None]], job: str, after_s: float) -> str:
+        await asyncio.sleep(after_s)
+        try:
+            await act(job)
+        except UsageError as error:
+            return str(error)
+        return ""
+
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            for seed in range(3):
+                job = room.submit(request_in(tmp_path, f"{ENDLESS}&seed={seed}", "4000trials"))
+                await until_trials(room, job, 5)
+                acts = [(room.pause, 0.0), (room.cancel, 0.0), (room.cancel, 0.002), (room.pause, 0.004)]
+                said = await asyncio.gather(*(later(act, job, after_s) for act, after_s in acts))
+                assert said[:2] == ["", ""]
+                assert all("cancelled already" in text for text in said[2:])
+                assert store.job(job).state is JobState.CANCELLED, "what was cancelled is not paused afterwards"
+                expect_whole(room)
+
+    run(main())
+
+
+def test_a_job_that_is_just_being_paused_cannot_be_resumed_unheard(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            job = room.submit(request_in(tmp_path, ENDLESS, "4000trials"))
+            await until_trials(room, job, 5)
+            pausing = asyncio.create_task(room.pause(job))
+            await asyncio.sleep(0)
+            with pytest.raises(UsageError, match="in a moment"):
+                room.resume(job)
+            await pausing
+            assert store.job(job).state is JobState.PAUSED
+            room.resume(job)
+            await until_trials(room, job, 10)
+            await room.cancel(job)
+            expect_whole(room)
+
+    run(main())
+
+
+def test_two_rooms_of_one_store_do_each_job_once_and_respect_a_pause(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path, most_active=1) as (one, store), room_in(tmp_path, most_active=1) as (two, _):
+            sources = [f"fake:both?tasks=1&build_s=0.02&seed={seed}" for seed in range(3)]
+            jobs = [one.submit(request_in(tmp_path, source, "16trials")) for source in sources]
+            assert two.recover() == jobs
+            await one.pause(jobs[2])
+            await asyncio.gather(*(room.wait(job) for room in (one, two) for job in jobs))
+            while any(store.job(job).state is JobState.RUNNING for job in jobs):
+                await asyncio.sleep(0.02)
+            assert [store.job(job).state for job in jobs] == [JobState.DONE, JobState.DONE, JobState.PAUSED]
+            assert two._entries == {}
+
+    failures: list[Any] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+        await main()
+        gc.collect()
+
+    run(watched())
+    assert failures == [], "nobody's error went unheard"
+    assert set(raced(tmp_path).values()) == {1}
+
+
+def test_a_job_at_work_elsewhere_is_left_as_it_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (one, store), room_in(tmp_path) as (two, _):
+            job = one.submit(request_in(tmp_path, ENDLESS, "4000trials"), Claim("ann", 2.0, 1))
+            await until_trials(one, job, 5)
+            before = store.job(job).request
+            for act in (two.pause, two.cancel):
+                with pytest.raises(UsageError, match="another process"):
+                    await act(job)
+            with pytest.raises(UsageError, match="another process"):
+                two.resume(job)
+            assert store.job(job).request == before
+            await one.cancel(job)
+
+    run(main())
+
+
+def test_a_store_that_is_full_for_a_while_leaves_no_job_that_nobody_can_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room_module, "_STORE_AGAIN_S", 0.05)
+    full = False
+    write = Store._write
+
+    def written(self: Store) -> Any:
+        if full:
+            raise StoreError("the disk is full")
+        return write(self)
+
+    monkeypatch.setattr(Store, "_write", written)
+
+    async def main() -> None:
+        nonlocal full
+        async with room_in(tmp_path) as (room, store):
+            jobs = [room.submit(request_in(tmp_path, f"{ENDLESS}&seed={n}", "4000trials")) for n in range(3)]
+            for job in jobs:
+                await until_trials(room, job, 5)
+            full = True
+            with pytest.raises(StoreError, match="full"):
+                await room.cancel(jobs[0])
+            while any(entry.work in asyncio.all_tasks() and room.dispatch.spans[-1].end_s > room.dispatch.now() - 0.5
+                      for entry in room._entries.values()):  # fmt: skip
+                await asyncio.sleep(0.05)
+            full = False
+            await room.cancel(jobs[0])
+            assert [(await room.wait(job)).state for job in jobs] == [JobState.CANCELLED] + [JobState.FAILED] * 2
+            assert "full" in store.job(jobs[1]).message
+            room.resume(jobs[1])
+            await until_trials(room, jobs[1], 40)
+            await room.cancel(jobs[1])
+            expect_whole(room)
+
+    run(main())
+
+
 BAD: list[tuple[dict[str, Any], Claim, str]] = [
     ({"threads": 4096}, Claim(), "4096 threads on"),
     ({}, Claim(priority=-1), "priority -1"),
     ({}, Claim(weight=0.0), "weight 0.0"),
+    ({}, Claim(weight=1e9), "weight 1000000000.0 is not between 0.01 and 100"),
     ({}, Claim(weight=float("nan")), "weight nan"),
     ({"effort": "heroic"}, Claim(), "effort"),
     ({"dialect": "klingon"}, Claim(), "unknown dialect"),

@@ -102,11 +102,9 @@ def test_a_quota_limits_the_cores(monkeypatch: pytest.MonkeyPatch, quota: float 
     assert placement.granted_cores() == cores
 
 
-def test_a_memory_limit_is_read_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_a_memory_limit_cuts_what_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placement, "limit_bytes", lambda: None)
     total = placement.granted_bytes()
-    (tmp_path / "max").write_text("max\n")
-    (tmp_path / "limit").write_text("1048576\n")
-    monkeypatch.setattr(placement, "_MEMORY_LIMITS", (tmp_path / "none", tmp_path / "max"))
-    assert placement.granted_bytes() >= total
-    monkeypatch.setattr(placement, "_MEMORY_LIMITS", (tmp_path / "max", tmp_path / "limit"))
-    assert placement.granted_bytes() == 1 << 20
+    for limit, granted in ((1 << 20, 1 << 20), (total * 2, total)):
+        monkeypatch.setattr(placement, "limit_bytes", lambda limit=limit: limit)
+        assert placement.granted_bytes() == granted

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tunery.measure.placement import inspect_placement, pin, quota_cores, slots, usable_cores
+from tunery.measure.placement import inspect_placement, pin, slots, usable_cores
 
 _SCRIPT = """
 import json, os, threading
@@ -45,11 +45,6 @@ def test_pinning_to_nothing_or_to_foreign_cores_means_all_usable_ones() -> None:
     assert pin(()) == usable_cores()
     assert pin((10_000,)) == usable_cores()
     assert inspect_placement(usable_cores()).held
-
-
-def test_the_quota_is_positive_or_absent() -> None:
-    quota = quota_cores()
-    assert quota is None or quota > 0
 
 
 def test_slots_are_disjoint_and_wide_enough() -> None:

@@ -69,8 +69,13 @@ def test_starts_what_fits_and_goes_on_when_resources_come_free(strategy):
         (ready("a"), "there is already a stage 'a'"),
         (JobSubmitted(0, "j"), "there is already a job 'j'"),
         (JobSubmitted(0, "k", priority=-1), "priority -1 is not between 0 and 10"),
-        (JobSubmitted(0, "k", weight=0.0), "weight 0.0 is not a positive number"),
+        (JobSubmitted(0, "k", weight=0.0), "weight 0.0 is not between 0.01 and 100"),
         (JobSubmitted(0, "k", weight=float("inf")), "weight inf is not"),
+        (JobSubmitted(0, "k", weight=1e6), "weight 1000000.0 is not"),
+        (ready("x", hint_s=float("nan")), "not a sensible number"),
+        (ready("x", hint_s=float("inf")), "not a sensible number"),
+        (ready("x", needs={"core": 0.5}), "an amount is a whole number"),
+        (CapacityChanged(0, "core", float("nan")), "capacity cannot be nan"),
         (StageFinished(0, "ghost"), "is not running"),
         (JobCancelled(0, "ghost"), "not a job here"),
         (JobPaused(0, "ghost"), "not a job here"),
@@ -88,6 +93,20 @@ def test_refuses_bad_input_with_its_reason_and_leaves_others_alone(strategy, eve
     scheduler.validate_state()
     assert scheduler.handle(StageFinished(1, "a")) == []
     assert runs(scheduler.handle(ready("b"))) == ["b"]
+
+
+@every_strategy
+@pytest.mark.parametrize("wrong_s", [float("nan"), float("inf"), -5.0])
+def test_a_time_that_no_clock_shows_is_passed_over(strategy, wrong_s):
+    scheduler = Scheduler(CORES, strategy)
+    scheduler.handle(JobSubmitted(0, "j"))
+    for n in range(4):
+        assert runs(scheduler.handle(ready(f"s{n}", at_s=2.0 * n))) == [f"s{n}"]
+        scheduler.handle(Tick(wrong_s))
+        scheduler.handle(StageFinished(2.0 * n + 1.0, f"s{n}", duration_s=wrong_s))
+        scheduler.validate_state()
+    (run,) = scheduler.handle(ready("next", at_s=9.0))
+    assert run == Run("next", 1.0)
 
 
 def test_unknown_strategy_names_all():

@@ -63,6 +63,7 @@ class Dispatch:
         self._ids = itertools.count(1)
         self._origin = time.monotonic()
         self._claimed_s = time.process_time()
+        self._left: dict[str, int] = {}
 
     def now(self) -> float:
         """Return seconds since this dispatch began."""
@@ -80,6 +81,11 @@ class Dispatch:
         """Make more resources known."""
         for name, amount in resources.items():
             self.decide(CapacityChanged(self.now(), name, amount))
+
+    def cores_left(self, who: str, cores: int) -> CapacityChanged:
+        """Return what `who` leaves of the cores beside others' load; the one that needs most decides for all."""
+        self._left[who] = cores
+        return CapacityChanged(self.now(), CORE, max(self._left.values()))
 
     def submit(self, job_id: str, owner: str = "", weight: float = 1.0, priority: int = 0, planned: int = 0) -> None:
         """Announce a job.

@@ -1,21 +1,19 @@
 """A room of jobs: any number of them at once in one event loop, over one scheduler, one store and shared learning."""
 
 import asyncio
-import math
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tunery._errors import UsageError, WorkError
-from tunery.budgets import check_effort, load_prices
-from tunery.dialects import check_dialect
+from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
 from tunery.domain import JobState, JobStatus
-from tunery.jobs._request import MOST_PRIORITY, Claim, Progress, Request, TuneReport
+from tunery.jobs._request import Claim, Progress, Request, TuneReport
+from tunery.jobs.checks import check, check_model
 from tunery.jobs.dispatch import Dispatch
 from tunery.jobs.importing import Imported, import_model
 from tunery.jobs.job import Job
@@ -24,16 +22,19 @@ from tunery.jobs.requests import claim_of, request_data, request_of
 from tunery.jobs.resuming import check_unchanged, refuse_twin, report_of
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.sharing import Searches
+from tunery.jobs.turns import Waiting, next_turn
 from tunery.measure import this_device
 from tunery.store import Store
 
 MOST_ACTIVE = 32
+_TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _MOST_WAITING = 10_000
+_STORE_AGAIN_S = 5.0
 
 
 @dataclass
 class _Entry:
-    """A job that is in the room: waiting for its turn, or at work."""
+    """A job that is in the room: waiting for its turn, or at work; `leaving` when somebody takes it out."""
 
     request: Request
     claim: Claim
@@ -42,6 +43,7 @@ class _Entry:
     work: asyncio.Task[None] | None = None
     job: Job | None = None
     ending: JobState = JobState.QUEUED
+    leaving: bool = False
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -51,9 +53,9 @@ class Room:
 
     Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect, thread count
     or way of measuring get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work
-    (one, where the strategy is `sequential`), the others are queued by priority. Leaving the room ends all work; what
-    was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`, the
-    scheduler's log and the span of each stage are kept in `dispatch`.
+    (one, where the strategy is `sequential`), the others wait for their turn (`next_turn`). Leaving the room ends all
+    work; what was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`,
+    the scheduler's log and the span of each stage are kept in `dispatch`.
 
     Example:
         async with Room(store) as room:
@@ -124,20 +126,23 @@ class Room:
 
         Raises:
             NothingFoundError: there is no such job.
-            UsageError: it is over.
+            UsageError: it is over, at work in another process, or just being paused or cancelled.
         """
         if job_id in self._entries:
+            if self._entries[job_id].leaving:
+                raise UsageError(f"job {job_id} is just being taken out; try again in a moment")
             return
         status = self.store.job(job_id)
         if status.state in {JobState.DONE, JobState.CANCELLED}:
             raise UsageError(f"job {job_id} is {status.state}; submit its model anew: what is known is used")
+        self._refuse_others(status)
         claim = claim_of(status) or Claim()
         request = request_of(status, self.store.url)
         check_model(request.model)
         check(request, claim)
         known = {key: status.request.get(key, "") for key in ("network", "name", "target_key")}
         self.store.specify_job(job_id, {**request_data(request, claim=claim), **known})
-        self.store.save_job(replace(status, state=JobState.QUEUED, message=""))
+        self._leave_as(job_id, JobState.QUEUED, "")
         self._enter(job_id, request, claim)
 
     async def pause(self, job_id: str) -> None:
@@ -235,27 +240,43 @@ class Room:
         self._start_next()
 
     def _start_next(self) -> None:
-        """Start those whose turn it is: the highest priority first, then the oldest."""
-        waiting = [(-e.claim.priority, e.order, job_id) for job_id, e in self._entries.items() if e.work is None]
-        for _, _, job_id in sorted(waiting)[: max(self._most_active - len(self._active), 0)]:
-            self._active.add(job_id)
-            self._entries[job_id].work = asyncio.create_task(self._live(job_id, self._entries[job_id]))
+        """Start those whose turn it is."""
+        while len(self._active) < self._most_active:
+            all_of_them = [Waiting(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
+            at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
+            chosen = next_turn([one for one in all_of_them if self._entries[one.job_id].work is None], at_work)
+            if chosen is None:
+                return
+            entry = self._entries[chosen.job_id]
+            self._active.add(chosen.job_id)
+            entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
 
     async def _live(self, job_id: str, entry: _Entry) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
         try:
-            if not self.store.acquire_job(job_id):
-                raise WorkError("another process is working on it")
-            try:
+            # Another daemon of this store may have got it first, and there it may have been paused, too.
+            if self.store.job(job_id).state in _TO_DO and self.store.acquire_job(job_id):
                 await self._do(job_id, entry)
-            except asyncio.CancelledError:
-                self._leave_as(job_id, entry.ending, "")
-            except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
-                text = str(error) if isinstance(error, (UsageError, WorkError)) else f"{type(error).__name__}: {error}"
-                self._leave_as(job_id, JobState.FAILED, text[:1000])
+        except asyncio.CancelledError:
+            await self._end_as(job_id, entry, entry.ending, "")
+        except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
+            text = str(error) if isinstance(error, (UsageError, WorkError)) else f"{type(error).__name__}: {error}"
+            await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
         finally:
             self._active.discard(job_id)
             self._forget(job_id, entry)
+
+    async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str) -> None:
+        """Store how a job ended, or wait until the store can be written: nobody could end what runs for ever."""
+        with suppress(asyncio.CancelledError, NothingFoundError):
+            while not entry.leaving:
+                with suppress(StoreError):
+                    if not self.store.taken(job_id):
+                        self._leave_as(job_id, state, message)
+                    return
+                await asyncio.sleep(_STORE_AGAIN_S)
+        with suppress(StoreError, NothingFoundError):  # whoever takes it out hears of it
+            self._leave_as(job_id, entry.ending, "")
 
     async def _do(self, job_id: str, entry: _Entry) -> None:
         began = time.monotonic()
@@ -311,25 +332,34 @@ class Room:
         return self._runtimes[key]
 
     async def _take_out(self, job_id: str, state: JobState) -> None:
-        entry = self._entries.get(job_id)
+        while (entry := self._entries.get(job_id)) and entry.leaving and entry.work:
+            await asyncio.wait([entry.work])  # one after the other: a second cancellation would cut the first short
         if entry is None:
             status = self.store.job(job_id)
             if status.state in {JobState.DONE, JobState.CANCELLED}:
                 raise UsageError(f"job {job_id} is {status.state} already")
-            if status.state is JobState.RUNNING:
-                raise UsageError(f"job {job_id} is at work in another process; stop that one")
+            self._refuse_others(status)
         elif entry.work is not None:
-            entry.ending = state
+            entry.leaving, entry.ending = True, state
             if entry.job is not None:
                 entry.job.ending = state
             entry.work.cancel()
             await asyncio.wait([entry.work])
-            if job_id not in self._entries:
+            if job_id not in self._entries and self.store.job(job_id).state is not JobState.RUNNING:
                 return  # in this state, unless it ended by itself just now
         self._leave_as(job_id, state, "")
         if entry is not None:  # it had not begun
             self._active.discard(job_id)
             self._forget(job_id, entry)
+
+    def _refuse_others(self, status: JobStatus) -> None:
+        """Refuse to touch a job that runs in another process.
+
+        Raises:
+            UsageError: it does.
+        """
+        if status.state is JobState.RUNNING and self.store.taken(status.job_id):
+            raise UsageError(f"job {status.job_id} is at work in another process; stop that one")
 
     def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
         self.store.save_job(replace(self.store.job(job_id), state=state, message=message))
@@ -345,36 +375,9 @@ class Room:
         """End all work; jobs stay queued."""
         self._most_active = 0
         tasks = [entry.work for entry in self._entries.values() if entry.work is not None]
-        for task in tasks:
-            task.cancel()
+        for entry in self._entries.values():
+            if entry.work is not None and not entry.leaving:
+                entry.leaving = True
+                entry.work.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._entries.clear()
-
-
-def check(request: Request, claim: Claim) -> None:
-    """Check what can be known of a job before it is queued.
-
-    Raises:
-        UsageError: nobody can run it; the message says why.
-    """
-    check_effort(request.effort)
-    thread_count(request.threads)
-    check_dialect(request.dialect)
-    limits = (request.budget.seconds, request.budget.trials, request.budget.money, request.budget.joules)
-    if any(limit is not None and not limit > 0 for limit in limits):
-        raise UsageError(f"budget {request.budget} has a limit that is not positive; write for example 10min")
-    load_prices(request.prices).check(request.budget)
-    if not 0 <= claim.priority <= MOST_PRIORITY:
-        raise UsageError(f"priority {claim.priority} is not between 0 and {MOST_PRIORITY}")
-    if not (math.isfinite(claim.weight) and claim.weight > 0):
-        raise UsageError(f"weight {claim.weight} is not a positive number")
-
-
-def check_model(model: str) -> None:
-    """Check that a model is there.
-
-    Raises:
-        UsageError: it is not.
-    """
-    if not model.startswith(("zoo:", "fake:")) and not Path(model).is_file():
-        raise UsageError(f"there is no file {model}; give an ONNX file, a .pt2 file or zoo:NAME")

@@ -243,7 +243,7 @@ class Runtime:
         self.dispatch.decide(
             CapacityChanged(now_s, self.resource(Role.MEASURER), 0 if share.waiting else measurers),
             CapacityChanged(now_s, self.resource(Role.BUILDER), min(cores, builders)),
-            CapacityChanged(now_s, CORE, cores if share.waiting else max(cores, len(self.measure_cores))),
+            self.dispatch.cores_left(self._label, cores if share.waiting else max(cores, len(self.measure_cores))),
         )
 
     def _name(self, worker: str) -> str:

@@ -18,7 +18,7 @@ from tunery.jobs.context import Context, working_for
 from tunery.jobs.foreign import marked
 from tunery.jobs.known import Known, tried
 from tunery.jobs.learning import Learning
-from tunery.jobs.races import Built, Races
+from tunery.jobs.races import Built, Races, together
 from tunery.jobs.sifting import Sifter
 from tunery.workers.services import Proposal
 
@@ -251,7 +251,7 @@ class TaskSearch:
             lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
             charge_by_outcome(self.context, self.task.key, "build", lost)
 
-        await asyncio.gather(*(one(chunk) for chunk in chunks))
+        await together([one(chunk) for chunk in chunks])
         return built
 
     # -- finals ---------------------------------------------------------------------------------------------------

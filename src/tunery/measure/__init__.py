@@ -1,8 +1,9 @@
 """Measuring: short, precise, verified, and never fooled (docs/measurement.md states the rules)."""
 
+from tunery.measure.cgroups import quota_cores
 from tunery.measure.device import this_device
 from tunery.measure.inputs import make_inputs
-from tunery.measure.placement import granted_cores, pin, quota_cores, slots, usable_cores
+from tunery.measure.placement import granted_cores, pin, slots, usable_cores
 from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.selection import finalists, winner
 from tunery.measure.service import Measurer

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tunery.measure.cgroups import limit_bytes, quota_cores
+
 _TASKS = Path("/proc/self/task")
-_CGROUP_V2 = Path("/sys/fs/cgroup/cpu.max")
 _CPUS = Path("/sys/devices/system/cpu")
-_CGROUP_V1 = Path("/sys/fs/cgroup/cpu")
-_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +30,6 @@ def usable_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-def quota_cores() -> float | None:
-    """Return how many cores' worth of time the cgroup grants (`cpu.max` or `cfs_quota_us`), None for no limit."""
-    try:
-        if _CGROUP_V2.exists():
-            quota, period = _CGROUP_V2.read_text().split()
-        else:
-            quota = (_CGROUP_V1 / "cpu.cfs_quota_us").read_text()
-            period = (_CGROUP_V1 / "cpu.cfs_period_us").read_text()
-        return float(quota) / float(period) if float(quota) > 0 else None
-    except (OSError, ValueError, ZeroDivisionError):
-        return None  # "max", or no cgroup to be seen
-
-
 def granted_cores() -> int:
     """Return how many cores' worth of time this process may use in all, at least one."""
     quota = quota_cores()
@@ -53,12 +39,8 @@ def granted_cores() -> int:
 def granted_bytes() -> int:
     """Return how much memory this process and its children may use: the cgroup's limit, else the machine's memory."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in _MEMORY_LIMITS:
-        try:
-            return min(total, int(path.read_text()))
-        except (OSError, ValueError):
-            continue  # "max", or no cgroup of this version
-    return total
+    limit = limit_bytes()
+    return total if limit is None else min(total, limit)
 
 
 def pin(cores: Sequence[int]) -> tuple[int, ...]:

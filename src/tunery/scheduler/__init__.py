@@ -5,6 +5,8 @@ for decision in scheduler.handle(event): ...
 """
 
 from tunery.scheduler._events import (
+    LEAST_WEIGHT,
+    MOST_WEIGHT,
     CapacityChanged,
     Decision,
     Event,
@@ -31,6 +33,8 @@ from tunery.scheduler.durations import Durations
 from tunery.scheduler.strategies import STRATEGIES, get_strategy
 
 __all__ = [
+    "LEAST_WEIGHT",
+    "MOST_WEIGHT",
     "STRATEGIES",
     "CapacityChanged",
     "Decision",

@@ -31,7 +31,7 @@ class StageRequest:
 
 @dataclass(frozen=True, slots=True)
 class JobSubmitted:
-    """A job joins. Its share of the machine grows with `weight` and doubles with each step of `priority` (0 to 10).
+    """A job joins. Its share grows with `weight` (0.01 to 100) and doubles with each step of `priority` (0 to 10).
 
     `planned` is how many units of work (candidates) it will want in all, 0 if unknown.
     """
@@ -54,7 +54,10 @@ class StageReady:
 
 @dataclass(frozen=True, slots=True)
 class StageFinished:
-    """A running stage ended, well or not; its resources are free. `duration_s` overrides the time since its start."""
+    """A running stage ended, well or not; its resources are free.
+
+    `duration_s` overrides the time since its start; one that no clock can show (negative, NaN) is passed over.
+    """
 
     at_s: float
     stage_id: str
@@ -169,6 +172,9 @@ class Refuse:
 
 
 Decision = Run | Stop | Refuse
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.01, 100.0
+"""Of a job: beyond, one job's share would leave the others none."""
 
 _KINDS: dict[str, type[Any]] = {
     cls.__name__: cls

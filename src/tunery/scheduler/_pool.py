@@ -32,6 +32,8 @@ class Pool:
             if name not in self.ceiling:
                 known = ", ".join(sorted(self.ceiling))
                 return f"it needs {name!r}, which does not exist here; there are: {known}"
+            if not isinstance(amount, int):
+                return f"it needs {amount} of {name!r}; an amount is a whole number"
             if amount > self.ceiling[name]:
                 return f"it needs {amount} of {name!r}, which has {self.ceiling[name]}"
             if amount < 0:

@@ -67,7 +67,8 @@ class Scheduler:
         """
         self._out = []
         for event in events:
-            self._now_s = max(self._now_s, event.at_s)
+            if event.at_s < math.inf:
+                self._now_s = max(self._now_s, event.at_s)
             self._take_in(event)
         self._start_stages()
         if self._keep_log:
@@ -144,9 +145,9 @@ class Scheduler:
             reason = f"there is already a job {event.job_id!r}"
         elif not 0 <= event.priority <= _MOST_PRIORITY:
             reason = f"priority {event.priority} is not between 0 and {_MOST_PRIORITY}"
-        elif not (math.isfinite(event.weight) and event.weight > 0):
-            reason = f"weight {event.weight} is not a positive number"
-        elif event.planned < 0:
+        elif not ev.LEAST_WEIGHT <= event.weight <= ev.MOST_WEIGHT:
+            reason = f"weight {event.weight} is not between {ev.LEAST_WEIGHT:g} and {ev.MOST_WEIGHT:g}"
+        elif not event.planned >= 0:
             reason = f"{event.planned} planned units are less than none"
         if reason:
             self._out.append(Refuse(event.job_id, reason))
@@ -162,7 +163,7 @@ class Scheduler:
             reason = f"there is already a stage {request.stage_id!r}"
         elif job is None or job.ended:
             reason = f"its job {request.job_id!r} is unknown or has ended"
-        elif request.size < 0 or not math.isfinite(request.value) or (request.hint_s or 0.0) < 0:
+        elif request.size < 0 or not math.isfinite(request.value) or not 0.0 <= (request.hint_s or 0.0) < math.inf:
             reason = f"size {request.size}, value {request.value} or hint {request.hint_s} is not a sensible number"
         if reason or job is None:
             self._out.append(Refuse(request.stage_id, str(reason)))
@@ -176,7 +177,9 @@ class Scheduler:
         if stage is None or stage.phase is not Phase.RUNNING:
             self._out.append(Refuse(event.stage_id, "it was reported finished and is not running"))
             return
-        ran_s = self._now_s - stage.started_s if event.duration_s is None else event.duration_s
+        ran_s = self._now_s - stage.started_s
+        if event.duration_s is not None and 0.0 <= event.duration_s < math.inf:
+            ran_s = event.duration_s
         self._release(stage, ran_s)
         if event.ok:
             request = stage.request
@@ -244,7 +247,7 @@ class Scheduler:
                 self._queue(stage)
 
     def _resized(self, event: ev.CapacityChanged) -> None:
-        if event.capacity < 0:
+        if not isinstance(event.capacity, int) or event.capacity < 0:
             self._out.append(Refuse(event.resource, f"its capacity cannot be {event.capacity}"))
         else:
             self._pool.resize(event.resource, event.capacity)

@@ -36,6 +36,8 @@ def _only_one(path: Path) -> Iterator[None]:
     """Hold the lock beside the socket; the kernel lets go of it with the process, so a killed daemon blocks nobody."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists() and not path.is_socket():
+            raise UsageError(f"{path} is not a socket and stays as it is; choose another place with --socket")
         lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageError(f"cannot use {path} ({error.strerror}); choose another place with --socket") from error
@@ -102,6 +104,9 @@ class _Desk:
 
         try:
             await self._do(await _read(reader), say)
+        except _TooLongError as error:
+            await say(error=str(error), usage=True)
+            await _rest(reader)  # else its sender is hung up on before it reads why
         except TuneryError as error:
             await say(error=str(error), usage=isinstance(error, UsageError))
         except OSError:
@@ -135,6 +140,18 @@ class _Desk:
         await say(status=self._store.job(job))
 
 
+class _TooLongError(UsageError):
+    """A request is longer than anybody needs."""
+
+
+async def _rest(reader: asyncio.StreamReader) -> None:
+    """Read what a client still sends, for as long as we are patient with any, and forget it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            while await reader.read(MOST_BYTES):
+                pass
+
+
 def _nothing_else(message: dict[str, Any]) -> None:
     if message:
         raise UsageError(f"a request has no {', '.join(sorted(message))}")
@@ -145,7 +162,7 @@ async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
         text = await asyncio.wait_for(reader.readuntil(b"\n"), _PATIENCE_S)
         message = json.loads(text)
     except asyncio.LimitOverrunError:
-        raise UsageError(f"a request of more than {MOST_BYTES} bytes is refused") from None
+        raise _TooLongError(f"a request of more than {MOST_BYTES} bytes is refused") from None
     except (asyncio.IncompleteReadError, TimeoutError):
         raise UsageError("a request is one line of JSON") from None
     except (ValueError, RecursionError):

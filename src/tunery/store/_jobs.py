@@ -59,6 +59,15 @@ class Jobs(Database):
         with self._read() as connection:
             return _status(_row(connection, job_id, self.place))
 
+    def taken(self, job_id: str) -> bool:
+        """Say whether a live owner other than this opened store works on a job.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+        with self._read() as connection:
+            return _live_owner(_row(connection, job_id, self.place)) not in {None, self._owner}
+
     def jobs(self, limit: int | None = None) -> list[JobStatus]:
         """Return the jobs, latest first."""
         query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id).limit(limit)
