@@ -135,8 +135,10 @@ def test_exhausted_tasks_end_early(tmp_path: Path) -> None:
 
 
 def test_nothing_tunable_is_measured_once(tmp_path: Path) -> None:
-    report = run_in(tmp_path, "fake:frozen?tasks=0&frozen=2")
+    seen: list[Progress] = []
+    report = run_in(tmp_path, "fake:frozen?tasks=0&frozen=2", on_progress=seen.append)
     assert report.job.state is JobState.DONE
+    assert "finals" not in {progress.phase for progress in seen}, "nobody is told of finals that nobody needs"
     assert (report.job.spend.trials, len(records_in(tmp_path))) == (0, 2)
     assert report.before_s == report.after_s is not None
 

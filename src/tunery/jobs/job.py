@@ -152,6 +152,8 @@ class Job:
     async def _hold_finals(self) -> None:
         """Time the best of each task once more, those first that the network spends most time in."""
         due = [each for each in self._weighted() if each[0].finals_cost_s()]
+        if not due:
+            return
         self._enter("finals", f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
             if self._stop.is_set() or self._out_of_time():
