@@ -4,7 +4,8 @@ lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
 expressions  several programs for one workload; winograd, winograd_space: one of them and its design space
-proposer     the evolutionary search, driven by hand; portfolio: one for each expression
+proposer     the search of one program; portfolio: one for each expression
+genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
 features     per-store features; cost_model: how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate; vector_math: exp and erf without the C library
@@ -61,7 +62,7 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.features import FeatureCache
         from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
         from tunery.dialects.metaschedule.program import expressions, space_of
-        from tunery.dialects.metaschedule.proposer import EvolutionaryProposer, SingleProposer
+        from tunery.dialects.metaschedule.proposer import DraftedProposer, SingleProposer
 
         space = space_of(task)
         if not space.tunable:
@@ -74,7 +75,7 @@ class MetaScheduleDialect(Dialect):
             except DialectError:
                 continue  # without a design space it is not searched
             mine = part(history, name)
-            searches[name] = EvolutionaryProposer(task, space, mine, cost_model, seed, features=features)
+            searches[name] = DraftedProposer(task, space, mine, cost_model, seed, features=features)
         return PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
 
     @override

@@ -1,33 +1,50 @@
-"""MetaSchedule's evolutionary search, driven by hand for one task."""
+"""The search for one task: candidates are bred and drafted by their decisions, and few of them are replayed."""
 
-import heapq
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
+from tunery._errors import DialectError
 from tunery.dialects._base import Proposer, Told
-from tunery.dialects.metaschedule._tvm import meta_schedule, tvm_ffi
-from tunery.dialects.metaschedule.code_size import LARGEST, code_size
+from tunery.dialects.metaschedule.breeding import Breeder
 from tunery.dialects.metaschedule.cost_model import SteeringModel
+from tunery.dialects.metaschedule.draft import Draft, Encoder
+from tunery.dialects.metaschedule.expressions import read_body
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.program import Space, open_expression, program_key, replay, trace_body
-from tunery.dialects.metaschedule.sampling import Sampler, replayed
-from tunery.domain import Candidate, Task
+from tunery.dialects.metaschedule.genomes import Design, Genome
+from tunery.dialects.metaschedule.program import Space, post_process, program_key, replay, trace_body
+from tunery.domain import Candidate, Outcome, Task
 
-# Samples per candidate asked for: drawn, and evolved from those and the best. Stock takes forty; a sample costs 5 to
-# 15 ms and a build 100 to 300 ms, so many more samples than this cost more than the builds they could save.
-_DRAWN, _EVOLVED_ROUNDS = 2, 1
-_LEAST_POPULATION = 8
-_ELITE = 16
-_RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the model says
-_TRIES = 4
+Floats = npt.NDArray[np.float64]
+
+_OPENING = 16  # replays more than usual while nothing is known
+_ROUNDS = 2  # the draft learns from the replays of one round before the next
+_LEAST_LESSONS = 8
+_BRED, _BRED_PER_REPLAY = 96, 24
+_ELITE = 12
+_RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the draft says
+_EXPLORE, _EXPLOIT = 1.0, 0.3  # standard deviations of the draft added when choosing what to replay, and to propose
+_BACKGROUND = 256
+# Variances of the logarithm of a latency: as raced, as the cost model says at least, of what failed.
+_RACED, _SCORED, _FAILED = 0.01, 0.04, 0.25
 
 
-class EvolutionaryProposer(Proposer):
-    """Draws from the design space, evolves the draws and the best records by the cost model, and picks the top.
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What is known of a genome: its program's key, empty if it has none, and how it ended if it was measured."""
 
-    Without a cost model nothing can tell candidates apart, and the draws themselves are proposed.
+    key: str = ""
+    latency_s: float | None = None
+    failed: bool = False
+
+
+class DraftedProposer(Proposer):
+    """Breeds genomes, replays those that a draft finds most promising, and proposes the best of the replayed.
+
+    The draft learns from latencies, and from the cost model's scores of whatever was replayed.
     """
 
     def __init__(
@@ -41,79 +58,164 @@ class EvolutionaryProposer(Proposer):
         features: FeatureCache | None = None,
     ) -> None:
         self.features = features or FeatureCache()
-        self._task = task
-        self._space = space
-        self._model = SteeringModel(self.features, seed, task)
+        self._task, self._space = task, space
+        self._model = SteeringModel(self.features, task)
+        self._designs = [Design(number, design.trace, space) for number, design in enumerate(space.designs)]
+        genes = [design.genes for design in self._designs]
         # A resumed search must not repeat its own first steps.
-        self._seed = 1 + (seed * 7919 + len(history) * 104729) % (2**30)
-        self._sampler = Sampler(space, task.workload.kind, self._seed)
-        self._evolution: tuple[int, Any] | None = None  # batch size, MetaSchedule's strategy
-        self._known: set[str] = set()
-        self._best: list[tuple[float, str, str]] = []  # negative latency, key, body: a heap of the fastest
+        self._breeder = Breeder(genes, task.workload.kind, 1 + (seed * 7919 + len(history) * 104729) % 2**30)
+        self._encoder = Encoder(genes)
+        self._background = self._encoder.rows([self._breeder.drawn() for _ in range(_BACKGROUND)])
+        self._lessons: dict[Genome, Lesson] = {}
+        self._proposed: set[str] = set()
+        self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
+        self._draft: Draft | None = None
         self.tell(history)
         if cost_model:
             self.learn(cost_model)
 
     @override
     def propose(self, n: int) -> list[Candidate]:
-        chosen: list[Candidate] = []
-        for _ in range(_TRIES if n > 0 else 0):
-            # Without a model the draws are what is proposed, and more of them than that would be thrown away.
-            count = max(_DRAWN * n, _LEAST_POPULATION) if self._model.loaded else n - len(chosen) + 2
-            drawn = self._sampler.draw(count)
-            ranked = self._evolve(drawn, n) if self._model.loaded and drawn else drawn
-            lucky = max(1, n // _RANDOM_SHARE) if ranked is not drawn else 0
-            for schedule in [*ranked[: n - lucky], *drawn[:lucky], *ranked[n - lucky :]]:
-                if len(chosen) < n and (candidate := self._take(schedule)):
-                    chosen.append(candidate)
-            if len(chosen) == n:
-                break
+        if n <= 0:
+            return []
+        left = n + n // 4 + 1 if self._model.loaded else n
+        if self._model.loaded and len(self._lessons) < _OPENING:
+            left += min(_OPENING, n)
+        rounds = _ROUNDS if n >= _LEAST_LESSONS else 1
+        lucky = self._replay([self._breeder.drawn() for _ in range(-(-n // _RANDOM_SHARE))]) if self._draft else []
+        left -= len(lucky)
+        for number in range(rounds, 0, -1):
+            self._replay(self._bred(-(-left // number)))
+            left -= -(-left // number)
+            self._refit()
+        while len(self._waiting) < n and self._replay(self._bred(n - len(self._waiting))):
+            pass
+        return self._chosen(n, lucky[: n // _RANDOM_SHARE])
+
+    def _chosen(self, n: int, lucky: Sequence[str]) -> list[Candidate]:
+        """Return the most promising of what was replayed, with those that luck has chosen."""
+        keys = list(lucky)
+        others = [key for key in self._waiting if key not in keys]
+        if self._draft and others:
+            rows = self._encoder.rows([self._waiting[key] for key in others])
+            others = [others[i] for i in self._draft.pick(rows, n - len(keys), _EXPLOIT)]
+        keys = [*others[: n - len(keys)], *keys]
+        scores = self._model.scores(keys) if keys else []
+        chosen = []
+        for key, score in zip(keys, scores, strict=True):
+            genome = self._waiting.pop(key)
+            self._proposed.add(key)
+            body = self._designs[genome.design].body(genome)
+            chosen.append(Candidate(key, self._task.key, body, score=float(score) if np.isfinite(score) else None))
         return chosen
 
-    def _evolve(self, drawn: list[Any], n: int) -> list[Any]:
-        """Return schedules evolved from draws and the best records that are new, best score first."""
-        best = [body for _, _, body in heapq.nlargest(max(1, n // 4), self._best)]
-        evolve = tvm_ffi.get_global_func("s_tir.meta_schedule.SearchStrategyEvolutionarySearchEvolveWithCostModel")
-        found = list(evolve(self._strategy(n), [*drawn, *replayed(best, self._space)], 2 * n))
-        scored = [
-            (self._model.score(key) or 0.0, key, s) for s in found if (key := program_key(s.mod)) not in self._known
-        ]
-        return [schedule for _, _, schedule in sorted(scored, key=lambda item: (-item[0], item[1]))]
+    # -- genomes to programs --------------------------------------------------------------------------------------
 
-    def _strategy(self, n: int) -> Any:
-        if self._evolution is None or self._evolution[0] != n:
-            strategy = meta_schedule.search_strategy.EvolutionarySearch(
-                population_size=max(_DRAWN * n, _LEAST_POPULATION), genetic_num_iters=_EVOLVED_ROUNDS
-            )
-            self._seed = self._seed % (2**30) + 1
-            space = open_expression(self._space.expression, self._space.target, strategy=strategy, seed=self._seed)
-            space.context.pre_tuning(
-                max_trials=1 << 30,
-                num_trials_per_iter=n,
-                design_spaces=list(space.designs),
-                database=meta_schedule.database.MemoryDatabase(),
-                cost_model=self._model.handle,
-            )
-            self._evolution = (n, space.context)
-        return self._evolution[1].search_strategy
+    def _bred(self, count: int) -> list[Genome]:
+        """Return up to `count` genomes that were never replayed, by the draft if there is one."""
+        found: dict[Genome, None] = {}
+        wanted = _BRED + _BRED_PER_REPLAY * count if self._draft else count
+        elite = self._elite() if self._draft else []
+        for number in range(4 * wanted):
+            genome = self._breeder.child(elite) if elite and number % 2 else self._breeder.drawn()
+            genome = self._designs[genome.design].settled(genome)
+            if genome not in self._lessons:
+                found[genome] = None
+            if len(found) == wanted:
+                break
+        genomes = list(found)
+        if self._draft is None or not genomes:
+            return genomes
+        return [genomes[i] for i in self._draft.pick(self._encoder.rows(genomes), count, _EXPLORE)]
 
-    def _take(self, schedule: Any) -> Candidate | None:
-        key = program_key(schedule.mod)
-        if key in self._known:
-            return None
-        self._known.add(key)
-        if code_size(schedule.mod) > LARGEST:
-            return None
-        return Candidate(key, self._task.key, trace_body(schedule.trace, self._space), score=self._model.score(key))
+    def _replay(self, genomes: Sequence[Genome]) -> list[str]:
+        """Replay new genomes, with features if there is a model for them, and return the keys of new programs."""
+        schedules = {}
+        for asked in genomes:
+            design = self._designs[asked.design]
+            genome = design.settled(asked)
+            if genome in self._lessons:
+                continue
+            self._lessons[genome] = Lesson(failed=True)
+            try:
+                schedule, genome = design.apply(genome)
+                if genome in self._lessons and self._lessons[genome].key:
+                    continue
+                accepted = post_process(schedule, self._space)
+            except Exception:  # noqa: BLE001 - what cannot be applied is a lesson, and no candidate
+                continue
+            if not accepted:
+                continue
+            key = program_key(schedule.mod)
+            self._lessons[genome] = Lesson(key)
+            if key not in self._proposed and key not in self._waiting:
+                schedules[key] = schedule
+                self._waiting[key] = genome
+        if self._model.loaded:
+            self._model.look(self._space.context, list(schedules.values()), list(schedules))
+        return list(schedules)
+
+    # -- lessons --------------------------------------------------------------------------------------------------
+
+    def _refit(self) -> None:
+        genomes, targets, noise = self._known()
+        if len(genomes) >= _LEAST_LESSONS:
+            self._draft = Draft(self._encoder.rows(genomes), targets, noise, self._background)
+
+    def _elite(self) -> list[Genome]:
+        genomes, targets, _ = self._known()
+        return [genomes[i] for i in np.argsort(-targets, kind="stable")[:_ELITE]]
+
+    def _known(self) -> tuple[list[Genome], Floats, Floats]:
+        """Return genomes with their expected logarithms of speed, and the variances of those."""
+        genomes = list(self._lessons)
+        lessons = [self._lessons[genome] for genome in genomes]
+        raced = np.array([-np.log(one.latency_s) if one.latency_s else np.nan for one in lessons], dtype=np.float64)
+        scored = np.log(self._model.scores([one.key for one in lessons])) if lessons else raced
+        failed = np.array([one.failed for one in lessons], dtype=bool)
+        both = np.isfinite(raced) & np.isfinite(scored)
+        doubt = _SCORED
+        if both.any():
+            scored = scored + np.mean(raced[both] - scored[both])
+            doubt = max(_SCORED, float(np.mean((raced[both] - scored[both]) ** 2)))
+        elif np.isfinite(raced).any():
+            scored = np.full_like(scored, np.nan)
+        targets = np.where(np.isfinite(raced), raced, scored)
+        noise = np.where(np.isfinite(raced), _RACED, doubt)
+        if not np.isfinite(targets).any():
+            return [], np.empty(0), np.empty(0)
+        targets = np.where(failed & ~np.isfinite(targets), np.nanmin(targets) - 0.5, targets)
+        noise = np.where(failed, _FAILED, noise)
+        kept = np.flatnonzero(np.isfinite(targets))
+        return [genomes[i] for i in kept], targets[kept], noise[kept]
 
     @override
     def tell(self, results: Sequence[Told]) -> None:
         for told in results:
-            self._known.add(told.candidate.key)
-            if told.latency_s is not None and told.latency_s > 0 and told.candidate.body:
-                heapq.heappush(self._best, (-told.latency_s, told.candidate.key, told.candidate.body))
-                if len(self._best) > _ELITE:
-                    heapq.heappop(self._best)
+            key = told.candidate.key
+            self._proposed.add(key)
+            self._waiting.pop(key, None)
+            genome = self._genome(told.candidate.body)
+            if genome is None:
+                continue
+            lesson = self._lessons.get(genome, Lesson(key))
+            if told.latency_s is not None and told.latency_s > 0:
+                self._lessons[genome] = replace(lesson, latency_s=told.latency_s)
+            elif told.outcome is not Outcome.FILTERED:
+                self._lessons[genome] = replace(lesson, failed=True)
+        if results:
+            self._refit()
+
+    def _genome(self, body: str) -> Genome | None:
+        """Return the genome of a body; None for another expression, or what earlier versions could propose."""
+        try:
+            name, trace = read_body(body)
+        except DialectError:
+            return None
+        if trace is None or name != self._space.expression.name:
+            return None
+        found = (genome for design in self._designs if (genome := design.read(*trace)))
+        return next(found, None)
 
     @override
     def learn(self, cost_model: str) -> None:
