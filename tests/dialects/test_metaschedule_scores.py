@@ -1,4 +1,4 @@
-"""Scores that MetaSchedule's sampler would mishandle never reach it."""
+"""What a cost model says of candidates reaches the search as positive, finite scores."""
 
 from types import SimpleNamespace
 
@@ -26,14 +26,13 @@ class Scripted(CostModel):
 
 
 @pytest.mark.parametrize("scores", [[0, 0, 0], [-1, -2, 0.5], [np.nan, np.inf, 1.0], [np.nan] * 3])
-def test_scores_are_positive_and_finite_whatever_the_model_says(scores, monkeypatch):
-    from tunery.dialects.metaschedule import cost_model
+def test_scores_are_positive_and_finite_whatever_the_model_says(scores):
+    from tunery.dialects.metaschedule.cost_model import SteeringModel
 
-    features = SimpleNamespace(rows=lambda context, candidates, keys: np.zeros((len(keys), 4), np.float32))
-    monkeypatch.setattr(cost_model, "program_key", lambda module: module)
-    model = cost_model.SteeringModel(features, seed=0, task=TASK)
+    features = SimpleNamespace(get=lambda key: np.zeros(4, np.float32) if key in "abc" else None)
+    model = SteeringModel(features, TASK)
     model._model = Scripted(scores)
-    candidates = [SimpleNamespace(sch=SimpleNamespace(mod=name)) for name in "abc"]
-    given = model.predict(None, candidates)
-    assert np.isfinite(given).all()
-    assert (given > 0).all()
+    given = model.scores(["a", "b", "c", "unknown"])
+    assert np.isfinite(given[:3]).all()
+    assert (given[:3] > 0).all()
+    assert np.isnan(given[3])

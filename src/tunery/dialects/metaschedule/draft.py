@@ -13,7 +13,7 @@ from tunery.dialects.metaschedule.genomes import TILE, Gene, Genome
 
 Floats = npt.NDArray[np.float64]
 
-_LENGTHS = (0.4, 0.8, 1.6)
+LENGTHS = (0.4, 0.8, 1.6)
 _LINEAR = 0.3
 _LEAST_VARIANCE = 1e-6
 _SHORTLIST = 96
@@ -72,10 +72,12 @@ def _encoded(gene: Gene, values: npt.NDArray[np.int64]) -> Floats:
 class Draft:
     """Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) with a linear and a Matern 5/2 part.
 
-    The length scale is the one of three with the highest marginal likelihood.
+    The length scale is the one with the highest marginal likelihood of those given.
     """
 
-    def __init__(self, rows: Floats, targets: Floats, noise: Floats, background: Floats) -> None:
+    def __init__(
+        self, rows: Floats, targets: Floats, noise: Floats, background: Floats, lengths: Sequence[float] = LENGTHS
+    ) -> None:
         spread = background.std(axis=0)
         self._used = spread > 0
         self._centre, self._scale = background.mean(axis=0)[self._used], spread[self._used]
@@ -83,29 +85,27 @@ class Draft:
         self._mean, self._spread = float(targets.mean()), max(float(targets.std()), 0.05)
         wanted, doubt = (targets - self._mean) / self._spread, noise / self._spread**2
         best = -np.inf
-        for length in _LENGTHS:
+        for length in lengths:
             covariance = self._kernel(self._rows, self._rows, length)
             lower = np.linalg.cholesky(covariance + np.diag(doubt + 1e-6))
             weights = np.linalg.solve(lower.T, np.linalg.solve(lower, wanted))
             likelihood = -0.5 * float(wanted @ weights) - float(np.log(np.diag(lower)).sum())
             if likelihood > best:
-                best, self._length, self._lower, self._weights = likelihood, length, lower, weights
+                best, self.length, self._lower, self._weights = likelihood, length, lower, weights
 
     def predict(self, rows: Floats) -> Floats:
         """Return the expected target of each row."""
-        return self._mean + self._spread * (
-            self._kernel(self._standard(rows), self._rows, self._length) @ self._weights
-        )
+        return self._mean + self._spread * (self._kernel(self._standard(rows), self._rows, self.length) @ self._weights)
 
     def pick(self, rows: Floats, count: int, optimism: float) -> list[int]:
         """Return `count` rows worth a look, each the most promising if those before it turn out as expected."""
         near = self._standard(rows)
-        cross = self._kernel(near, self._rows, self._length)
+        cross = self._kernel(near, self._rows, self.length)
         mean = cross @ self._weights
         reduced = np.linalg.solve(self._lower, cross.T)
         variance = np.maximum(_LINEAR * (near**2).mean(axis=1) + 1.0 - (reduced**2).sum(axis=0), _LEAST_VARIANCE)
         short = np.argsort(-(mean + optimism * np.sqrt(variance)), kind="stable")[: max(_SHORTLIST, 2 * count)]
-        covariance = self._kernel(near[short], near[short], self._length) - reduced[:, short].T @ reduced[:, short]
+        covariance = self._kernel(near[short], near[short], self.length) - reduced[:, short].T @ reduced[:, short]
         chosen: list[int] = []
         open_ = np.ones(len(short), dtype=bool)
         while len(chosen) < min(count, len(short)):

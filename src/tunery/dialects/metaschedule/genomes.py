@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +16,7 @@ from tunery.dialects.metaschedule.program import Space, trace_body
 
 TILE, CATEGORY, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 INLINE, ROOT = -2, -1  # TVM's marks among compute locations; others count the first consumer's loops
-_PROBES = 6
+_PROBES = 4
 _REDUCTION_LEVELS = 2  # tiles of spatial axes have four
 
 
@@ -32,8 +33,8 @@ class Gene:
     """What may be chosen at one sampling instruction.
 
     Of a tile, `extent` is the product of its `levels` factors, unless an earlier tile's factor decides that: `source`
-    is that gene, the factor's place and the multiple. Of another, `values` are the choices; of a compute location, `loops`
-    says whose factor (gene and place) is the extent of each loop, None where that is one.
+    is that gene, the factor's place and the multiple. Of another, `values` are the choices; of a compute location,
+    `loops` says whose factor (gene and place) is the extent of each loop, None where that is one.
     """
 
     kind: str
@@ -207,7 +208,9 @@ class Design:
         consumers = before.get_consumers(block)
         loops = before.get_loops(consumers[0]) if consumers else []
         self._loops[at] = len(consumers), len(loops)
-        factors = [self._factor(before, loop, twins, at) for loop in loops]
+        known = self._factors(before, twins, at)
+        srefs = [before.get_sref(loop) for loop in loops]
+        factors = [next((place for other, place in known if other.same_as(sref)), None) for sref in srefs]
         for place, loop in enumerate(loops):
             factor = factors[place]
             if factor is None and int(before.get(loop).extent) > 1:
@@ -216,19 +219,21 @@ class Design:
                 found.append(place)
         return Gene(LOCATION, values=tuple(found), loops=tuple(factors))
 
-    def _factor(self, schedule: Any, loop: Any, twins: Mapping[Any, Any], at: int) -> tuple[int, int] | None:
-        """Return the gene and the place of the factor that is the extent of a loop, None where it is none."""
-        wanted = schedule.get_sref(loop)
+    def _factors(self, schedule: Any, twins: Mapping[Any, Any], at: int) -> list[tuple[Any, tuple[int, int]]]:
+        """Return the loops of a schedule whose extents are factors of tiles, with the tile's gene and the place."""
+        places = {
+            out: (gene, place)
+            for gene, sample in enumerate(self._samples)
+            for place, out in enumerate(self._insts[sample].outputs)
+        }
+        found = []
         for inst in self._insts[:at]:
-            if str(inst.kind.name) != "Split":
-                continue
-            for out, factor in zip(inst.outputs, inst.inputs[1:], strict=False):
-                if _alive(schedule, twins[out]) and schedule.get_sref(twins[out]).same_as(wanted):
-                    for gene, sample in enumerate(self._samples):
-                        for place, made in enumerate(self._insts[sample].outputs):
-                            if factor is not None and made.same_as(factor):
-                                return gene, place
-        return None
+            if str(inst.kind.name) == "Split":
+                for out, factor in zip(inst.outputs, inst.inputs[1:], strict=False):
+                    with suppress(Exception):  # a loop that is no more
+                        if factor in places:
+                            found.append((schedule.get_sref(twins[out]), places[factor]))
+        return found
 
     def _twins(self, schedule: Any, at: int) -> dict[Any, Any]:
         """Return what each output of the first instructions is called in a schedule they were applied to."""
@@ -237,10 +242,6 @@ class Design:
             for mine, other in zip(self._insts[:at], schedule.trace.insts, strict=True)
             for ours, theirs in zip(mine.outputs, other.outputs, strict=True)
         }
-
-
-def _alive(schedule: Any, loop: Any) -> bool:
-    return _possible(schedule, lambda copy: copy.get_sref(loop))
 
 
 def _possible(schedule: Any, act: Callable[[Any], None]) -> bool:

@@ -11,7 +11,7 @@ from tunery._errors import DialectError
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.breeding import Breeder
 from tunery.dialects.metaschedule.cost_model import SteeringModel
-from tunery.dialects.metaschedule.draft import Draft, Encoder
+from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.genomes import Design, Genome
@@ -21,8 +21,9 @@ from tunery.domain import Candidate, Outcome, Task
 Floats = npt.NDArray[np.float64]
 
 _OPENING = 16  # replays more than usual while nothing is known
-_ROUNDS = 2  # the draft learns from the replays of one round before the next
+_ROUND = 8  # replays at a time: the draft learns from them before the next
 _LEAST_LESSONS = 8
+_TRIES = 4
 _BRED, _BRED_PER_REPLAY = 96, 24
 _ELITE = 12
 _RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the draft says
@@ -78,18 +79,18 @@ class DraftedProposer(Proposer):
     def propose(self, n: int) -> list[Candidate]:
         if n <= 0:
             return []
-        left = n + n // 4 + 1 if self._model.loaded else n
-        if self._model.loaded and len(self._lessons) < _OPENING:
-            left += min(_OPENING, n)
-        rounds = _ROUNDS if n >= _LEAST_LESSONS else 1
+        self._refit()
+        left = n + (0 if not self._model.loaded else max(1, n // 4) if self._lessons else min(_OPENING, n))
         lucky = self._replay([self._breeder.drawn() for _ in range(-(-n // _RANDOM_SHARE))]) if self._draft else []
         left -= len(lucky)
-        for number in range(rounds, 0, -1):
-            self._replay(self._bred(-(-left // number)))
-            left -= -(-left // number)
-            self._refit()
-        while len(self._waiting) < n and self._replay(self._bred(n - len(self._waiting))):
-            pass
+        while left > 0:
+            count = -(-left // -(-left // _ROUND))
+            self._replay(self._bred(count))
+            self._refit(again=True)
+            left -= count
+        for _ in range(_TRIES):
+            if len(self._waiting) < n:
+                self._replay(self._bred(n - len(self._waiting)))
         return self._chosen(n, lucky[: n // _RANDOM_SHARE])
 
     def _chosen(self, n: int, lucky: Sequence[str]) -> list[Candidate]:
@@ -143,7 +144,7 @@ class DraftedProposer(Proposer):
                     continue
                 accepted = post_process(schedule, self._space)
             except Exception:  # noqa: BLE001 - what cannot be applied is a lesson, and no candidate
-                continue
+                accepted = False
             if not accepted:
                 continue
             key = program_key(schedule.mod)
@@ -157,10 +158,11 @@ class DraftedProposer(Proposer):
 
     # -- lessons --------------------------------------------------------------------------------------------------
 
-    def _refit(self) -> None:
+    def _refit(self, *, again: bool = False) -> None:
         genomes, targets, noise = self._known()
         if len(genomes) >= _LEAST_LESSONS:
-            self._draft = Draft(self._encoder.rows(genomes), targets, noise, self._background)
+            lengths = (self._draft.length,) if again and self._draft else LENGTHS
+            self._draft = Draft(self._encoder.rows(genomes), targets, noise, self._background, lengths)
 
     def _elite(self) -> list[Genome]:
         genomes, targets, _ = self._known()
@@ -203,8 +205,6 @@ class DraftedProposer(Proposer):
                 self._lessons[genome] = replace(lesson, latency_s=told.latency_s)
             elif told.outcome is not Outcome.FILTERED:
                 self._lessons[genome] = replace(lesson, failed=True)
-        if results:
-            self._refit()
 
     def _genome(self, body: str) -> Genome | None:
         """Return the genome of a body; None for another expression, or what earlier versions could propose."""
