@@ -21,10 +21,10 @@ from tunery.domain import Candidate, Outcome, Task
 Floats = npt.NDArray[np.float64]
 
 _OPENING = 16  # replays more than usual while nothing is known
-_ROUND = 8  # replays at a time: the draft learns from them before the next
+_ROUND = 10  # replays at a time: the draft learns from them before the next
 _LEAST_LESSONS = 8
 _TRIES = 4
-_BRED, _BRED_PER_REPLAY = 96, 24
+_BRED, _BRED_PER_REPLAY = 64, 16
 _ELITE = 12
 _RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the draft says
 _EXPLORE, _EXPLOIT = 1.0, 0.3  # standard deviations of the draft added when choosing what to replay, and to propose
@@ -80,7 +80,7 @@ class DraftedProposer(Proposer):
         if n <= 0:
             return []
         self._refit()
-        left = n + (0 if not self._model.loaded else max(1, n // 4) if self._lessons else min(_OPENING, n))
+        left = n + (0 if not self._model.loaded else max(1, n // 8) if self._lessons else min(_OPENING, n))
         lucky = self._replay([self._breeder.drawn() for _ in range(-(-n // _RANDOM_SHARE))]) if self._draft else []
         left -= len(lucky)
         while left > 0:
