@@ -10,6 +10,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.breeding import Breeder
+from tunery.dialects.metaschedule.code_size import LARGEST, code_size
 from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
@@ -142,7 +143,7 @@ class DraftedProposer(Proposer):
                 schedule, genome = design.apply(genome)
                 if genome in self._lessons and self._lessons[genome].key:
                     continue
-                accepted = post_process(schedule, self._space)
+                accepted = post_process(schedule, self._space) and code_size(schedule.mod) <= LARGEST
             except Exception:  # noqa: BLE001 - what cannot be applied is a lesson, and no candidate
                 accepted = False
             if not accepted:
