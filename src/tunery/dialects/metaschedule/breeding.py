@@ -82,7 +82,7 @@ class Breeder:
 
     def _vectorised(self, design: int) -> dict[int, tuple[int, ...]]:
         """Return tiles of the spatial axes, innermost a vector of channels, in a block that fits the registers."""
-        room, tiles = _BLOCK, {}
+        room, tiles = _BLOCK, dict[int, tuple[int, ...]]()
         for number in self._spatial[design]:
             extent = self._designs[design][number].extent
             sizes = range(1, extent + 1) if tiles else _VECTORS

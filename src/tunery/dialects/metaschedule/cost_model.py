@@ -46,7 +46,7 @@ class SteeringModel:
         nothing = (np.nan, np.nan)
         speed, cost = np.array([self._known.get(key, nothing) for key in keys]).reshape(-1, 2).T
         if np.isnan(cost).all():
-            return speed
+            return np.asarray(speed)
         return np.asarray(np.clip(speed * np.exp(-_THRIFT * (cost - np.nanmin(cost))), _FLOOR, None))
 
     def _predict(self, keys: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ def _width(gene: Gene) -> int:
 
 def _encoded(gene: Gene, values: npt.NDArray[np.int64]) -> Floats:
     if gene.kind != TILE:
-        return (values == np.array(gene.values)).astype(np.float64)
+        return np.asarray(values == np.array(gene.values), dtype=np.float64)
     logs = np.log2(values.astype(np.float64))
     inner = np.cumsum(logs[:, ::-1], axis=1)[:, ::-1]
     whole = np.minimum(values[:, -1:] & -values[:, -1:], 16)  # vectors that the innermost loop fills
@@ -118,11 +118,11 @@ class Draft:
         return chosen
 
     def _standard(self, rows: Floats) -> Floats:
-        return (rows[:, self._used] - self._centre) / self._scale
+        return np.asarray((rows[:, self._used] - self._centre) / self._scale)
 
     def _kernel(self, a: Floats, b: Floats, length: float) -> Floats:
         width = max(a.shape[1], 1)
         products = a @ b.T / width
         squares = (a**2).mean(axis=1)[:, None] + (b**2).mean(axis=1)[None, :] - 2 * products
         distance = np.sqrt(5 * np.maximum(squares, 0.0)) / length
-        return (1 + distance + distance**2 / 3) * np.exp(-distance) + _LINEAR * products
+        return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance) + _LINEAR * products)

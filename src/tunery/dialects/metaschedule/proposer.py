@@ -102,9 +102,8 @@ class DraftedProposer(Proposer):
             rows = self._encoder.rows([self._waiting[key] for key in others])
             others = [others[i] for i in self._draft.pick(rows, n - len(keys), _EXPLOIT)]
         keys = [*others[: n - len(keys)], *keys]
-        scores = self._model.scores(keys) if keys else []
         chosen = []
-        for key, score in zip(keys, scores, strict=True):
+        for key, score in zip(keys, self._model.scores(keys), strict=True):
             genome = self._waiting.pop(key)
             self._proposed.add(key)
             body = self._designs[genome.design].body(genome)
@@ -174,7 +173,7 @@ class DraftedProposer(Proposer):
         genomes = list(self._lessons)
         lessons = [self._lessons[genome] for genome in genomes]
         raced = np.array([-np.log(one.latency_s) if one.latency_s else np.nan for one in lessons], dtype=np.float64)
-        scored = np.log(self._model.scores([one.key for one in lessons])) if lessons else raced
+        scored = np.log(self._model.scores([one.key for one in lessons]))
         failed = np.array([one.failed for one in lessons], dtype=bool)
         both = np.isfinite(raced) & np.isfinite(scored)
         doubt = _SCORED
