@@ -30,8 +30,10 @@ _ELITE = 12
 _RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the draft says
 _EXPLORE, _EXPLOIT = 1.0, 0.3  # standard deviations of the draft added when choosing what to replay, and to propose
 _BACKGROUND = 256
-# Variances of the logarithm of a latency: as raced, as the cost model says at least, of what failed.
-_RACED, _SCORED, _FAILED = 0.01, 0.04, 0.25
+# Variances of the logarithm of a latency: of a full race, of an abandoned one (often a single sample), of what the cost
+# model says at least, of what failed.
+_RACED, _ABANDONED, _SCORED, _FAILED = 0.01, 0.09, 0.04, 0.25
+_SLOWEST = 1.5  # logarithms below the fastest: how slow the slow ones are is not worth learning
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Lesson:
 
     key: str = ""
     latency_s: float | None = None
+    abandoned: bool = False
     failed: bool = False
 
 
@@ -175,18 +178,12 @@ class DraftedProposer(Proposer):
         raced = np.array([-np.log(one.latency_s) if one.latency_s else np.nan for one in lessons], dtype=np.float64)
         scored = np.log(self._model.scores([one.key for one in lessons]))
         failed = np.array([one.failed for one in lessons], dtype=bool)
-        both = np.isfinite(raced) & np.isfinite(scored)
-        doubt = _SCORED
-        if both.any():
-            scored = scored + np.mean(raced[both] - scored[both])
-            doubt = max(_SCORED, float(np.mean((raced[both] - scored[both]) ** 2)))
-        elif np.isfinite(raced).any():
-            scored = np.full_like(scored, np.nan)
-        targets = np.where(np.isfinite(raced), raced, scored)
-        noise = np.where(np.isfinite(raced), _RACED, doubt)
+        noise = np.where([one.abandoned for one in lessons], _ABANDONED, _RACED)
+        targets, noise = _blended(raced, noise, scored)
         if not np.isfinite(targets).any():
             return [], np.empty(0), np.empty(0)
-        targets = np.where(failed & ~np.isfinite(targets), np.nanmin(targets) - 0.5, targets)
+        targets = np.where(failed & ~np.isfinite(targets), -np.inf, targets)
+        targets = np.maximum(targets, np.nanmax(targets) - _SLOWEST)
         noise = np.where(failed, _FAILED, noise)
         kept = np.flatnonzero(np.isfinite(targets))
         return [genomes[i] for i in kept], targets[kept], noise[kept]
@@ -202,7 +199,8 @@ class DraftedProposer(Proposer):
                 continue
             lesson = self._lessons.get(genome, Lesson(key))
             if told.latency_s is not None and told.latency_s > 0:
-                self._lessons[genome] = replace(lesson, latency_s=told.latency_s)
+                abandoned = told.outcome is not Outcome.OK
+                self._lessons[genome] = replace(lesson, latency_s=told.latency_s, abandoned=abandoned)
             elif told.outcome is not Outcome.FILTERED:
                 self._lessons[genome] = replace(lesson, failed=True)
 
@@ -220,6 +218,26 @@ class DraftedProposer(Proposer):
     @override
     def learn(self, cost_model: str) -> None:
         self._model.load(cost_model)
+
+
+def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floats]:
+    """Return the logarithms of speed that races and scores together suggest, and their variances; NaN if neither does.
+
+    Scores are relative: they are moved to where the races are, and trusted as far as they agree with them.
+    """
+    both = np.isfinite(raced) & np.isfinite(scored)
+    doubt = _SCORED
+    if both.any():
+        scored = scored + np.median(raced[both] - scored[both])
+        doubt = max(_SCORED, (1.48 * float(np.median(np.abs(raced[both] - scored[both])))) ** 2)
+    elif np.isfinite(raced).any():
+        scored = np.full_like(scored, np.nan)
+    weights = np.stack([np.isfinite(raced) / noise, np.isfinite(scored) / doubt])
+    total = weights.sum(axis=0)
+    known = total > 0
+    sums = (weights * np.nan_to_num(np.stack([raced, scored]))).sum(axis=0)
+    safe = np.where(known, total, 1.0)
+    return np.where(known, sums / safe, np.nan), 1 / safe
 
 
 class SingleProposer(Proposer):
