@@ -117,8 +117,10 @@ def read_task(work: Path) -> Task:
 
 
 def stock_config(task: Task) -> dict[str, object]:
-    """Return the task's target as stock has it: without the optimisation level that tunery sets."""
-    return {name: value for name, value in task.target.config.items() if name != "opt-level"}
+    """Return the task's target as stock has it: without the compiler's options that tunery sets."""
+    from tunery.dialects.metaschedule.target import OWN
+
+    return {name: value for name, value in task.target.config.items() if name not in OWN}
 
 
 def stock(work: Path, trials: int) -> None:

@@ -9,6 +9,11 @@ from tunery.domain import Target
 # LLVM's level 3 builds a depthwise convolution in 0.51 s and level 2 in 0.24 s, for kernels equal within noise: their
 # loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/003).
 _OPT_LEVEL = 2
+# Level 2 leaves "am I in the padding?" inside the loop over channels, as masked loads from beyond the array. Where that
+# memory is not mapped, each is a fault to be suppressed: kernels two to three times as slow by the luck of an address.
+_OPTIONS = ("-enable-nontrivial-unswitch=true",)  # docs/decisions/011
+OWN = ("opt-level", "cl-opt")
+"""What is added to a target for the user: how the compiler works, not what it generates code for."""
 # Features by which code differs; LLVM's lists also name tuning hints and system instructions, which kernels never use.
 _INSTRUCTIONS = ("sse", "avx", "amx", "fma", "f16c", "neon", "sve", "sme", "dotprod", "i8mm", "bf16", "fullfp16")
 _EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''
@@ -28,6 +33,7 @@ def resolve(dialect: str, spec: str, threads: int) -> Target:
         raise TargetError(f"unknown target {spec!r}; use native, a processor name such as znver4, or {_EXAMPLE}")
     config["num-cores"] = threads
     config.setdefault("opt-level", _OPT_LEVEL)
+    config.setdefault("cl-opt", list(_OPTIONS))
     try:
         tvm.target.Target(config)
     except Exception as error:
