@@ -183,3 +183,24 @@ def test_a_seed_decides_a_search(tasks: list[Task]) -> None:
     one, other = (told(dialect, task, 6, 3, None) for _ in range(2))
     assert one == other
     assert len(one) == 18
+
+
+def test_a_draft_of_a_long_search_learns_from_the_best_and_the_latest(
+    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunery.dialects.metaschedule import proposer
+
+    targets = np.array([5.0, 1, 9, 2, 3, 8, 0, 4])
+    assert proposer.most_telling(targets, 5).tolist() == [2, 4, 5, 6, 7]
+    sizes = []
+
+    class Watched(Draft):
+        def __init__(self, rows, *rest) -> None:  # type: ignore[no-untyped-def]
+            sizes.append(len(rows))
+            super().__init__(rows, *rest)
+
+    monkeypatch.setattr(proposer, "_MOST_LESSONS", 12)
+    monkeypatch.setattr(proposer, "Draft", Watched)
+    task = next(task for task in tasks if task.workload.kind == "matmul")
+    assert len({one.candidate.key for one in told(get_dialect("metaschedule"), task, 8, 5, None)}) == 40
+    assert max(sizes) == 12

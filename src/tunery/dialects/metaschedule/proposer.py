@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 _OPENING = 16  # replays more than usual while nothing is known
 _ROUND = 10  # replays at a time: the draft learns from them before the next
-_LEAST_LESSONS = 8
+_LEAST_LESSONS, _MOST_LESSONS = 8, 512  # a draft's cost grows with the cube of its lessons
 _TRIES = 4
 _BRED, _BRED_PER_REPLAY = 64, 16
 _ELITE = 12
@@ -163,6 +163,9 @@ class DraftedProposer(Proposer):
 
     def _refit(self, *, again: bool = False) -> None:
         genomes, targets, noise = self._known()
+        if len(genomes) > _MOST_LESSONS:
+            kept = most_telling(targets, _MOST_LESSONS)
+            genomes, targets, noise = [genomes[i] for i in kept], targets[kept], noise[kept]
         if len(genomes) >= _LEAST_LESSONS:
             lengths = (self._draft.length,) if again and self._draft else LENGTHS
             self._draft = Draft(self._encoder.rows(genomes), targets, noise, self._background, lengths)
@@ -218,6 +221,13 @@ class DraftedProposer(Proposer):
     @override
     def learn(self, cost_model: str) -> None:
         self._model.load(cost_model)
+
+
+def most_telling(targets: Floats, count: int) -> npt.NDArray[np.int64]:
+    """Return the indices of the best half of `count` lessons and of the latest of the others, in their order."""
+    best = np.argsort(-targets, kind="stable")[: count // 2]
+    others = np.setdiff1d(np.arange(len(targets)), best)
+    return np.sort(np.concatenate([best, others[len(best) - count :]]))
 
 
 def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floats]:
