@@ -187,7 +187,7 @@ def tasks_table(tasks: Sequence[TaskState]) -> "Table":
     table.columns[0].overflow = "ellipsis"
     whole_s = total(tasks, "best_s")
     fixed = [task for task in tasks if not task.tunable and not task.problem]
-    missed = [task for task in tasks if task.tunable and not_reached(task)]
+    missed = [task for task in tasks if task.unreached]
     for task in sorted((t for t in tasks if t not in fixed + missed), key=_time_of, reverse=True):
         _add_tasks(table, [task], task.name, task.kind, _notes(task), whole_s)
     for group, note in ((missed, "not reached"), (fixed, "nothing to tune")):
@@ -197,11 +197,6 @@ def tasks_table(tasks: Sequence[TaskState]) -> "Table":
     table.add_section()
     _add_tasks(table, tasks, "sum of tasks", "", "", whole_s)
     return table
-
-
-def not_reached(task: TaskState) -> bool:
-    """Return whether nothing is known of a task but its untuned latency: the budget ended before its turn."""
-    return not task.problem and task.best_candidate is None and not any(task.outcomes.values())
 
 
 def _time_of(task: TaskState) -> float:

@@ -1,5 +1,6 @@
 """Candidates as decisions: read, bred, drafted; what is replayed, and that nothing is replayed twice."""
 
+import math
 import random
 
 import numpy as np
@@ -13,7 +14,7 @@ from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.metaschedule.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.draft import Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
-from tunery.dialects.metaschedule.genomes import CATEGORY, TILE, Design, Gene, Genome, product, tilings
+from tunery.dialects.metaschedule.genomes import CATEGORY, TILE, Design, Gene, Genome, tilings
 from tunery.dialects.metaschedule.program import (
     Space,
     expressions,
@@ -47,7 +48,7 @@ def spaces(tasks: list[Task]) -> list[tuple[Task, Space]]:
 
 def fits(genome: Genome) -> bool:
     return all(
-        product(choice) == extent_of(gene, genome.choices) and choice[-1] <= gene.innermost
+        math.prod(choice) == extent_of(gene, genome.choices) and choice[-1] <= gene.innermost
         for gene, choice in zip(GENES, genome.choices, strict=True)
         if gene.kind == TILE
     )

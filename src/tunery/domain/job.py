@@ -44,6 +44,11 @@ class TaskState:
     preempted: bool = False
     problem: str = ""
 
+    @property
+    def unreached(self) -> bool:
+        """Whether nothing is known of what could be tuned but its untuned latency: the budget ended before its turn."""
+        return self.tunable and not self.problem and self.best_candidate is None and not any(self.outcomes.values())
+
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:

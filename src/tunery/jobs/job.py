@@ -184,12 +184,12 @@ class Job:
 
     def _about_rest(self) -> str:
         """Say how many tasks were not reached, since the network stays slow by them."""
-        tunable = [s for s in self.searches if s.task.tunable]
-        missed = [s for s in tunable if s.final is None and not s.problem and not s.state(1).outcomes]
+        states = [state for state in self._states() if state.tunable]
+        missed = sum(state.unreached for state in states)
         if not missed:
             return ""
         return (
-            f"{len(missed)} of {len(tunable)} tasks were not reached and keep the compiler's slow default: the same "
+            f"{missed} of {len(states)} tasks were not reached and keep the compiler's slow default: the same "
             "command with a larger --budget goes on"
         )
 

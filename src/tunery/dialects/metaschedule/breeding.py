@@ -1,9 +1,10 @@
 """New genomes: drawn at random, with the one prior that measuring has borne out, or bred from good ones."""
 
+import math
 import random
 from collections.abc import Sequence
 
-from tunery.dialects.metaschedule.genomes import TILE, Gene, Genome, divisors, product, tilings
+from tunery.dialects.metaschedule.genomes import TILE, Gene, Genome, divisors, tilings
 
 # Of 33 convolutions of the zoo, the fastest candidate's innermost channel tile was a power of two from 8 up 23 times,
 # another multiple of 8 once. For matrix products no such rule held (docs/decisions/005).
@@ -76,7 +77,7 @@ class Breeder:
     def _mended(self, design: int, choices: list[tuple[int, ...]]) -> Genome:
         """Return the genome with those tiles drawn anew whose extent an earlier tile has changed."""
         for number, gene in enumerate(self._designs[design]):
-            if gene.source and product(choices[number]) != extent_of(gene, choices):
+            if gene.source and math.prod(choices[number]) != extent_of(gene, choices):
                 choices[number] = self._choice(design, number, choices)
         return Genome(design, tuple(choices))
 

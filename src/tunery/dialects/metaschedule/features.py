@@ -21,7 +21,7 @@ Row = npt.NDArray[np.float32]
 
 
 class FeatureCache:
-    """Feature rows by program key; survivors of an evolution round are not featurised again."""
+    """Feature rows by program key; a program is featurised once."""
 
     def __init__(self) -> None:
         self._rows: OrderedDict[str, Row] = OrderedDict()

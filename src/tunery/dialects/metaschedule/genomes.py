@@ -1,13 +1,12 @@
 """Candidates as their decisions alone: drawn, changed and compared in microseconds, before anything is replayed."""
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
@@ -162,7 +161,7 @@ class Design:
             rng = random.Random(0)  # noqa: S311
             for _ in range(_PROBES):
                 guess = {
-                    self._insts[at]: list(rng.choice(tilings(product(factors), len(factors), product(factors))))
+                    self._insts[at]: list(rng.choice(tilings(math.prod(factors), len(factors), math.prod(factors))))
                     for at, factors in zip(self._samples, tried[-1], strict=True)
                 }
                 schedule = self._plain.copy()
@@ -183,7 +182,7 @@ class Design:
             return self._location(at)
         if str(inst.kind.name) != TILE:
             raise DialectError(f"a search cannot choose for {inst.kind.name}")
-        extents = [int(np.prod(one[number])) for one in tried]
+        extents = [math.prod(one[number]) for one in tried]
         levels, innermost = (int(value) for value in inst.attrs)
         if len(set(extents)) == 1:
             return Gene(TILE, levels, extents[0], innermost)
@@ -250,14 +249,6 @@ def _possible(schedule: Any, act: Callable[[Any], None]) -> bool:
     except Exception:  # noqa: BLE001 - TVM says so with errors of many kinds
         return False
     return True
-
-
-def product(factors: Sequence[int]) -> int:
-    """Return the product of a tile's factors."""
-    result = 1
-    for factor in factors:
-        result *= factor
-    return result
 
 
 @lru_cache(maxsize=4096)
