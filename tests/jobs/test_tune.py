@@ -251,3 +251,16 @@ def test_tasks_that_were_not_reached_are_counted(tmp_path: Path) -> None:
     assert 0 < reached < 6
     assert few.job.message.startswith(f"{6 - reached} of 6 tasks were not reached")
     assert run_in(tmp_path / "all", "fake:many?tasks=2&space=2x2x1", "30trials").job.message == ""
+
+
+def test_every_task_has_a_first_look_before_any_has_a_long_one(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def stop_after_the_first_looks(progress: Progress) -> None:
+        if progress.trials >= 24:
+            stop.set()
+
+    run_in(tmp_path, "fake:look?tasks=6", "600trials", on_progress=stop_after_the_first_looks, stop=stop)
+    looks = [record.candidate.task_key for record in records_in(tmp_path, Mode.RACE)
+             if record.candidate.origin is Origin.SEARCH]  # fmt: skip
+    assert len(set(looks[:30])) == 6

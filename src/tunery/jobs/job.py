@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
-from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, load_prices, outlook, plan, unit_of
+from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, Standing, load_prices, outlook, plan, unit_of
 from tunery.costmodels import pretrained
 from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
@@ -25,6 +25,7 @@ from tunery.jobs.sharing import Searches
 from tunery.measure import FULL_LENGTH, Settings, this_device
 from tunery.store import Charge, Store
 
+_OPENING = 4  # candidates of a task's first batch, where there are many tasks
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
 _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
@@ -235,9 +236,7 @@ class Job:
         if standing is None:
             return None
         search = next(s for s in self.searches if s.standing is standing)
-        # The first batch has no model to choose by: half of one tells as much.
-        size = min(size, self._limits.batch if standing.batches else max(self._limits.batch // 2, 1))
-        size = size if search.task.tunable else 1
+        size = min(size, self._step(standing)) if search.task.tunable else 1
 
         def in_flight(change: int) -> None:
             standing.in_flight += change
@@ -248,6 +247,14 @@ class Job:
         batch = asyncio.create_task(search.batch(size))
         batch.add_done_callback(lambda _: in_flight(-1))  # one that is cancelled before it began has no `finally`
         return batch
+
+    def _step(self, standing: Standing) -> int:
+        """Return how many candidates a task's next batch may have: as many as it had, from a few on.
+
+        A network is as slow as the tasks that nobody has looked at yet: the more tasks, the shorter the first look.
+        """
+        opening = max(_OPENING, self._limits.batch // 2 // len(self.searches))
+        return min(self._limits.batch, max(opening, sum(standing.trials) + standing.trials_in_flight))
 
     def _take_in(self, done: set[asyncio.Task[int]]) -> None:
         for task in done:
