@@ -10,18 +10,16 @@ winners are then re-timed together, interleaved and alone on the machine, by one
 import argparse
 import json
 import os
-import resource
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
+from tunery.studies._children import end_with_parent, watch
+from tunery.studies.stock_sides import stock_config
 
 TASKS = {
     "conv2d": ("zoo:resnet18", "conv2d", "a 3x3 convolution of ResNet-18"),
@@ -52,6 +50,7 @@ def main() -> None:
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.side:
+        end_with_parent()
         child = {"stock": stock, "tunery": tunery, "extract": extract, "retime": retime}[options.side]
         child(Path(options.work), options.trials)
         return
@@ -86,15 +85,9 @@ def compare(name: str, trials: int) -> dict[str, object]:
 
 def run(side: str, work: Path, trials: int) -> tuple[float, float]:
     """Run one side as a child and return its wall and CPU seconds, its descendants included."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    environment = {**os.environ, "TUNERY_CACHE": str(work / "cache")}
-    command = [sys.executable, __file__, "--side", side, "--work", str(work), "--trials", str(trials)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{side} failed:\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}")
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - start, cpu_s
+    command = [__file__, "--side", side, "--work", str(work), "--trials", str(trials)]
+    done = watch(command, work / f"{side}.log", {"TUNERY_CACHE": str(work / "cache")})
+    return done.wall_s, done.cpu_s
 
 
 def extract(work: Path, trials: int) -> None:
@@ -116,13 +109,6 @@ def read_task(work: Path) -> Task:
     return _TASK.validate_json((work / "task.json").read_bytes())
 
 
-def stock_config(task: Task) -> dict[str, object]:
-    """Return the task's target as stock has it: without the compiler's options that tunery sets."""
-    from tunery.dialects.metaschedule.target import OWN
-
-    return {name: value for name, value in task.target.config.items() if name not in OWN}
-
-
 def stock(work: Path, trials: int) -> None:
     """Tune with MetaSchedule's own `tune_tasks`, all settings at their defaults."""
     # As its documentation has it: all cores for the kernel, by the one setting it reads.
@@ -131,7 +117,7 @@ def stock(work: Path, trials: int) -> None:
     from tunery.dialects.metaschedule._tvm import meta_schedule, tvm
 
     module = tvm.ir.load_json(task.workload.program)
-    target = tvm.target.Target(stock_config(task))
+    target = tvm.target.Target(stock_config(task.target))
     context = meta_schedule.TuneContext(
         mod=module, target=target, space_generator="post-order-apply", search_strategy="evolutionary",
         task_name="main", rand_state=1, num_threads="physical",
@@ -185,7 +171,7 @@ def retime(work: Path, trials: int) -> None:
     artifacts.mkdir()
     reference = dialect.build(task, dialect.reference(task), artifacts)
     # Each winner is built as its own side builds it.
-    plain = replace(task, target=replace(task.target, config=stock_config(task)))
+    plain = replace(task, target=replace(task.target, config=stock_config(task.target)))
     entrants = [theirs, ours]
     built = [
         dialect.build(owner, candidate, artifacts) for owner, candidate in zip((plain, task), entrants, strict=True)

@@ -250,6 +250,7 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
             f"{report.network}, whole network, {threads}{verdict}",
             as_text(table, width),
             f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
+            *(f"{CONTESTANTS[name]} took no part: {reason}" for name, reason in report.absent.items()),
             *_sum_of_tasks(report),
         ]
     )
@@ -281,15 +282,22 @@ def _verdict(rival_s: float, ours_s: float) -> str:
 
 def suite_text(results: Mapping[str, Any]) -> str:
     """Return the table of a suite: each network, won or lost, and the operators that decide it."""
-    table = new_table("network", "#threads", "#ONNX Runtime ms", "#tunery ms", "#faster", "#over tasks", "decided by")
+    from tunery.jobs._request import CONTESTANTS
+
+    runs = results["runs"].values()
+    others = [name for name in CONTESTANTS if name not in ("onnxruntime", "tunery")
+              and any(name in (*run.get("latency_s", ()), *run.get("absent", ())) for run in runs)]  # fmt: skip
+    table = new_table("network", "#threads", "#ONNX Runtime ms", *(f"#{CONTESTANTS[name]} ms" for name in others),
+                      "#tunery ms", "#faster", "#over tasks", "decided by")  # fmt: skip
     for run in sorted(results["runs"].values(), key=lambda run: (run["threads"], run["network"])):
         if "error" in run:
-            table.add_row(run["network"], str(run["threads"]), "-", "-", "-", "-", run["error"])
+            table.add_row(run["network"], str(run["threads"]), *["-"] * (len(others) + 4), run["error"])
             continue
         ours, theirs = run["latency_s"]["tunery"], run["latency_s"]["onnxruntime"]
         deciding = [f"{d['kind']} {d['share']:.0%} at {d['of_peak']:.0%} of peak" for d in run["deciding"]]
         table.add_row(
-            run["network"], str(run["threads"]), _with_spread(theirs), _with_spread(ours),
+            run["network"], str(run["threads"]), _with_spread(theirs),
+            *(milliseconds(run["latency_s"].get(name, {}).get("median")) for name in others), _with_spread(ours),
             f"{run['times_faster']:.2f}{'' if run['times_faster'] >= 1 else ' lost'}",
             _more(ours["median"], run["tasks_s"]) if run["tasks_s"] else "-", ", ".join(deciding),
         )  # fmt: skip
@@ -299,6 +307,11 @@ def suite_text(results: Mapping[str, Any]) -> str:
             f"{'all runs' if threads == 'all' else f'{threads} threads'}: {summary['geometric_mean']:.2f}x faster than "
             f"ONNX Runtime (geometric mean), {summary['won']} won, {summary['lost']} lost, least {summary['least']:.2f}"
         )
+        lines += [
+            f"    {one['geometric_mean']:.2f}x faster than {CONTESTANTS[name]} in {one['runs']} runs, "
+            f"{one['won']} won, least {one['least']:.2f}"
+            for name, one in summary.get("others", {}).items()
+        ]
     for goal, met in results["summary"].get("all", {}).get("goals", {}).items():
         lines.append(f"{'met   ' if met else 'MISSED'}  {goal}")
     peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items()]

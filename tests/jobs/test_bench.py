@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tunery._errors import WorkError
+from tunery._report import bench_text
 from tunery.domain import Network
 from tunery.jobs import Progress, Request, compile_model
 from tunery.jobs import bench as compare_networks
@@ -97,6 +98,30 @@ def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Pa
     left = [progress.remaining_s for progress in seen[2:]]
     assert left[0] == bench.predicted_s(("onnxruntime", "untuned"), 0.1)
     assert None not in left
+
+
+@pytest.mark.tvm
+def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
+    file = tmp_path / "mlp.tunery"
+    compile_model(request, file)
+
+    def checked(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
+        seen.append(network)
+        if len(seen) == 3:  # tunery's file twice, then the first of the others
+            raise WorkError("it differs")
+        return 0.0
+
+    seen: list[str] = []
+    monkeypatch.setattr(bench, "checked_error", checked)
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    report = compare_networks(request, ("torch",), 0.1, file, others={"stock": file, "10 s": file})
+    assert report.latency_s.keys() == {"tunery", "stock", "10 s"}
+    assert report.wrong == ("stock",)
+    assert "not installed" in report.absent["torch"]
+    assert "torch eager took no part: torch is not installed" in bench_text(report)
 
 
 @pytest.mark.tvm

@@ -79,6 +79,36 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     assert "100 GFLOP/s on 2 threads" in text
 
 
+def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def timed(request: Request, against: Sequence[str], seconds: float) -> BenchReport:
+        asked.append(tuple(against))
+        one = report("net", request.threads, 1e-3, 1.5e-3)
+        if request.model == "zoo:b":
+            return replace(one, network="b", absent={"torch": "no library has it"})
+        more = {"torch": latency(3e-3), "stock": latency(0.5e-3), "torch-compiled": latency(1e-9)}
+        return replace(one, network="a", latency_s={**one.latency_s, **more}, wrong=("torch-compiled",))
+
+    plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: object())
+    results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    assert asked == [("onnxruntime", "torch", "torch-compiled")] * 2
+    assert "torch-compiled" not in results["runs"]["a x1"]["latency_s"], "its outputs are wrong"
+    others = results["summary"]["all"]["others"]
+    assert others["torch"] == {"runs": 1, "geometric_mean": pytest.approx(3), "least": pytest.approx(3), "won": 1}
+    assert others["stock"]["won"] == 0
+    assert "torch-compiled" not in others
+    text = suite_text(results)
+    assert "3.00x faster than torch eager in 1 runs" in text
+    assert "0.50x faster than stock MetaSchedule" in text
+    [row] = [line for line in text.splitlines() if line.startswith("b ")]
+    assert row.split()[6:9] == ["-", "-", "-"]
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
+    run_suite(replace(plan, networks=("c",)), Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    assert asked[-1] == ("onnxruntime",)
+
+
 def test_a_stop_ends_the_suite_and_keeps_what_was_done(tmp_path: Path) -> None:
     plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
     bench = Bench({"a": (1e-3, 1e-3)})

@@ -40,6 +40,17 @@ def test_stats_count_what_is_there(store: Store) -> None:
     assert stats.place == store.url
 
 
+def test_rewinding_forgets_what_was_recorded_after_a_moment(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at, latency_s in ((100.0, 3e-3), (200.0, 1e-3), (300.0, 2e-3)):
+        monkeypatch.setattr("time.time", lambda at=at: at)
+        store.add_record(CONV, record(CONV, f"c{at:.0f}", latency_s))
+    assert store.best(CONV.key, HERE)[0].candidate.key == "c200"
+    assert store.rewind(200.0) == 1
+    assert keys(store) == ["c100", "c200"]
+    assert store.rewind(150.0) == 1
+    assert store.best(CONV.key, HERE)[0].candidate.key == "c100"
+
+
 def test_pruning_keeps_the_fastest_of_each_task_and_provenance_and_the_baselines(store: Store) -> None:
     fill(store)
     before = store.best(CONV.key, HERE, limit=1)

@@ -181,7 +181,7 @@ def cache() -> Check:
 def torch() -> Check:
     """Is torch beside TVM? tunery keeps them apart; a user's own program may not."""
     if find_spec("torch") is None:
-        return Check("torch", State.OK, "not installed; only .pt2 models need it")
+        return Check("torch", State.OK, "not installed; only .pt2 models and comparisons with torch need it")
     return Check(
         "torch", State.WARN, f"torch {_installed('torch')} beside TVM",
         "tunery keeps them in separate processes; do not load a compiled network in a program that imports torch",

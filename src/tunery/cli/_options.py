@@ -22,7 +22,7 @@ class Effort(StrEnum):
     FULL = "full"
 
 
-RIVALS = ("onnxruntime", "untuned")
+RIVALS = ("onnxruntime", "untuned", "torch", "torch-compiled")
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<sizes>[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*)", re.DOTALL)
 
 ModelName = Annotated[
@@ -41,7 +41,9 @@ FewShot = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
-Against = Annotated[str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned.")]
+Against = Annotated[
+    str, typer.Option("--against", help="Rivals to compare with: onnxruntime, untuned, torch, torch-compiled.")
+]
 BudgetText = Annotated[
     list[str] | None,
     typer.Option("--budget", help="What it may cost: 10min, 500trials, $2, 50kJ; several by commas, or repeated."),

@@ -1,7 +1,8 @@
 """`tunery bench`: whole networks, beside their rivals."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +47,8 @@ def bench(
 ) -> None:
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread.
 
-    With --suite, tune (--budget for each) and measure many networks.
+    With --suite, tune (--budget for each) and measure many networks, also against torch where it is installed, and
+    against stock MetaSchedule where `tunery study stock` has finished a network.
     """
     counts = thread_counts(threads)
     if bool(model) == bool(suite):
@@ -72,20 +74,29 @@ def bench(
 
 
 def compared_with(
-    request: "Request", rivals: tuple[str, ...], seconds: float, compiled: Path | None, *, verbose: bool
+    request: "Request",
+    rivals: tuple[str, ...],
+    seconds: float,
+    compiled: Path | None,
+    *,
+    verbose: bool,
+    others: Mapping[str, Path] = MappingProxyType({}),
 ) -> "BenchReport":
-    """Compare whole networks with a live line, after saying how long it takes; `compiled` is the file to time."""
+    """Compare whole networks with a live line, after saying how long it takes.
+
+    `compiled` is the file to time, `others` further ones by the contestant's name.
+    """
     from tunery._report import duration
     from tunery.cli._live import LiveLine
     from tunery.jobs._request import CONTESTANTS
     from tunery.jobs.bench import predicted_s
     from tunery.jobs.session import bench as bench_model
 
-    names = " and ".join(CONTESTANTS[rival] for rival in rivals) or "nobody"
+    names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
-    remark(f"comparing with {names}: {first}about {duration(predicted_s(rivals, seconds))}")
+    remark(f"comparing with {names}: {first}about {duration(predicted_s((*rivals, *others), seconds))}")
     with LiveLine(verbose=verbose) as live:
-        return bench_model(request, rivals, seconds, compiled, live.show)
+        return bench_model(request, rivals, seconds, compiled, live.show, others=others)
 
 
 def thread_counts(text: str) -> tuple[int, ...]:
@@ -108,7 +119,9 @@ def _suite(
 ) -> None:
     from tunery._report import suite_text
     from tunery.cli.tune import watched
+    from tunery.jobs.opening import thread_count
     from tunery.jobs.suite import Plan, networks_of, run_suite
+    from tunery.studies.stock import finished
 
     file = Path(check_output(output or f"bench-{name}.json", f"bench-{name}.json"))
     plan = Plan(networks_of(name), counts or (0,), seconds, file)
@@ -120,7 +133,9 @@ def _suite(
         return exit_code is None
 
     def timed(one: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
-        return compared_with(one, tuple(against), seconds, None, verbose=verbose)
+        stock = finished(one.model, thread_count(one.threads))
+        others = {"stock": stock[0]} if stock else {}
+        return compared_with(one, tuple(against), seconds, None, verbose=verbose, others=others)
 
     results = run_suite(plan, request, tune if request.budget != Budget() else None, remark, timed=timed)
     if as_json:

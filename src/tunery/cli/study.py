@@ -24,6 +24,9 @@ class Part(StrEnum):
 app = typer.Typer(help="Re-run an evaluation on this machine.", no_args_is_help=False)
 Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Write the data as JSON, and plots, to this directory.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A version of a minute or two that shows the same effect.")]
+Networks = Annotated[
+    list[str] | None, typer.Option("--network", metavar="MODEL", help="What to tune; repeat it for several.")
+]
 Repeats = Annotated[int, typer.Option("--repeats", min=1, max=100, help="How often each run is repeated.")]
 
 
@@ -106,9 +109,7 @@ def zero_shot(
 @app.command("trimming", epilog="Example: tunery study trimming --quick --out study")
 def trimming(
     *,
-    network: Annotated[
-        list[str] | None, typer.Option("--network", metavar="MODEL", help="What to tune; repeat it for several.")
-    ] = None,
+    network: Networks = None,
     trials: Annotated[int, typer.Option("--trials", min=4, help="Trials for each task, in the mean.")] = 64,
     threads: options.Threads = 0,
     dialect: options.DialectName = options.DIALECT,
@@ -125,4 +126,37 @@ def trimming(
     from tunery.studies.trimming import run
 
     chosen = partial(run, networks=tuple(network or ()), trials=trials, dialect=dialect, threads=threads)
+    conduct(chosen, out, quick, repeats, seed, json)
+
+
+@app.command("stock", epilog="Example: tunery study stock --network zoo:bert-small --out study")
+def stock(
+    *,
+    network: Networks = None,
+    trials: Annotated[int, typer.Option("--trials", min=1, help="Stock's trials for each task, in the mean.")] = 64,
+    budget: Annotated[
+        str, typer.Option("--budget", metavar="2min", help="Ours; without it a tenth of stock's time, at least 1min.")
+    ] = "",
+    threads: options.Threads = 0,
+    out: Out = "",
+    quick: Quick = False,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="How often ours is repeated.")] = 1,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """How long until a network is as fast as stock MetaSchedule's last: resumable, an hour or two in all.
+
+    Nothing else may use the machine meanwhile: stock gives up candidates whose workers need long to start.
+    """
+    from functools import partial
+
+    from tunery._errors import UsageError
+    from tunery.domain import Budget
+    from tunery.studies.stock import run
+
+    limit = Budget.parse(budget) if budget else Budget()
+    if limit != Budget(seconds=limit.seconds):
+        raise UsageError(f"--budget {budget!r} is not a time; write for example 90s or 2min")
+    chosen = partial(run, networks=tuple(network or ()), trials=trials, budget_s=limit.seconds, threads=threads)
     conduct(chosen, out, quick, repeats, seed, json)

@@ -96,7 +96,10 @@ class TuneReport:
     store: str
 
 
-CONTESTANTS = {"onnxruntime": "ONNX Runtime", "tunery": "tunery", "untuned": "TVM untuned"}
+CONTESTANTS = {
+    "onnxruntime": "ONNX Runtime", "tunery": "tunery", "untuned": "TVM untuned", "torch": "torch eager",
+    "torch-compiled": "torch compiled", "stock": "stock MetaSchedule",
+}  # fmt: skip
 """Who can take part in a comparison of whole networks: the name in commands and JSON, and the one for people."""
 
 
@@ -126,10 +129,12 @@ class TaskShare:
 class BenchReport:
     """Whole-network latencies, measured interleaved with the same thread count.
 
-    `latency_s` maps `tunery` and each rival (`untuned`, `onnxruntime`, `torch`) to its spread; `max_abs_error` is the
+    `latency_s` maps `tunery` and each rival (a key of `CONTESTANTS`) to its spread; `max_abs_error` is the
     largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
     their calls, as timed alone, and `kernels_s` what the same kernels take inside the network (None if not known): the
-    network's time over `kernels_s` is dispatch and allocation, `kernels_s` over `tasks_s` mostly colder caches.
+    network's time over `kernels_s` is dispatch and allocation, `kernels_s` over `tasks_s` mostly colder caches. `wrong`
+    names the other compiled files that compute something else than ONNX Runtime: their times say nothing. `absent` says
+    why a rival could not take part.
     """
 
     network: str
@@ -139,6 +144,8 @@ class BenchReport:
     tasks: tuple[TaskShare, ...] = ()
     tasks_s: float | None = None
     kernels_s: float | None = None
+    wrong: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

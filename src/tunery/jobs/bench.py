@@ -4,13 +4,14 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import EngineError, UsageError, WorkError
 from tunery.delivery.contestants import ProductContestant
 from tunery.dialects import Array
 from tunery.domain import Network
@@ -20,9 +21,12 @@ from tunery.jobs.runtime import Runtime
 from tunery.measure.inputs import numpy_dtype
 from tunery.measure.verification import is_float
 
-RIVALS = ("onnxruntime", "untuned")
+TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
+"""Rivals that need torch, and their services."""
+RIVALS = ("onnxruntime", "untuned", *TORCH)
 _ROUNDS = 7
 _BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
+_TORCH_COMPILES_S = 45.0
 _PROFILED = 20
 _DEADLINE_S = 900.0
 _SEED = 17
@@ -47,7 +51,8 @@ def check_rivals(against: Sequence[str]) -> None:
 
 def predicted_s(against: Sequence[str], seconds: float) -> float:
     """Return about how long `compare` takes with `seconds` for each contestant."""
-    return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S)
+    compiling_s = _TORCH_COMPILES_S if "torch-compiled" in against else 0.0
+    return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S) + compiling_s
 
 
 async def compare(  # noqa: PLR0917 - what is compared, and how
@@ -58,10 +63,13 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     seconds: float,
     notify: Callable[[Progress], None] = lambda _: None,
 ) -> BenchReport:
-    """Time `compiled` (label to file) and ONNX Runtime if asked for, in turns of a few runs each.
+    """Time all of `compiled` (label to file), and ONNX Runtime and torch if asked for, in turns of a few runs each.
 
     `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
     turn it is.
+
+    Raises:
+        WorkError: the file labelled `tunery` computes something else; of the others that is only reported.
     """
     began = time.monotonic()
 
@@ -73,22 +81,58 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
     outputs = {label: await _call(runtime, worker, "outputs") for label, worker in workers.items()}
     error = checked_error(network.name, outputs["tunery"], outputs["onnxruntime"])
-    timed = [label for label in workers if label == "tunery" or label in against]
-    samples: dict[str, list[float]] = {label: [] for label in timed}
-    turns_began, done = time.monotonic(), 0
-    for turn in range(_ROUNDS):
-        for label in timed[turn % len(timed) :] + timed[: turn % len(timed)]:
-            least = 3 if turn == 0 else 1
-            each_s = (time.monotonic() - turns_began) / done if done else seconds / _ROUNDS
-            tell(
-                f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", (_ROUNDS * len(timed) - done) * each_s
-            )
-            done += 1
-            samples[label] += await _call(runtime, workers[label], "samples", seconds / _ROUNDS, least)
+    wrong = tuple(label for label in compiled if not _same(network.name, outputs[label], outputs["onnxruntime"]))
+    rivals, absent = await _torch(runtime, network, against, outputs["onnxruntime"])
+    workers |= rivals
+    timed = [label for label in workers if label in compiled or label in against]
+    samples = await _in_turns(runtime, {label: workers[label] for label in timed}, seconds, tell)
     latency = {label: spread(samples[label]) for label in timed}
     kernels: dict[str, float] = await _call(runtime, workers["tunery"], "profile", _PROFILED)
     kernels_s = sum(kernels.values()) if kernels else None
-    return BenchReport(network.name, runtime.threads, latency, error, kernels_s=kernels_s)
+    return BenchReport(network.name, runtime.threads, latency, error, kernels_s=kernels_s, wrong=wrong, absent=absent)
+
+
+async def _in_turns(
+    runtime: Runtime, workers: Mapping[str, str], seconds: float, tell: Callable[[str, float], None]
+) -> dict[str, list[float]]:
+    """Return the samples of each contestant, in rounds that each begin with another one."""
+    names = list(workers)
+    samples: dict[str, list[float]] = {label: [] for label in names}
+    began, done = time.monotonic(), 0
+    for turn in range(_ROUNDS):
+        for label in names[turn % len(names) :] + names[: turn % len(names)]:
+            least = 3 if turn == 0 else 1
+            each_s = (time.monotonic() - began) / done if done else seconds / _ROUNDS
+            left_s = (_ROUNDS * len(names) - done) * each_s
+            tell(f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", left_s)
+            done += 1
+            samples[label] += await _call(runtime, workers[label], "samples", seconds / _ROUNDS, least)
+    return samples
+
+
+async def _torch(
+    runtime: Runtime, network: Network, against: Sequence[str], expected: Sequence[Output]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Start the torch contestants that are asked for; return their workers, and why others cannot take part.
+
+    Their weights are others, but not the shape of what they compute.
+    """
+    workers, absent = {}, {}
+    for label in (name for name in TORCH if name in against):
+        if find_spec("torch") is None:
+            absent[label] = "torch is not installed; install it with `pip install 'tunery[torch]'`"
+            continue
+        worker = _start(runtime, TORCH[label], Path(network.source), network)
+        try:
+            [(_, shape, _)] = await _call(runtime, worker, "outputs")
+        except EngineError as error:
+            absent[label] = " ".join(str(error).split())[:200]
+            continue
+        if tuple(shape) == tuple(expected[0][1]):
+            workers[label] = worker
+        else:
+            absent[label] = f"its output has shape {list(shape)}, not {list(expected[0][1])}"
+    return workers, absent
 
 
 async def product_flops(runtime: Runtime) -> float:
@@ -122,13 +166,16 @@ async def check(runtime: Runtime, network: Network, compiled: Path) -> float:
 
 def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:
     settings = {"path": path, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED}
+    torch = service in TORCH.values()
+    module = "torch_contestants" if torch else "contestants"
     return runtime.engine.start(
         WorkerSpec(
             Role.MEASURER,
-            f"tunery.delivery.contestants:{service}",
+            f"tunery.delivery.{module}:{service}",
             settings,
             cores=runtime.measure_cores,
             threads=runtime.threads,
+            torch=torch,
         )
     )
 
@@ -161,6 +208,14 @@ def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]
         elif (unequal := _unequal(a, b)) > _FLIPPED * b.size:
             raise _differs(network, f"output {index} has {unequal} of {b.size} integers unequal")
     return worst
+
+
+def _same(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> bool:
+    try:
+        checked_error(network, ours, theirs)
+    except WorkError:
+        return False
+    return True
 
 
 def _unequal(a: Array, b: Array) -> int:

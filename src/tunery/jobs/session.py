@@ -3,10 +3,11 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, UsageError
@@ -248,11 +249,14 @@ def bench(
     seconds: float = 5.0,
     compiled: Path | None = None,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    *,
+    others: Mapping[str, Path] = MappingProxyType({}),
 ) -> BenchReport:
     """Time a compiled model against rivals, interleaved, `seconds` for each.
 
-    `compiled` is the file to time; without it the model is compiled from the best records. `on_progress` hears what is
-    compiled, and whose turn it is.
+    `compiled` is the file to time; without it the model is compiled from the best records. `others` are further
+    compiled files of the same model, by the label that the report gives them. `on_progress` hears what is compiled, and
+    whose turn it is.
 
     Raises:
         UsageError: the model, shapes, target or a rival's name are wrong.
@@ -262,7 +266,7 @@ def bench(
     with open_store(request.store) as store, _runtime(request) as runtime:
         for name in ("compile", "bench"):
             runtime.submit(name)
-        return _run(_bench(runtime, store, request, against, seconds, compiled, on_progress))
+        return _run(_bench(runtime, store, request, against, seconds, compiled, on_progress, others))
 
 
 async def _bench(  # noqa: PLR0917 - passed on from `bench`
@@ -273,13 +277,14 @@ async def _bench(  # noqa: PLR0917 - passed on from `bench`
     seconds: float,
     compiled: Path | None,
     notify: Callable[[Progress], None],
+    others: Mapping[str, Path],
 ) -> BenchReport:
     began = time.monotonic()
 
     def tell(phase: str, current: str) -> None:
         notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
 
-    paths = {"tunery": compiled or runtime.scratch / "tuned"}
+    paths = {"tunery": compiled or runtime.scratch / "tuned", **others}
     if compiled:
         tell("importing", "")
         imported = await import_model(runtime, store, request, cache_directory(), "compile")

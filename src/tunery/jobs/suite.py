@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from tunery._errors import TuneryError, UsageError
 from tunery.engines import Role
 from tunery.jobs._request import BenchReport, Request
-from tunery.jobs.bench import product_flops
+from tunery.jobs.bench import TORCH, product_flops
 from tunery.jobs.opening import open_runtime
 from tunery.jobs.session import bench
 from tunery.measure import this_device, usable_cores
@@ -28,6 +29,8 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 GOAL, LEAST = 1.2, 0.95
 _DECIDING = 3
 _RIVAL = "onnxruntime"
+OTHERS = ("torch", "torch-compiled", "stock")
+"""Rivals that take part where they can be had; the goals are against ONNX Runtime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +66,13 @@ def run_suite(
     """Tune and time what `plan.file` does not hold yet, and return all its results with their summary.
 
     `request` names everything but model and threads; `tune` returns whether to go on, None times what is known already.
-    A network that fails is noted and tried again next time.
+    Torch takes part where it is installed. A network that fails is noted and tried again next time.
 
     Raises:
         UsageError: the file cannot be read or written, is of something else, or was made under other conditions.
     """
     results = _read(plan.file, _conditions(request))
+    torch = tuple(TORCH) if find_spec("torch") else ()
     for threads in plan.threads:
         if str(threads) not in results["peak_flops"]:
             results["peak_flops"][str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
@@ -81,7 +85,7 @@ def run_suite(
             try:
                 if tune is not None and not tune(one):
                     return _finished(results)
-                run = _run(timed(one, (_RIVAL,), plan.seconds), results["peak_flops"][str(threads)])
+                run = _run(timed(one, (_RIVAL, *torch), plan.seconds), results["peak_flops"][str(threads)])
             except TuneryError as error:
                 run = {"network": network, "threads": threads, "error": str(error)}
             results["runs"][key] = run
@@ -105,6 +109,8 @@ def measured_peak(request: Request) -> float:
 
 def _run(report: BenchReport, peak_flops: float) -> dict[str, Any]:
     ours, theirs = report.latency_s["tunery"], report.latency_s[_RIVAL]
+    counted = {name: spread for name, spread in report.latency_s.items() if name not in report.wrong}
+    absent = {**report.absent, **dict.fromkeys(report.wrong, "it computes something else than ONNX Runtime")}
     known = [task for task in report.tasks if task.latency_s]
     heaviest = sorted(known, key=lambda task: -task.weight * (task.latency_s or 0.0))[:_DECIDING]
     return {
@@ -112,8 +118,9 @@ def _run(report: BenchReport, peak_flops: float) -> dict[str, Any]:
         "threads": report.threads,
         "latency_s": {
             name: {"median": spread.median, "p10": spread.p10, "p90": spread.p90, "samples": spread.samples}
-            for name, spread in report.latency_s.items()
+            for name, spread in counted.items()
         },
+        "absent": absent,
         "times_faster": theirs.median / ours.median,
         "max_abs_error": report.max_abs_error,
         "tasks_s": report.tasks_s,
@@ -149,8 +156,23 @@ def _finished(results: dict[str, Any]) -> dict[str, Any]:
             "won": sum(ratio >= 1 for ratio in ratios),
             "lost": sum(ratio < 1 for ratio in ratios),
             "goals": {f"geometric mean >= {GOAL}": mean >= GOAL, f"none below {LEAST}": least >= LEAST},
+            "others": _others([run for run in runs if threads in ("all", run["threads"])]),
         }
     return {**results, "summary": summary}
+
+
+def _others(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return how much faster than each other rival we are, over the runs it took part in."""
+    found = {}
+    for name in OTHERS:
+        medians = [(run["latency_s"][name]["median"], run["latency_s"]["tunery"]["median"])
+                   for run in runs if name in run["latency_s"]]  # fmt: skip
+        ratios = [theirs / ours for theirs, ours in medians]
+        if ratios:
+            won = sum(ratio >= 1 for ratio in ratios)
+            found[name] = {"runs": len(ratios), "geometric_mean": geometric_mean(ratios), "least": min(ratios),
+                           "won": won}  # fmt: skip
+    return found
 
 
 def _conditions(request: Request) -> dict[str, str]:

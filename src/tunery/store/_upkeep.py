@@ -82,6 +82,14 @@ class Upkeep(Database):
             self._give_back_space()
         return removed
 
+    def rewind(self, moment: float) -> int:
+        """Delete the records that were made after a point in time, and return how many went.
+
+        What the store answers then is what it answered at that moment.
+        """
+        with self._write() as connection:
+            return connection.execute(sa.delete(_records).where(_records.c.created_at > moment)).rowcount
+
     def _give_back_space(self) -> None:
         if self.path is None:
             return  # PostgreSQL does so by itself

@@ -16,14 +16,16 @@ from tunery.measure import Settings
 class Kept:
     """A directory of one study's artifacts, candidates and results; it goes when the study is complete.
 
-    What is kept holds for one version of the package, one way of measuring and one `scale` of the study only.
+    What is kept holds for one version of the package, one way of measuring and one `scale` of the study only; with
+    `foreign` for the `scale` alone, since it is of a program that knows nothing of ours.
 
     Raises:
         UsageError: the cache cannot be written.
     """
 
-    def __init__(self, cache: Path, name: str, scale: str) -> None:
-        self.directory = cache / f"study-{name}-{digest(__version__, Settings().key, scale)[:16]}"  # beside the lock
+    def __init__(self, cache: Path, name: str, scale: str, *, foreign: bool = False) -> None:
+        key = digest(scale) if foreign else digest(__version__, Settings().key, scale)
+        self.directory = cache / f"study-{name}-{key[:16]}"  # beside the lock
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -12,10 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
+from tunery.domain import Network, Target
 
 LIBRARY = "network.so"
 _MANIFEST, _FORMAT = "manifest.json", 2
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
+
+
+def manifest_of(network: Network, target: Target, coverage: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return what a file says of its network; `coverage` maps workload keys to the candidates that were used."""
+    return {
+        "dialect": target.dialect,
+        "network": network.name,
+        "digest": network.digest,
+        "threads": target.threads,
+        "target": dict(target.config),
+        "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
+        "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
+        "coverage": dict(coverage),
+    }
 
 
 def write_archive(file: Path, manifest: Mapping[str, Any], library: Path) -> None:

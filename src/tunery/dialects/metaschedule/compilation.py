@@ -16,7 +16,7 @@ from tunery._errors import DialectError, UsageError
 from tunery.dialects._base import Array, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.archive import LIBRARY, read_archive, write_archive
+from tunery.dialects.metaschedule.archive import LIBRARY, manifest_of, read_archive, write_archive
 from tunery.dialects.metaschedule.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body
 from tunery.dialects.metaschedule.kernel import link
@@ -39,17 +39,7 @@ def compile_network(network: Network, target: Target, chosen: Mapping[str, Candi
         executable = tvm.compile(_prepacked(module, target), tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
-    manifest = {
-        "dialect": target.dialect,
-        "network": network.name,
-        "digest": network.digest,
-        "threads": target.threads,
-        "target": dict(target.config),
-        "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
-        "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
-        "coverage": coverage,
-    }
-    _write(executable, manifest, output)
+    _write(executable, manifest_of(network, target, coverage), output)
     return Compiled(str(output), coverage)
 
 

@@ -1,0 +1,207 @@
+"""The two sides of the study against stock MetaSchedule: each tunes a network in a process of its own, watched."""
+
+import json
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tunery.dialects.metaschedule.archive import manifest_of, write_archive
+from tunery.domain import Budget, Target
+from tunery.jobs import Request, compile_model, extract
+from tunery.store import open_store
+from tunery.studies._children import Watched, watch
+from tunery.studies._our_child import FOUND, ask
+from tunery.studies._stock_child import DATABASE, LIBRARY, PLAN, TASKS, WORKLOADS
+
+_FAILED_S = 1e9
+"""MetaSchedule writes 1e10 seconds for a candidate that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a side stood: what it had used, and its sum of task latencies (None while a task has none)."""
+
+    wall_s: float
+    cpu_s: float
+    trials: int
+    latency_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How a side tuned a network: from the start of its process to the end; `began` is a point in time.
+
+    `failed` counts trials without a latency: stock's workers need more than its 30 s to start beside other work.
+    """
+
+    network: str
+    tasks: int
+    trials: int
+    failed: int
+    began: float
+    wall_s: float
+    cpu_s: float
+    threads: int
+    curve: tuple[Point, ...]
+
+    def settled(self, within: float) -> float | None:
+        """Return when the sum of task latencies first was within a factor of its last."""
+        known = [(point.wall_s, point.latency_s) for point in self.curve if point.latency_s is not None]
+        return next((wall_s for wall_s, latency_s in known if latency_s <= within * known[-1][1]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Our network as it could be had at a moment of the run; compiling it then is not counted, only stated."""
+
+    label: str
+    wall_s: float
+    cpu_s: float
+    sum_s: float | None
+    compile_s: float
+    file: str
+
+
+def stock_side(request: Request, trials: int, work: Path) -> Side:
+    """Tune a network with stock MetaSchedule in `work`, which is emptied before, and leave its compiled file there.
+
+    Raises:
+        UsageError: the model, target or threads are wrong.
+        WorkError: stock cannot tune or compile it.
+    """
+    shutil.rmtree(work, ignore_errors=True)  # a run that was cut off says nothing about its time
+    work.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
+        imported = extract(replace(request, store=str(Path(folder, "store.db"))))
+    plan = {
+        "model": imported.network.path, "target": stock_config(imported.target), "threads": imported.target.threads,
+        "trials": trials, "seed": request.seed,
+    }  # fmt: skip
+    (work / PLAN).write_text(json.dumps(plan), encoding="utf-8")
+    child = ["-m", "tunery.studies._stock_child"]
+    watched = watch([*child, "tune", str(work)], work / "tune.log", follow=work / DATABASE)
+    watch([*child, "compile", str(work)], work / "compile.log")
+    write_archive(stock_file(work), manifest_of(imported.network, imported.target, {}), work / LIBRARY)
+    (work / LIBRARY).unlink()
+    records = stock_records(work)
+    tasks = json.loads((work / TASKS).read_text(encoding="utf-8"))
+    return Side(
+        imported.network.name, len(tasks), len(records), sum(one.latency_s is None for one in records), watched.began,
+        watched.wall_s, watched.cpu_s, imported.target.threads,
+        tuple(stock_curve(records, {task["hash"]: task["weight"] for task in tasks}, watched)),
+    )  # fmt: skip
+
+
+def stock_file(work: Path) -> Path:
+    """Return where a stock side leaves its compiled network."""
+    return work / "network.tunery"
+
+
+def stock_config(target: Target) -> dict[str, Any]:
+    """Return a target as stock has it: without the compiler's options that tunery sets."""
+    from tunery.dialects.metaschedule.target import OWN
+
+    return {name: value for name, value in target.config.items() if name not in OWN}
+
+
+@dataclass(frozen=True, slots=True)
+class StockRecord:
+    """One line of stock's database: of which workload (its hash), how fast, and where the line ends in the file."""
+
+    workload: str
+    latency_s: float | None
+    end_bytes: int
+
+
+def stock_records(work: Path) -> list[StockRecord]:
+    """Read stock's database, oldest first."""
+    workloads = [json.loads(line)[0] for line in (work / WORKLOADS).read_text(encoding="utf-8").splitlines()]
+    found, end_bytes = [], 0
+    for line in (work / DATABASE).read_bytes().splitlines(keepends=True):
+        end_bytes += len(line)
+        index, (_, run_secs, *_) = json.loads(line)
+        seconds = statistics.mean(float(value) for value in run_secs) if run_secs else _FAILED_S
+        found.append(StockRecord(workloads[index], seconds if seconds < _FAILED_S else None, end_bytes))
+    return found
+
+
+def stock_curve(records: Sequence[StockRecord], weights: Mapping[str, int], watched: Watched) -> Iterator[Point]:
+    """Yield where stock stood whenever its database was seen to have grown; `weights` by workload."""
+    best: dict[str, float] = {}
+    seen = 0
+    for tick in watched.ticks:
+        fresh = [one for one in records[seen:] if one.end_bytes <= tick.size_bytes]
+        for one in fresh:
+            if one.latency_s is not None:
+                best[one.workload] = min(best.get(one.workload, one.latency_s), one.latency_s)
+        seen += len(fresh)
+        if fresh:
+            whole = weights.keys() <= best.keys()
+            sum_s = sum(weight * best[key] for key, weight in weights.items()) if whole else None
+            yield Point(tick.wall_s, tick.cpu_s, seen, sum_s)
+
+
+def our_side(request: Request, budget_s: float, work: Path) -> Side:
+    """Tune a network as anybody would, on a cold store and a cold cache, within a budget; the store stays in `work`."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    ask(work, replace(request, store=our_store(work), budget=Budget(seconds=budget_s)))
+    cache = work / "cache"
+    watched = watch(["-m", "tunery.studies._our_child", str(work)], work / "log", {"TUNERY_CACHE": str(cache)})
+    shutil.rmtree(cache, ignore_errors=True)
+    found = json.loads((work / FOUND).read_text(encoding="utf-8"))
+    curve = [
+        Point(at - watched.began, watched.cpu_at(at - watched.began), trials, latency_s)
+        for at, trials, latency_s in found["points"]
+    ]
+    return Side(
+        found["network"], found["tasks"], found["trials"], found["failed"], watched.began, watched.wall_s,
+        watched.cpu_s, found["threads"], tuple(curve),
+    )  # fmt: skip
+
+
+def our_store(work: Path) -> str:
+    """Return the store of our side."""
+    return str(work / "store.db")
+
+
+def moments(wall_s: float, first_s: float = 5.0, factor: float = 2**0.5) -> list[float]:
+    """Return the moments of a run whose network is looked at: geometric, and its end.
+
+    >>> [round(at) for at in moments(50.0)]
+    [5, 7, 10, 14, 20, 28, 40, 50]
+    """
+    found, at = [], first_s
+    while at < wall_s:
+        found.append(at)
+        at *= factor
+    return [*found, wall_s]
+
+
+def deliver(request: Request, side: Side, work: Path) -> list[Checkpoint]:
+    """Compile the network as the store had it at each moment, in order of time; what is compiled already is not again.
+
+    The store is wound back from the last moment to the first. Moments at which a task had no latency are left out.
+    """
+    done = work / "checkpoints.json"
+    known = {c["label"]: Checkpoint(**c) for c in json.loads(done.read_text("utf-8"))} if done.exists() else {}
+    for at_s in reversed(moments(side.wall_s)):
+        at = [point for point in side.curve if point.wall_s <= at_s]
+        ended = at_s == side.wall_s
+        label = f"{at_s:.0f} s"
+        if label in known or not at or at[-1].latency_s is None:
+            continue
+        if not ended:
+            with open_store(our_store(work)) as store:
+                store.rewind(side.began + at_s)
+        file, start = work / f"{at_s:.0f}s.tunery", time.monotonic()
+        compile_model(replace(request, store=our_store(work)), file)
+        cpu_s = side.cpu_s if ended else at[-1].cpu_s
+        known[label] = Checkpoint(label, at_s, cpu_s, at[-1].latency_s, time.monotonic() - start, str(file))
+        done.write_text(json.dumps([asdict(one) for one in known.values()]), encoding="utf-8")
+    return sorted(known.values(), key=lambda one: one.wall_s)
