@@ -1,13 +1,21 @@
 import json
+import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from typer.testing import CliRunner
 
+from tunery._errors import WorkError
 from tunery.domain import Budget, Calibration, SharingPoint
-from tunery.jobs import Request
+from tunery.jobs import Request, opening
+from tunery.jobs.calibrate import _undisturbed
+from tunery.jobs.foreign import ForeignWatch
+from tunery.jobs.runtime import Runtime
 from tunery.jobs.session import calibrate_device
-from tunery.measure import usable_cores
+from tunery.jobs.slots import Pass
+from tunery.measure import this_device, usable_cores
+from tunery.measure.foreign import Foreign
 from tunery.store import open_store
 
 
@@ -41,6 +49,56 @@ def test_a_later_calibration_replaces_an_earlier_one(tmp_path: Path) -> None:
         store.save_calibration(Calibration("f", "d", 1, 2, (), {}, {"compute": 2}, 1.0, 1.0, 0.0))
         store.save_calibration(Calibration("f", "d", 2, 1, (), {}, {}, 1.0, 1.0, 0.0))
         assert [(c.threads, dict(c.degrees)) for c in store.calibrations("f")] == [(1, {"compute": 2}), (2, {})]
+
+
+def request_in(directory: Path) -> Request:
+    return Request("", {}, "native", "fake", 1, Budget(), "standard", str(directory / "store.db"), 0)
+
+
+def test_a_machine_that_others_use_is_not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*args: object, **more: object) -> Runtime:
+        more["foreign"] = ForeignWatch((0,), Foreign(1, patience_s=0.0), taken=lambda _before, _after: 1.0)
+        return Runtime(*args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opening, "Runtime", make)
+    said: list[str] = []
+    with pytest.raises(WorkError, match="others use"):
+        calibrate_device(request_in(tmp_path), said.append)
+    assert any("once more" in line for line in said)
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert store.calibrations(this_device(usable_cores()).fingerprint) == [], "nothing false is kept"
+
+
+def test_a_pass_that_others_disturbed_is_made_once_more() -> None:
+    walls: list[float] = []
+    watch = ForeignWatch((0,), Foreign(1), taken=lambda _before, _after: 1.0 if len(walls) == 1 else 0.0)
+
+    def run() -> Pass:
+        time.sleep(0.15)
+        walls.append(float(len(walls)))
+        return Pass((), walls[-1])
+
+    watch.look()
+    assert _undisturbed(run, watch, lambda _: None).wall_s == 1.0
+    assert _undisturbed(run, None, lambda _: None).wall_s == 2.0
+
+
+def test_a_calibration_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+    place = str(tmp_path / "store.db")
+    good = Calibration("f", "d", 1, 2, (), {}, {"compute": 2}, 1.0, 1.0, 0.0)
+    with open_store(place) as store:
+        for threads in (1, 2, 3):
+            store.save_calibration(Calibration("f", "d", threads, 2, (), {}, {"compute": 2}, 1.0, 1.0, 0.0))
+    engine = sa.create_engine(f"sqlite:///{place}")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("""UPDATE calibrations SET document = '{"device": "f", "slo' WHERE threads = 2""")
+        connection.exec_driver_sql("""UPDATE calibrations SET document = '{"device": "f"}' WHERE threads = 3""")
+    engine.dispose()
+    with open_store(place) as store:
+        assert store.calibrations("f") == [good]
+        assert store.calibration("f", "d", 2) is None
+        store.save_calibration(Calibration("f", "d", 2, 2, (), {}, {"compute": 2}, 1.0, 1.0, 0.0))
+        assert store.calibration("f", "d", 2) is not None
 
 
 @pytest.mark.tvm

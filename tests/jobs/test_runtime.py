@@ -180,6 +180,23 @@ def test_a_builder_that_starts_anew_in_mid_stage_stays_off_the_measured_core(tmp
     run(main())
 
 
+def test_whatever_does_not_measure_gives_way_to_what_does(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with runtime_in(tmp_path) as runtime:
+            task = FakeDialect().extract(fake_network("fake:nice"), FakeDialect().resolve_target("native", 1))[0]
+            candidate = FakeDialect().baseline(task)
+            async with runtime.stage("job", "measure", Role.MEASURER) as measure:
+                await runtime.call(measure.worker, "settings_key", deadline_s=60)
+                measuring = os.getpriority(os.PRIO_PROCESS, runtime.engine.pid(measure.worker) or 0)
+            async with runtime.stage("job", "build", Role.BUILDER) as build:
+                await runtime.call(build.worker, "build", task, candidate, deadline_s=60)
+                building = os.getpriority(os.PRIO_PROCESS, runtime.engine.pid(build.worker) or 0)
+            assert measuring == os.getpriority(os.PRIO_PROCESS, 0)
+            assert building > measuring or building == 19
+
+    run(main())
+
+
 def test_the_scheduler_s_log_of_a_run_replays(tmp_path: Path) -> None:
     stop = threading.Event()
 

@@ -106,7 +106,7 @@ def test_when_load_sets_in_the_clean_samples_are_enough() -> None:
 
 
 def test_a_sample_taken_while_the_processor_was_slowed_for_its_heat_is_repeated() -> None:
-    result = race(FakeMachine(throttled=[2.5e-3]))
+    result = race(FakeMachine(throttled=[(2e-3, 4e-3, 2.0)]))
     assert len(result.contaminated) == 1
     assert result.flags == {"throttled"}
     assert not result.forced
@@ -121,3 +121,26 @@ def test_with_cold_caches_every_call_is_flushed_and_timed_by_itself() -> None:
     taken = len(flushes)
     cold.sample()
     assert len(flushes) - taken == cold.calls
+
+
+def test_a_winner_is_not_given_up_for_what_the_heat_took() -> None:
+    machine = FakeMachine(throttled=[(start * 1e-3, start * 1e-3 + 2e-3, 4.0) for start in range(0, 40, 5)])
+    result = race(machine, incumbent_s=1.1e-3)
+    assert result.verdict is Verdict.ENOUGH
+    assert result.contaminated
+    assert np.median(result.samples) < 1.1e-3
+
+
+def test_with_cold_caches_the_load_is_that_of_the_calls_alone() -> None:
+    """A flush takes a hundred times as long as a short kernel: beside it, waiting would hardly show."""
+    machine = FakeMachine()
+
+    def flush() -> None:
+        machine.now_s += 20e-3
+
+    cold = sampler(machine, 1e-4, flush=flush)
+    cold.calibrate()
+    machine.interference = [(machine.now_s + 20e-3, 1e9, 4.0)]
+    sample = cold.sample()
+    assert sample.load.contaminated == ("waited",)
+    assert sample.bare_s == pytest.approx(1e-4)

@@ -7,7 +7,7 @@ import psutil
 
 from tunery.measure.energy import MODELLED_W_PER_CORE, Meter, ModelledMeter, open_meter
 
-_WINDOW_S = 1.0
+_WINDOW_S, _LONGEST_S = 1.0, 60.0
 
 
 class Power:
@@ -15,6 +15,8 @@ class Power:
 
     The counters know whole processor packages. What they counted over a window of at least a second is divided by the
     core-seconds that all programs were busy in it, ours and others': a busy core bears its share of the idle ones.
+    One of over a minute tells nothing, for the counters may have wrapped more than once. Where the meter loses its
+    counters the model goes on, and what it says is marked as such.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class Power:
         if not self.modelled and self._clock() - self._last[0] >= _WINDOW_S:
             before, self._last = self._last, self._look()
             busy_s, counted_j = self._last[1] - before[1], self._last[2] - before[2]
-            if busy_s > 0 and counted_j >= 0:
+            if self._meter.modelled:
+                self.modelled, self._watts = True, MODELLED_W_PER_CORE
+            elif busy_s > 0 and counted_j >= 0 and self._last[0] - before[0] <= _LONGEST_S:
                 self._watts = counted_j / busy_s
         return core_s * self._watts
 

@@ -9,8 +9,9 @@ from statistics import median
 from tunery._errors import EngineError, UsageError, WorkError
 from tunery.domain import Calibration, Measurement, Outcome, SharingPoint, Target
 from tunery.engines import Role
+from tunery.jobs.foreign import VARIABLE, ForeignWatch
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.slots import SlotWorkers
+from tunery.jobs.slots import Pass, SlotWorkers
 from tunery.measure import slots, this_device
 from tunery.measure.calibration import agreement, chosen_degree, degrees_to_try, point
 from tunery.measure.sampling import clock_overhead
@@ -20,6 +21,7 @@ from tunery.workers.services import Specimen
 CANDIDATES = 24
 _PREPARE_DEADLINE_S = 600.0
 _LEAST = 4
+_TRIES = 3
 
 
 async def calibrate(
@@ -29,7 +31,7 @@ async def calibrate(
 
     Raises:
         UsageError: the dialect has no reference kernels.
-        WorkError: too few of them build and run.
+        WorkError: too few of them build and run, or others keep using the machine.
     """
     runtime.submit("calibrate")
     specimens = await _specimens(runtime, target)
@@ -40,7 +42,7 @@ async def calibrate(
         taus: dict[str, float] = {}
         rates: dict[str, float] = {}
         for specimen in specimens:
-            found = _curve(workers, specimen, say)
+            found = _curve(workers, specimen, runtime.foreign, say)
             points += found.points
             taus[specimen.kind], rates[specimen.kind] = found.isolated_tau, _amount(specimen) / found.fastest_s
     runtime.end("calibrate")
@@ -82,19 +84,21 @@ class _Curve:
     fastest_s: float
 
 
-def _curve(workers: SlotWorkers, specimen: Specimen, say: Callable[[str], None]) -> _Curve:
+def _curve(
+    workers: SlotWorkers, specimen: Specimen, foreign: ForeignWatch | None, say: Callable[[str], None]
+) -> _Curve:
     """Time one kind of kernels alone, at every degree, and alone again, so that a drift of the machine hits both."""
     kind, task, entrants, reference = specimen.kind, specimen.task, list(specimen.entrants), specimen.reference
+
+    def timed(what: str, times: int = 1, degree: int = 1) -> Pass:
+        say(f"{kind}-bound kernels{what}")
+        return _undisturbed(lambda: workers.race(task, entrants * times, reference, degree=degree), foreign, say)
+
     for degree in range(1, len(workers.slots) + 1):  # every worker has the reference's outputs, and warm clocks
         workers.race(task, entrants[:degree], reference, degree=degree)
-    say(f"{kind}-bound kernels alone")
-    before = workers.race(task, entrants, reference)
-    shared = {}
-    for degree in degrees_to_try(len(workers.slots)):
-        say(f"{kind}-bound kernels, {degree} at once")
-        shared[degree] = workers.race(task, entrants * 2, reference, degree=degree)
-    say(f"{kind}-bound kernels alone again")
-    after = workers.race(task, entrants, reference)
+    before = timed(" alone")
+    shared = {degree: timed(f", {degree} at once", 2, degree) for degree in degrees_to_try(len(workers.slots))}
+    after = timed(" alone again")
     one, two = (_latencies(specimen, done.measurements) for done in (before, after))
     if len(one.keys() & two.keys()) < _LEAST:
         failed = next((m.detail for m in before.measurements if m.outcome is not Outcome.OK), "")
@@ -106,6 +110,26 @@ def _curve(workers: SlotWorkers, specimen: Specimen, say: Callable[[str], None])
         for degree, done in shared.items()
     )
     return _Curve(tuple(points), agreement(one, two), min(alone.values()))
+
+
+def _undisturbed(run: Callable[[], Pass], foreign: ForeignWatch | None, say: Callable[[str], None]) -> Pass:
+    """Do a pass, again where others were at work meanwhile: what they did would be taken for what sharing does.
+
+    Raises:
+        WorkError: they do not leave.
+    """
+    for _ in range(_TRIES):
+        if foreign is not None:
+            foreign.look()
+        began_s = time.monotonic()
+        done = run()
+        if foreign is None or not foreign.disturbed(began_s, time.monotonic()):
+            return done
+        say("others were at work: once more")
+    raise WorkError(
+        "others use this machine's cores, so nothing was calibrated; do it again when it is quiet, or with "
+        f"{VARIABLE}=off all the same"
+    )
 
 
 def _latencies(specimen: Specimen, measurements: Sequence[Measurement]) -> dict[str, float]:

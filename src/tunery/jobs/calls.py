@@ -1,11 +1,11 @@
 """Single calls to workers for one task, with their deadlines; a candidate's failure is a measurement, not an error."""
 
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, RemoteError
-from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context
@@ -105,7 +105,8 @@ async def race(
             worker, "race", task, artifact, candidate, incumbent_s, reference, degree, deviation, deadline_s=deadline_s
         )
     except EngineError as error:
-        return failure(error)
+        shared = {"degree": degree, "isolated": degree == 1}
+        return replace(failure(error), mode=Mode.RACE if degree == 1 else Mode.SHARED, context=shared)
     return measurement
 
 

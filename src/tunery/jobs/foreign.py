@@ -44,8 +44,8 @@ class ForeignWatch:
         now_s = time.monotonic()
         if self._mark is None or now_s - self._looked_s >= _LEAST_S:
             mark = self._watch.mark(full=True)
-            if self._mark is not None:
-                self.foreign.look(now_s, self._taken(self._mark, mark))
+            # The first look only begins the time that the next one is about.
+            self.foreign.look(now_s, 0.0 if self._mark is None else self._taken(self._mark, mark))
             self._mark, self._looked_s = mark, now_s
         return self.share
 

@@ -89,7 +89,8 @@ class Races:
     async def run(self, built: Sequence[Built], reference: Artifact) -> None:
         """Race what was built on as many slots at once as the task bears, and repeat a share of that alone.
 
-        Those that others disturbed are raced once more when the machine is ours again.
+        Those that others disturbed are raced once more when the machine is ours again, and so are those that were given
+        up beside others at a degree that proves too high.
         """
         left, again, last = deque(built), set[str](), dict[str, Outcome]()
         while left:
@@ -101,8 +102,12 @@ class Races:
             again.update(one.built.candidate.key for one in disturbed)
             left.extend(one.built for one in disturbed)
             last.update((one.built.candidate.key, one.measurement.outcome) for one in raced)
-            if degree > 1:
-                last.update(await self._audit([one for one in raced if one not in disturbed], reference))
+            whole = [one for one in raced if one not in disturbed]
+            last.update(await self._audit(whole, reference))
+            if self._sharing.degree < degree:
+                doubtful = [one.built for one in whole if last[one.built.candidate.key] is Outcome.ABANDONED]
+                left.extend(built for built in doubtful if built.candidate.key not in again)
+                again.update(built.candidate.key for built in doubtful)
         for one in built:
             if last[one.candidate.key] is not Outcome.OK:
                 discard(one.artifact)
@@ -150,6 +155,7 @@ class Races:
         """Race some candidates again, alone: what that shows decides how the next batch is measured."""
         chosen = self._sharing.audits([((one.built.candidate, one.built.artifact), one.measurement) for one in raced])
         if not chosen:
+            self._sharing.observe([])
             return {}
         context, pairs, last = self._board.context, [], {}
         async with stage(context, self._task, "measure", Role.MEASURER, len(chosen)) as grant:

@@ -26,6 +26,7 @@ DEVICE = "device:cpu"
 BUILDER_BYTES = 8 << 30
 """Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
+_NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
 
 
 @dataclass
@@ -75,7 +76,7 @@ class Runtime:
         self.dispatch = dispatch or Dispatch()
         self.cores = self.dispatch.cores
         self.calibration = calibration
-        at_once = max(calibration.degrees.values(), default=1) if calibration else 1
+        at_once = max([1, *calibration.degrees.values()]) if calibration else 1
         self.slots = slots(self.cores, threads)[:at_once]
         self.measure_cores = self.slots[0]
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
@@ -114,16 +115,17 @@ class Runtime:
         self._slot = dict(zip(measurers, self.slots, strict=True))
         return {
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
-            Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}),
+            Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
             Role.BUILDER: pool(
                 Role.BUILDER,
                 narrow,
                 f"{here}:Builder",
                 {"dialect": dialect, "directory": artifacts},
                 memory_bytes=BUILDER_BYTES,
+                nice=_NICE,
             ),
             Role.MEASURER: Pool(measurers, list(measurers)),
-            Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}),
+            Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
         }
 
     def workers(self, role: Role) -> list[str]:

@@ -70,16 +70,18 @@ class FakeMachine:
     """A clock, a random generator, and spells of interference: (from, to, factor by which all is slower).
 
     `sharing` maps how many slots measure at once (`busy`) to the factor by which each of them is slower; no counter of
-    the operating system sees that. `throttled` lists when the processor was slowed down for its heat.
+    the operating system sees that. `throttled` are spells too, in which the processor is slowed down for its heat:
+    nobody waits then, but a counter sees every run.
     """
 
     seed: int = 0
     interference: Sequence[tuple[float, float, float]] = ()
     sharing: Mapping[int, float] = field(default_factory=dict)
-    throttled: Sequence[float] = ()
+    throttled: Sequence[tuple[float, float, float]] = ()
     busy: int = 1
     now_s: float = 0.0
     waited_s: float = 0.0
+    throttles: int = 0
     generator: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,15 +93,15 @@ class FakeMachine:
 
     def pass_time(self, seconds: float) -> float:
         """Let a kernel run that takes `seconds` undisturbed, and return how long it took."""
-        factor = max((f for start, end, f in self.interference if start <= self.now_s < end), default=1.0)
-        self.waited_s += seconds * (factor - 1)
-        factor *= self.sharing.get(self.busy, 1.0)
-        self.now_s += seconds * factor
-        return seconds * factor
+        waiting, hot = self._now(self.interference), self._now(self.throttled)
+        seconds *= hot * self.sharing.get(self.busy, 1.0)
+        self.waited_s += seconds * (waiting - 1)
+        self.throttles += hot > 1
+        self.now_s += seconds * waiting
+        return seconds * waiting
 
-    def throttles(self) -> int:
-        """Return how often it was slowed down so far."""
-        return sum(at <= self.now_s for at in self.throttled)
+    def _now(self, spells: Sequence[tuple[float, float, float]]) -> float:
+        return max((factor for start, end, factor in spells if start <= self.now_s < end), default=1.0)
 
 
 class FakeWatch(Watch):
@@ -112,7 +114,7 @@ class FakeWatch(Watch):
     def mark(self, full: bool = False) -> Mark:
         """Read the machine's counters."""
         machine = self._machine
-        return Mark(machine.now_s, waited_s=machine.waited_s, full=full, throttles=machine.throttles())
+        return Mark(machine.now_s, waited_s=machine.waited_s, full=full, throttles=machine.throttles)
 
     def since(self, mark: Mark) -> Load:
         """Read them again and compare."""

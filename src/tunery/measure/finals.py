@@ -19,18 +19,20 @@ _STEADY_RUN = 3
 class Finalist:
     """One finalist's state: `sampler` is None once it is out of the running.
 
-    `settled_s` is what one execution took before the rounds; `beaten` says that this was far slower than the fastest,
-    and is its only sample. `verify` completes the verification of one that is slow, if it may yet win.
+    `settled` is a sample from before the rounds; `beaten` says that this was far slower than the fastest, and is its
+    only sample. `verify` completes the verification of one that is slow, if it may yet win. `disturbed` are the samples
+    of contaminated rounds that were not repeated, `contaminated` those that do not count.
     """
 
     sampler: Sampler | None = None
     verification: Verification | None = None
     samples: list[float] = field(default_factory=list)
+    disturbed: list[float] = field(default_factory=list)
     contaminated: list[float] = field(default_factory=list)
     spent_s: float = 0.0
     measure_s: float = 0.0
     forced: bool = False
-    settled_s: float = 0.0
+    settled: Sample | None = None
     beaten: bool = False
     verify: Callable[[], Verification] | None = None
     error: str = ""
@@ -48,11 +50,17 @@ class Finalist:
 
     def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
         """Whether it takes part in the next round: slow and hopeless ones stop early."""
-        if self.sampler is None or self.wrong or self.beaten or len(self.samples) >= rounds:
+        taken = len(self.samples) + len(self.disturbed)
+        if self.sampler is None or self.wrong or self.beaten or taken >= rounds:
             return False
         if len(self.samples) >= settings.final_least and min(self.samples) > settings.hopeless * fastest_s > 0:
             return False
-        return self.spent_s < settings.final_s or len(self.samples) < settings.final_least
+        return self.spent_s < settings.final_s or taken < settings.final_least
+
+    def close(self, settings: Settings) -> None:
+        """Count disturbed samples where too few others are left, and say so."""
+        self.forced = bool(self.disturbed) and len(self.samples) < settings.final_least
+        (self.samples if self.forced else self.contaminated).extend(self.disturbed)
 
     def measurement(self, context: Mapping[str, Any]) -> Measurement:
         """Return the result."""
@@ -76,14 +84,14 @@ class Finalist:
 def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch) -> int:
     """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated.
 
-    A round in which any sample was contaminated is put aside as a whole and repeated, at most `settings.retries` times;
-    after that contaminated rounds count, and the measurements say so.
+    A round in which any sample was contaminated is put aside as a whole and repeated, at most `settings.retries` times.
+    After that contaminated rounds take a clean one's place; they count, and the measurements say so, where fewer than
+    `settings.final_least` clean samples were taken.
     """
     order = random.Random(settings.seed)  # noqa: S311 - shuffles, keeps no secret
     for finalist in finalists:
-        if finalist.wants_more(rounds, settings) and not finalist.settled_s:
-            sample = _guarded(finalist, settle, settings)
-            finalist.settled_s = sample.seconds if sample else 0.0
+        if finalist.wants_more(rounds, settings) and finalist.settled is None:
+            finalist.settled = _guarded(finalist, settle, settings)
     _leave_out_far_slower(finalists, settings)
     repeats = 0
     while running := _running(finalists, rounds, settings):
@@ -94,19 +102,20 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
         repeat = dirty and repeats < settings.retries
         repeats += repeat
         for finalist, sample in taken:
-            (finalist.contaminated if repeat else finalist.samples).append(sample.seconds)
-            finalist.forced |= dirty and not repeat
+            kept = finalist.disturbed if dirty else finalist.samples
+            (finalist.contaminated if repeat else kept).append(sample.seconds)
+    for finalist in finalists:
+        finalist.close(settings)
     return repeats
 
 
 def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> None:
     """Let those go that no noise can bring near the fastest, and verify the slow ones that stay."""
-    staying = [finalist for finalist in finalists if finalist.sampler is not None and not finalist.wrong]
-    fastest_s = min((finalist.settled_s for finalist in staying), default=0.0)
-    for finalist in staying:
-        excess_s = finalist.settled_s - fastest_s
-        if finalist.settled_s >= settings.far * fastest_s and excess_s >= settings.far_s:
-            finalist.samples, finalist.beaten = [finalist.settled_s], True
+    staying = [(f, f.settled) for f in finalists if f.sampler is not None and f.settled is not None and not f.wrong]
+    fastest_s = min((settled.seconds for _, settled in staying), default=0.0)
+    for finalist, settled in staying:
+        if settled.bare_s >= settings.far * fastest_s and settled.bare_s - fastest_s >= settings.far_s:
+            finalist.samples, finalist.beaten = [settled.seconds], True
         elif finalist.verify is not None:
             try:
                 finalist.verification = finalist.verify()
@@ -120,16 +129,20 @@ def _running(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> 
 
 
 def settle(sampler: Sampler, settings: Settings) -> Sample:
-    """Choose the loop count and run until the last three samples agree within 2 %, or for `settle_s` seconds."""
-    sample = sampler.calibrate()
+    """Choose the loop count, run until the last three samples agree within 2 %, or for `settle_s` seconds.
+
+    Returns the shortest sample: others may be at work meanwhile.
+    """
+    sample = fastest = sampler.calibrate()
     recent, spent_s = [sample.seconds], sample.spent_s
     while spent_s < settings.settle_s:
         sample = sampler.sample()
         spent_s += sample.spent_s
+        fastest = min(fastest, sample, key=lambda one: one.seconds)
         recent = [*recent[-_STEADY_RUN + 1 :], sample.seconds]
         if len(recent) == _STEADY_RUN and max(recent) - min(recent) <= _STEADY * median(recent):
             break
-    return sample
+    return fastest
 
 
 def _sample(sampler: Sampler, settings: Settings) -> Sample:

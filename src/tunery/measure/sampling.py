@@ -28,9 +28,16 @@ class Sample:
     load: Load
 
     @property
-    def running_s(self) -> float:
-        """Seconds for one execution without the time our threads waited: a lower bound, 0 where that is not known."""
-        return 0.0 if self.load.waited is None else self.seconds * max(0.0, 1 - self.load.waited)
+    def bare_s(self) -> float:
+        """Seconds for one execution without what others took of a contaminated one: a lower bound.
+
+        0 where nobody knows how much that was: the time waited is counted, not what a throttled processor lost.
+        """
+        if not self.load.contaminated:
+            return self.seconds
+        if self.load.waited is None or self.load.throttles:
+            return 0.0
+        return self.seconds * max(0.0, 1 - self.load.waited)
 
 
 @dataclass(slots=True)
@@ -121,20 +128,26 @@ class Sampler:
         return sample
 
     def _take(self) -> Sample:
-        mark = self._watch.mark()
-        spent_s = self._kernel.time(self.calls) if self._flush is None else self._cold(self._flush)
-        load = self._watch.since(mark)
+        spent_s, load = self._timed(self.calls) if self._flush is None else self._cold(self._flush)
         if not math.isfinite(spent_s) or spent_s < 0:
             raise BadTimeError(f"{self.calls} calls took {spent_s} s by the device's clock")
         self.last_s = spent_s
         return Sample(spent_s / self.calls, spent_s, load)
 
-    def _cold(self, flush: Callable[[], None]) -> float:
-        spent_s = 0.0
+    def _timed(self, calls: int) -> tuple[float, Load]:
+        mark = self._watch.mark()
+        spent_s = self._kernel.time(calls)
+        return spent_s, self._watch.since(mark)
+
+    def _cold(self, flush: Callable[[], None]) -> tuple[float, Load]:
+        """Time calls one by one; the worst load stands for all. Flushing takes far longer, and nobody times that."""
+        spent_s, loads = 0.0, []
         for _ in range(self.calls):
             flush()
-            spent_s += self._kernel.time(1) - self._overhead_s
-        return spent_s
+            seconds, load = self._timed(1)
+            spent_s += seconds - self._overhead_s
+            loads.append(load)
+        return spent_s, max(loads, key=lambda load: (bool(load.contaminated), load.waited or 0.0))
 
 
 def run_race(
@@ -156,7 +169,7 @@ def run_race(
             race.samples.append(sample.seconds)
         else:
             race.contaminated.append(sample.seconds)
-            race.running.append(sample.running_s)
+            race.running.append(sample.bare_s)
             if decide(race.samples + race.running, incumbent_s, rule, 0.0, warm_up_s) is Verdict.ABANDON:
                 _count_all(race)
                 race.verdict = Verdict.ABANDON

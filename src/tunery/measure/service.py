@@ -170,7 +170,7 @@ class Measurer:
             rule = noise.rule(self._settings.rule, task.key)
             rule = replace(rule, drift=rule.drift + deviation)
             race = self._by_warm_up(warm_up, incumbent_s, rule, long_s) or run_race(
-                sampler, incumbent_s, rule, self._settings.retries, _bare(warm_up)
+                sampler, incumbent_s, rule, self._settings.retries, warm_up.bare_s
             )
             # Not before the samples: it would leave little of the kernel's data in the caches.
             verification = compare(expected, outputs, slack=kernel.slack)
@@ -208,7 +208,7 @@ class Measurer:
             if warm_up.seconds < long_s:
                 return None
             return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ENOUGH, flags=flags)
-        seconds = _bare(warm_up)
+        seconds = warm_up.bare_s
         far = seconds >= self._settings.far * incumbent_s and seconds - incumbent_s >= self._settings.far_s
         if not far:
             if decide([], incumbent_s, rule, warm_up_s=seconds) is not Verdict.ABANDON:
@@ -242,10 +242,10 @@ class Measurer:
         inputs, expected = self._references.get(task, reference, 0)
         kernel.bind(inputs)
         kernel.poison()
-        first_s = finalist.sampler.warm_up()
+        first = finalist.sampler.first_run()
         finalist.verification = compare(expected, kernel.outputs(), slack=kernel.slack)
-        if first_s >= _LONG * self._settings.rule.max_s:
-            finalist.settled_s, finalist.verify = first_s, lambda: self._verify(task, kernel, reference)
+        if first.seconds >= _LONG * self._settings.rule.max_s:
+            finalist.settled, finalist.verify = first, lambda: self._verify(task, kernel, reference)
         elif finalist.verification.passed:
             finalist.verification = self._verify(task, kernel, reference)
 
@@ -291,11 +291,6 @@ class Measurer:
             self._last_load = _plain(self._watch.since(self._window))
             self._window, self._window_from = self._watch.mark(full=True), self._clock()
         return self._last_load
-
-
-def _bare(sample: Sample) -> float:
-    """Return what one execution took, without what others took of a contaminated one."""
-    return sample.running_s if sample.load.contaminated else sample.seconds
 
 
 def _race_context(race: Race, rule: Rule, calls: int, warm_up_s: float) -> Mapping[str, Any]:

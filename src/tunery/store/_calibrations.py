@@ -1,5 +1,8 @@
 """Devices' calibrations: the latest of each device, dialect and thread count."""
 
+import json
+from contextlib import suppress
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -28,7 +31,15 @@ class Calibrations(Database):
         return next((c for c in self.calibrations(device) if (c.dialect, c.threads) == (dialect, threads)), None)
 
     def calibrations(self, device: str) -> list[Calibration]:
-        """Return all calibrations of a device, by dialect and threads."""
-        query = sa.select(_table.c.document).filter_by(device=device).order_by(_table.c.dialect, _table.c.threads)
+        """Return all calibrations of a device, by dialect and threads.
+
+        One that cannot be read (of another version of tunery) is as good as none: the device is calibrated again.
+        """
+        text = sa.cast(_table.c.document, sa.Text)
+        query = sa.select(text).filter_by(device=device).order_by(_table.c.dialect, _table.c.threads)
+        found = []
         with self._read() as connection:
-            return [decode(Calibration, document) for document in connection.execute(query).scalars()]
+            for document in connection.execute(query).scalars():
+                with suppress(ValueError):
+                    found.append(decode(Calibration, json.loads(document)))
+        return found
