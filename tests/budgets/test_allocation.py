@@ -11,6 +11,20 @@ def standing(key: str, *best: float | None, weight: int = 1, flop: float = 1e6, 
     return Standing(key, weight, flop, list(best), [8] * len(best), [Cost(batch_s)] * len(best))
 
 
+MEAN_S = 1 / 8
+"""What a trial takes in `standing`."""
+MORE = (1e30, 8, MEAN_S)
+"""The highest rate, so that nothing is near it, the trials of a batch, and what one takes."""
+
+
+def test_one_slow_build_does_not_make_a_task_look_dear_for_ever() -> None:
+    allocator = Allocator([standing(key, 1e-3) for key in "abc"])
+    unlucky = Standing("d", 1, 1e6, [1e-3], [4], [Cost(4.0)])
+    assert allocator.trial_cost(unlucky, MEAN_S) < 0.5
+    unlucky.ended(1e-3, 60, Cost(60.0))
+    assert allocator.trial_cost(unlucky, MEAN_S) > 0.8, "where it is dear again and again, it is"
+
+
 def test_each_task_first_gets_one_batch_in_the_given_order() -> None:
     standings = [standing(key) for key in "cab"]
     allocator = Allocator(standings)
@@ -55,20 +69,20 @@ def test_a_task_at_the_peak_gets_nothing_while_others_can_gain() -> None:
 
 
 def test_gain_counts_weight_and_cost() -> None:
-    rate = 1e30
     allocator = Allocator([])
     light, heavy = standing("a", 1e-3), standing("b", 1e-3, weight=7)
-    assert allocator.gain_per_cost(heavy, rate, 8) == pytest.approx(7 * allocator.gain_per_cost(light, rate, 8))
+    assert allocator.gain_per_cost(heavy, *MORE) == pytest.approx(7 * allocator.gain_per_cost(light, *MORE))
     dear = standing("c", 1e-3, batch_s=4.0)
-    assert allocator.gain_per_cost(dear, rate, 8) == pytest.approx(allocator.gain_per_cost(light, rate, 8) / 4)
+    part = allocator.gain_per_cost(dear, *MORE) / allocator.gain_per_cost(light, *MORE)
+    assert part == pytest.approx(2 / (4 + 1)), "after eight trials half of what is believed of its cost is its own"
     stuck, falling = standing("d", 1e-3, 1e-3, 1e-3), standing("e", 3e-3, 2e-3, 1e-3)
-    assert allocator.gain_per_cost(falling, rate, 8) > allocator.gain_per_cost(stuck, rate, 8)
+    assert allocator.gain_per_cost(falling, *MORE) > allocator.gain_per_cost(stuck, *MORE)
 
 
 def test_a_task_without_anything_valid_is_not_forgotten_and_not_preferred() -> None:
     allocator = Allocator([])
     nothing = standing("a", None, None)
-    assert 0 < allocator.gain_per_cost(nothing, 1e9, 8) < allocator.gain_per_cost(standing("b", 1e-3), 1e9, 8)
+    assert 0 < allocator.gain_per_cost(nothing, *MORE) < allocator.gain_per_cost(standing("b", 1e-3), *MORE)
     assert Allocator([nothing]).next(8) is nothing
 
 
@@ -104,7 +118,7 @@ def test_the_choice_is_eligible_pays_and_does_not_change_by_asking(given_standin
         assert chosen.in_flight < 2
         assert chosen.task_key not in allocator.preempted(8)
         assert allocator.next(8) is chosen, "asking changes nothing"
-        assert allocator.gain_per_cost(chosen, allocator.peak_rate(), 8) >= 0
+        assert allocator.gain_per_cost(chosen, allocator.peak_rate(), 8, allocator.mean_cost()) >= 0
 
 
 def test_a_task_that_no_longer_pays_is_preempted_even_while_the_others_are_busy_and_comes_back() -> None:

@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from tunery.budgets import Audit, CandidateFilter
+from tunery.budgets.trimming import MOST
+
+PRIOR_TAU = 0.33
 
 
 def taught(tau: float, count: int, audit_share: float = 0.0) -> CandidateFilter:
@@ -29,8 +32,22 @@ def test_an_unproven_model_drops_nothing() -> None:
         assert (len(sorted_.kept), sorted_.dropped, sorted_.audited) == (16, (), ())
 
 
+def test_a_model_proven_elsewhere_drops_from_the_first_batch_on_until_this_task_says_otherwise() -> None:
+    filter_ = CandidateFilter(0.0, 0, PRIOR_TAU)
+    assert 0.5 < filter_.share() <= MOST
+    assert filter_.ask(4) > 8
+    sorted_ = filter_.sort([float(i) for i in range(filter_.ask(4))], 4)
+    assert min(sorted_.kept) > max(sorted_.dropped)
+    for _ in range(6):
+        filter_.learn([(float(i), 1.1**i) for i in range(8)])  # the wrong way round
+    assert filter_.share() == 0
+
+
 def test_the_share_that_is_dropped_follows_how_well_the_model_has_ranked_lately() -> None:
-    assert taught(1.0, 48).share() > taught(1.0, 16).share() > 0.2
+    partly = taught(1.0, 32)
+    for _ in range(2):
+        partly.learn([(float(i), 1.1**i) for i in range(8)])  # the wrong way round
+    assert MOST == taught(1.0, 48).share() > partly.share() > 0.2
     assert taught(-1.0, 48).share() == 0
     assert taught(0.0, 48).share() < 0.15
     fallen = taught(1.0, 48)

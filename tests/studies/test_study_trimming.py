@@ -1,15 +1,21 @@
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tunery._errors import UsageError
 from tunery.budgets import Audit
-from tunery.studies import Options
-from tunery.studies.trimming import ARMS, KINDS, Point, Run, run, savings
+from tunery.jobs import Request
+from tunery.studies import Options, trimming
+from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, plain_run, run_of, savings
+from tunery.studies.trimming import run, stock_curves
 
 
 def made(arm: str, *curve: tuple[float, float | None], seed: int = 0) -> Run:
     points = tuple(Point(spent, 2 * spent, 16 * spent, spent / 1e4, 8, latency) for spent, latency in curve)
-    return Run("net", seed, arm, points, points[-1].latency_s, None, 8, Audit())
+    in_vain = dict.fromkeys(STAGES, dict.fromkeys(("wall_s_in_vain", "core_s_in_vain", "joules_in_vain"), 0.5))
+    return Run("net", seed, arm, points, points[-1].latency_s, None, 8, Audit(), in_vain, {"build": 1.0})
 
 
 def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None:
@@ -47,4 +53,55 @@ def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest
     assert 0 < plain["in_vain"]["measure"]["core_s_in_vain"] <= 1
     assert {kind for one in report.data["savings"] for kind in one["saved"]} == set(KINDS)
     assert "untrimmed" in report.text
-    assert len(report.claims) == len(KINDS) + 1
+    assert len(report.claims) == 2 * len(KINDS) + 1
+
+
+class CutError(Exception):
+    """What ends a study in the middle."""
+
+
+def test_an_interrupted_study_goes_on_with_the_run_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    made_anew: list[str] = []
+
+    def short(request: Request, arm: str, trials: int) -> Run:
+        if len(made_anew) == 2:
+            made_anew.append("")
+            raise CutError
+        made_anew.append(arm)
+        return made(arm, (0, None), (trials, 1e-3))
+
+    monkeypatch.setattr(trimming, "tuned", short)
+    options = Options(quick=True)
+    with pytest.raises(CutError):
+        run(options, ["fake:cut?tasks=1"], 8, "fake", threads=1)
+    report = run(options, ["fake:cut?tasks=1"], 8, "fake", threads=1)
+    assert [arm for arm in made_anew if arm] == list(ARMS), "each arm was run once"
+    assert [one["arm"] for one in report.data["runs"]] == list(ARMS)
+    assert not list((tmp_path / "cache").glob("study-trimming-*")), "nothing is kept of a complete study"
+
+
+def test_races_that_promised_more_than_the_finals_held_do_not_count_as_reached() -> None:
+    honest = replace(made("untrimmed", (0, None), (100, 1e-3)), final_s=1e-3)
+    lucky = replace(made("all", (0, None), (10, 1e-3), (20, 0.9e-3)), final_s=0.99e-3)
+    by_arm = {one.arm: one for one in savings([honest, lucky])}
+    assert by_arm["all"].ratios["core_s"] == (pytest.approx(0.2),), "not at 10: its races were ten percent too fast"
+    assert by_arm["all"].of_whole["core_s"] == (pytest.approx(0.2),)
+
+
+def test_a_run_is_the_same_after_it_was_kept() -> None:
+    one = made("all", (0, None), (10, 1e-3))
+    assert run_of(json.loads(json.dumps(plain_run(one)))) == one
+
+
+def test_curves_of_stock_are_read_by_network(tmp_path: Path) -> None:
+    file = tmp_path / "stock.json"
+    points = [{"wall_s": 1.0, "core_s": 2.0, "latency_s": latency} for latency in (None, 3e-3)]
+    file.write_text(json.dumps({"curves": [{"network": "net", "points": points}]}))
+    assert stock_curves(str(file)) == {"net": [[(1.0, 2.0, 3e-3)]]}
+    for wrong in ("{}", "no json", '{"curves": [{"network": "net"}]}'):
+        file.write_text(wrong)
+        with pytest.raises(UsageError, match="tunery study stock"):
+            stock_curves(str(file))

@@ -10,6 +10,9 @@ from tunery.domain import Budget
 
 _WINDOW = 3
 _PREEMPTED_BELOW = 0.1
+_PRIOR_TRIALS = 8
+"""A task's own trials count as much as this many of the average of all: one slow build among the first four candidates
+must not make a task look dear for ever."""
 _AT_ONCE = 2
 """Batches of one task in flight: the next is proposed while the one before it is measured."""
 _HEADROOM = 1.05
@@ -83,11 +86,10 @@ class Standing:
         self.trials.append(trials)
         self.costs.append(cost)
 
-    def trial_cost(self, unit: Unit, prices: Prices | None) -> float:
-        """Return what a trial took lately."""
-        recent = list(zip(self.costs[-_WINDOW:], self.trials[-_WINDOW:], strict=True))
-        amount = sum(cost.amount(unit, prices) for cost, _ in recent)
-        return amount / max(sum(trials for _, trials in recent), 1) or 1.0
+    def lately(self, unit: Unit, prices: Prices | None) -> tuple[float, int]:
+        """Return what the last batches took, and how many trials they were."""
+        amount = sum(cost.amount(unit, prices) for cost in self.costs[-_WINDOW:])
+        return amount, sum(self.trials[-_WINDOW:])
 
 
 class Chooser(Protocol):
@@ -114,8 +116,7 @@ class Allocator:
         fresh = [s for s in alive if not s.batches and not s.in_flight]
         if fresh:
             return fresh[0]
-        rate = self.peak_rate()
-        scores = {s.task_key: self.gain_per_cost(s, rate, size) for s in alive if s.batches}
+        scores = self._scores(alive, size)
         level = _PREEMPTED_BELOW * max(scores.values(), default=0.0)
         paying = [s for s in alive if scores.get(s.task_key, -1.0) >= level]
         ready = [s for s in paying if not s.in_flight] or [s for s in paying if s.in_flight < _AT_ONCE]
@@ -123,9 +124,7 @@ class Allocator:
 
     def preempted(self, size: int) -> set[str]:
         """Return the keys of the tasks that would get nothing now."""
-        rate = self.peak_rate()
-        alive = [s for s in self.standings.values() if not s.exhausted and s.batches]
-        scores = {s.task_key: self.gain_per_cost(s, rate, size) for s in alive}
+        scores = self._scores([s for s in self.standings.values() if not s.exhausted], size)
         level = _PREEMPTED_BELOW * max(scores.values(), default=0.0)
         return {key for key, score in scores.items() if score < level}
 
@@ -137,14 +136,27 @@ class Allocator:
         """Return what a task may still win, None while nothing of it is valid."""
         return believe(standing.trials, standing.best_s, standing.flop / (_HEADROOM * rate) if rate > 0 else 0.0)
 
-    def gain_per_cost(self, standing: Standing, rate: float, size: int) -> float:
+    def _scores(self, alive: list[Standing], size: int) -> dict[str, float]:
+        rate, mean = self.peak_rate(), self.mean_cost()
+        return {s.task_key: self.gain_per_cost(s, rate, size, mean) for s in alive if s.batches}
+
+    def mean_cost(self) -> float:
+        """Return what a trial took lately, over all tasks."""
+        every = [each.lately(self._unit, self._prices) for each in self.standings.values()]
+        return sum(amount for amount, _ in every) / max(sum(trials for _, trials in every), 1)
+
+    def trial_cost(self, standing: Standing, mean: float) -> float:
+        """Return what a trial of a task probably takes: what its own took lately, drawn to the `mean` over all."""
+        amount, trials = standing.lately(self._unit, self._prices)
+        return (amount + _PRIOR_TRIALS * mean) / (trials + _PRIOR_TRIALS) or 1.0
+
+    def gain_per_cost(self, standing: Standing, rate: float, size: int, mean_cost: float) -> float:
         """Return the expected weighted seconds won by the next `size` trials of a task, per unit of their cost."""
         gain = self.belief(standing, rate)
         if gain is None:
             # Nothing valid yet: worth a batch now and then, less with each that brought nothing.
             return 1e-9 / (1 + standing.batches)
-        cost = size * standing.trial_cost(self._unit, self._prices)
-        return standing.weight * gain.expected_s(size) / cost
+        return standing.weight * gain.expected_s(size) / (size * self.trial_cost(standing, mean_cost))
 
 
 class RoundRobin:

@@ -1,9 +1,10 @@
 """The candidate filter: which proposals are not worth building, judged by a cost model as far as it has earned trust.
 
-Trust is what the model has shown on this task lately: of the pairs of candidates that were proposed together, measured,
-and differ, the share it had put in the right order before (Kendall's tau, less one standard error). The share of a
-proposal that is dropped follows it; an unproven model drops nothing. A random part of what would be dropped is measured
-all the same: that is the search's exploration, and the only way to know how often the filter is wrong.
+Trust is what the model has shown: of the pairs of candidates of this task that were proposed together, measured, and
+differ, the share it had put in the right order before (Kendall's tau, less one standard error). A model that was
+trained before the job begins with what it has shown on tasks it had not seen; any other one drops nothing until it is
+proven. A random part of what would be dropped is measured all the same: that is the search's exploration, and the
+only way to know how often the filter is wrong.
 """
 
 import math
@@ -12,9 +13,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST = 0.6
+MOST = 0.75
 """The largest share that is dropped, however well the model ranks."""
+ENOUGH = 0.25
+"""Kendall's tau from which on it is dropped. A proposed candidate costs about an eighth of one that is built and raced.
+Where score and speed are jointly normal, asking for four times as many as are built then finds as many of the fastest
+3 % for half of the cost; eight times would find little more (docs/spend.md)."""
 _PROVEN_AT = 12
+_PRIOR_COUNT = 48
+"""As many candidates of the task itself outweigh what the model has shown on others."""
 _MEMORY = 48
 _EQUAL = 0.03
 """Latencies this close say nothing about the order."""
@@ -25,7 +32,7 @@ class Trimming:
     """Which ways of saving are in use. Not a user's settings: studies compare them.
 
     `filter` drops candidates before they are built, `abandon` ends measurements early, `allocate` gives trials to the
-    tasks that gain most; `audit_share` of what the filter would drop is measured all the same.
+    tasks that gain most; `audit_share` of what is built is taken at random from what the filter would drop.
     """
 
     filter: bool = True
@@ -40,8 +47,8 @@ NONE = Trimming(filter=False, abandon=False, allocate=False)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is known of a filter's errors: of `dropped` candidates `audited` were measured, and `winners` of these were
-    faster than all that was measured before them."""
+    """What is known of a filter's errors: of `dropped` candidates `audited` were measured, and `winners` of these are
+    their task's best in the end."""
 
     dropped: int = 0
     audited: int = 0
@@ -75,10 +82,13 @@ class Sorted:
 
 
 class CandidateFilter:
-    """The filter of one task, and what it has learned of the model's ranking of it."""
+    """The filter of one task, and what it has learned of the model's ranking of it.
 
-    def __init__(self, audit_share: float, seed: int) -> None:
-        self._audit_share = audit_share
+    `prior_tau` is what the model has shown on tasks it had not seen, None for one that was not trained before.
+    """
+
+    def __init__(self, audit_share: float, seed: int, prior_tau: float | None = None) -> None:
+        self._audit_share, self._prior_tau = audit_share, prior_tau
         self._random = random.Random(seed)  # noqa: S311 - a sample, keeps no secret
         self._groups: deque[list[tuple[float, float]]] = deque()
 
@@ -98,10 +108,13 @@ class CandidateFilter:
     def share(self) -> float:
         """Return the share of the next proposal that is to be dropped."""
         tau, count = self.tau()
+        if self._prior_tau is not None:
+            tau = (count * tau + _PRIOR_COUNT * self._prior_tau) / (count + _PRIOR_COUNT)
+            count += _PRIOR_COUNT
         if count < _PROVEN_AT:
             return 0.0
         error = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
-        return MOST * min(max(tau - error, 0.0), 1.0)
+        return MOST * min(max((tau - error) / ENOUGH, 0.0), 1.0)
 
     def ask(self, wanted: int) -> int:
         """Return how many candidates to ask for, to have `wanted` of them left."""
@@ -118,7 +131,8 @@ class CandidateFilter:
         doomed = min(int(share * len(scores) + 1e-9), len(scored))
         doomed = max(doomed, len(scores) - wanted) if share > 0 else max(len(scores) - wanted, 0)
         tail = set(scored[len(scored) - min(doomed, len(scored)) :])
-        audited = {i for i in sorted(tail) if share > 0 and self._random.random() < self._audit_share}
+        chance = min(self._audit_share * min(wanted, len(scores)) / max(len(tail), 1), 1.0)
+        audited = {i for i in sorted(tail) if share > 0 and self._random.random() < chance}
         kept = [*unscored, *(i for i in scored if i not in tail)]
         room = max(wanted - len(audited), 0)
         spare = kept[room:]

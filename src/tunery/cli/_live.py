@@ -127,7 +127,8 @@ def line(progress: "Progress") -> str:
     if progress.best_s is not None:
         untuned = f" (untuned {milliseconds(progress.baseline_s)})" if progress.baseline_s else ""
         parts.append(f"sum of tasks {milliseconds(progress.best_s)} ms{untuned}")
-    parts.append(f"{duration(progress.elapsed_s)} gone")
+    earlier = f" (and {duration(progress.earlier_s)} in earlier runs)" if progress.earlier_s >= 1 else ""
+    parts.append(f"{duration(progress.elapsed_s)} gone{earlier}")
     if progress.remaining_s is not None:
         parts.append(f"about {duration(max(progress.remaining_s, 0.0))} left")
     return " | ".join(parts)

@@ -1,6 +1,7 @@
 """`tunery query`: what the store already knows."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from tunery.domain import Record, Task
     from tunery.jobs.session import Answer
 
-_KEY = re.compile(r"[0-9a-f]{16}")
+_KEY = re.compile(r"[0-9a-f]{4,16}")
 
 
 def register(app: typer.Typer) -> None:
@@ -22,7 +23,9 @@ def register(app: typer.Typer) -> None:
 
 
 def query(
-    subject: Annotated[str, typer.Argument(metavar="MODEL|TASK", help="A model, or the key of a task or workload.")],
+    subject: Annotated[
+        str, typer.Argument(metavar="MODEL|TASK", help="A model, or the key of a task or workload, or its start.")
+    ],
     *,
     zero_shot: Annotated[
         bool, typer.Option("--zero-shot", help="Predict and verify a schedule where there is no record.")
@@ -37,7 +40,7 @@ def query(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Show the best verified records for a model on this machine, or of one task under all conditions."""
-    if _KEY.fullmatch(subject):
+    if _KEY.fullmatch(subject) and not Path(subject).exists():
         _query_task(subject, store, json)
         return
     from tunery.jobs.session import query as query_model
@@ -98,7 +101,7 @@ def _query_task(key: str, store_url: str, as_json: bool) -> None:
     from tunery.store import open_store
 
     with open_store(store_url) as store:
-        tasks = store.tasks(workload_key=key) or [store.task(key)]
+        tasks = store.tasks_like(key)
         found = [(task, record) for task in tasks for record in _best(store.records(task.key), task, store)]
     if not found:
         raise NothingFoundError(f"no verified record of {key}; tune a network that holds it")

@@ -110,7 +110,10 @@ def zero_shot(
 def trimming(
     *,
     network: Networks = None,
-    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials for each task, in the mean.")] = 64,
+    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials for each task, in the mean.")] = 24,
+    stock: Annotated[
+        str, typer.Option("--stock", metavar="FILE", help="Draw the curves of stock from this file of its study, too.")
+    ] = "",
     threads: options.Threads = 0,
     dialect: options.DialectName = options.DIALECT,
     out: Out = "",
@@ -125,7 +128,7 @@ def trimming(
 
     from tunery.studies.trimming import run
 
-    chosen = partial(run, networks=tuple(network or ()), trials=trials, dialect=dialect, threads=threads)
+    chosen = partial(run, networks=tuple(network or ()), trials=trials, dialect=dialect, threads=threads, stock=stock)
     conduct(chosen, out, quick, repeats, seed, json)
 
 

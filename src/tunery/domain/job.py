@@ -23,9 +23,9 @@ class JobState(StrEnum):
 class TaskState:
     """One task's standing inside a job; latencies are None until measured.
 
-    Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` of these
-    were the best so far. `preempted` says that others gained more for their cost when the job ended, `problem` why the
-    search of the task was given up, if it was.
+    Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` (0 or 1) of
+    these is the task's best. `preempted` says that others gained more for their cost when the job ended, `problem` why
+    the search of the task was given up, if it was.
     """
 
     task_key: str

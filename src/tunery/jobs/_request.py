@@ -65,7 +65,8 @@ class Progress:
 
     `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
     until all are measured); `remaining_s` is the predicted time to finish; `current` says how far the phase is, or what
-    it is busy with; `spend` is what was used so far, without the split by stage.
+    it is busy with; `spend` is what was used so far, without the split by stage; `earlier_s` is the wall time that
+    earlier runs of the job have used of its budget.
     """
 
     job_id: str
@@ -78,6 +79,7 @@ class Progress:
     baseline_s: float | None
     current: str = ""
     spend: Spend | None = None
+    earlier_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

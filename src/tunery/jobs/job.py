@@ -332,6 +332,7 @@ class Job:
                 self._total("baseline_s"),
                 current,
                 spend=self._used_now(elapsed),
+                earlier_s=self._meter.total_s(0.0),
             )
         )
 

@@ -26,6 +26,11 @@ class Learning:
         self._learned = 0
         self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
 
+    @property
+    def pretrained(self) -> bool:
+        """Whether it started from a model that was trained, and judged on tasks it had not seen, before."""
+        return self._base is not None
+
     def add(self, task_key: str, told: Told, row: bytes) -> None:
         """Take in a result with its candidate's features, unless those are not known."""
         if row:

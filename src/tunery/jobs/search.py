@@ -130,6 +130,7 @@ class TaskSearch:
         """Build the reference and measure what the compiler does untuned, once per task and store."""
         async with self._one_at_a_time:
             await self._measure_baseline()
+        self._cost_since()  # paid once, and no part of what a trial takes
 
     async def _measure_baseline(self) -> None:
         yardsticks = await self._built_yardsticks()

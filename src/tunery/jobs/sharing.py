@@ -13,6 +13,8 @@ from tunery.jobs.search import TaskSearch
 from tunery.jobs.sifting import Sifter
 
 _CLOSE_DEADLINE_S = 60.0
+HELD_OUT_TAU = 0.33
+"""Kendall's tau of the shipped model on tasks it was not trained on (docs/decisions/004)."""
 
 
 class Searches:
@@ -37,10 +39,9 @@ class Searches:
         key = (task.key, context.provenance)
         if key not in self._open:
             proposer = next(self._proposers)
-            self._open[key] = (
-                TaskSearch(task, proposer, context.learning, Sifter(task, context.trimming, context.seed)),
-                proposer,
-            )
+            prior_tau = HELD_OUT_TAU if context.learning.pretrained else None
+            sifter = Sifter(task, context.trimming, context.seed, prior_tau)
+            self._open[key] = TaskSearch(task, proposer, context.learning, sifter), proposer
         search = self._open[key][0]
         search.join(context, task.weight)
         return search

@@ -31,12 +31,19 @@ class Sifted:
 class Sifter:
     """One task's filter at work; without filtering it still says what it would have dropped, for the record."""
 
-    def __init__(self, task: Task, trimming: Trimming, seed: int) -> None:
+    def __init__(self, task: Task, trimming: Trimming, seed: int, prior_tau: float | None = None) -> None:
         self._task, self._trimming = task, trimming
-        self._filter = CandidateFilter(trimming.audit_share, seed)
+        self._filter = CandidateFilter(trimming.audit_share, seed, prior_tau)
         self._scores: dict[str, float] = {}
+        self._dropped = 0
         self._watched: set[str] = set()
-        self.audit = Audit()
+        self._audited: set[str] = set()
+        self._best = ""
+
+    @property
+    def audit(self) -> Audit:
+        """What is known of the filter's errors by now."""
+        return Audit(self._dropped, len(self._audited), int(self._best in self._audited))
 
     def ask(self, wanted: int) -> int:
         """Return how many candidates to ask the proposer for."""
@@ -64,7 +71,7 @@ class Sifter:
             for i, score in zip(numbers, scores, strict=True)
             if score is not None and i in kept
         )
-        self.audit += Audit(dropped=len(dropped) + len(watched))
+        self._dropped += len(dropped) + len(watched)
         self._record(
             context, [(i, proposal.rejected[i]) for i in hopeless] + [(i, FILTERED_DETAIL) for i in dropped], proposal
         )
@@ -104,8 +111,9 @@ class Sifter:
     def measured(self, key: str, *, helped: bool) -> None:
         """Hear that a candidate was measured, and whether it was the best so far."""
         if key in self._watched:
-            self._watched.discard(key)
-            self.audit += Audit(audited=1, winners=int(helped))
+            self._audited.add(key)
+        if helped:
+            self._best = key
 
     def learn(self, told: Sequence[Told]) -> None:
         """Take in the results of one proposal: how well had the model ranked it?"""

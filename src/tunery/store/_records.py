@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
-from tunery._errors import NothingFoundError, StoreError
+from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Outcome, Provenance, Record, Task
 from tunery.store import _schema
 from tunery.store._database import Database, insert_new
@@ -145,6 +145,27 @@ class Records(Database):
         if row is None:
             raise NothingFoundError(f"the store {self.place} knows no task {task_key}; extract its network first")
         return stored_task(row)
+
+    def tasks_like(self, start: str) -> list[Task]:
+        """Return the tasks whose key, or whose workload's key, is `start`, or else begins with it.
+
+        Raises:
+            NothingFoundError: no stored task's does.
+            UsageError: the keys of several tasks or workloads do.
+        """
+        keys = (_schema.tasks.c.key, _schema.tasks.c.workload_key)
+        query = task_query().where(sa.or_(*(key.startswith(start, autoescape=True) for key in keys)))
+        with self._read() as connection:
+            found = [stored_task(row) for row in connection.execute(query).mappings()]
+        named = {key for task in found for key in (task.key, task.workload.key) if key.startswith(start)}
+        if start in named:
+            return [task for task in found if start in {task.key, task.workload.key}]
+        if len(named) > 1:
+            some = ", ".join(sorted(named)[:3])
+            raise UsageError(f"{start} is the start of {len(named)} keys ({some}); give more of the one you mean")
+        if not found:
+            raise NothingFoundError(f"the store {self.place} knows no task {start}; extract its network first")
+        return found
 
 
 def task_query() -> sa.Select[tuple[Any, ...]]:

@@ -1,75 +1,51 @@
 """What trimming saves: the same system with each way of saving, with all, and with none, to equal quality."""
 
+import json
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from tunery._errors import UsageError
 from tunery._report import as_text, energy, money, new_table
-from tunery.budgets import NONE, Audit, Trimming, load_prices
-from tunery.domain import Budget, JobStatus
-from tunery.jobs import Progress, Request, extract, tune
-from tunery.store import Charge, open_store
+from tunery.budgets import Audit, load_prices
+from tunery.domain import digest
+from tunery.jobs import Request, cache_directory, extract
 from tunery.studies._base import Options, StudyReport
+from tunery.studies._kept import Kept
+from tunery.studies._trimmed import ARMS, KINDS, STAGES, Run, Saving, plain_run, run_of, savings, tuned
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)
-WITHIN = 1.01
-"""Quality counts as equal within 1 % of the untrimmed run's last sum of task latencies."""
-ARMS: Mapping[str, Trimming] = {
-    "untrimmed": NONE,
-    "filter": replace(NONE, filter=True),
-    "abandonment": replace(NONE, abandon=True),
-    "allocation": replace(NONE, allocate=True),
-    "all": Trimming(),
-}
-KINDS = ("wall_s", "core_s", "joules", "money")
 LEAST_SAVED, MOST_FALSE = 0.6, 0.02
 _WIDTH = 160  # the spreads need it, and a narrower table would drop the names
-_STAGES = ("propose", "build", "measure")
+Curve = Sequence[tuple[float, float, float]]
+"""Wall seconds, core-seconds and the network's latency in seconds, in their order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Where a run stood: what it had used, and the network's latency (a sum over tasks; None while one is missing)."""
-
-    wall_s: float
-    core_s: float
-    joules: float
-    money: float
-    trials: int
-    latency_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One run of one arm. `last_s` is by races, as the curve is; `final_s` by the finals."""
-
-    network: str
-    seed: int
-    arm: str
-    curve: tuple[Point, ...]
-    last_s: float | None
-    final_s: float | None
-    trials: int
-    audit: Audit
-    in_vain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def spend_to(self, goal_s: float) -> Point | None:
-        """Return where the run first was as fast as that, None if it never was."""
-        return next((p for p in self.curve if p.latency_s is not None and p.latency_s <= goal_s), None)
-
-
-def run(
-    options: Options, networks: Sequence[str] = (), trials: int = 64, dialect: str = "metaschedule", threads: int = 0
+def run(  # noqa: PLR0917 - the study's size, in the words of the command
+    options: Options,
+    networks: Sequence[str] = (),
+    trials: int = 24,
+    dialect: str = "metaschedule",
+    threads: int = 0,
+    stock: str = "",
 ) -> StudyReport:
-    """Tune each network with each arm, `options.repeats` seeds each, `trials` for each task in the mean."""
+    """Tune each network with each arm, `options.repeats` seeds each, `trials` for each task in the mean.
+
+    `stock` is a file of `tunery study stock`, whose curves are drawn beside ours. An interrupted study goes on with the
+    run that was cut short.
+
+    Raises:
+        UsageError: `stock` cannot be read.
+    """
     chosen = tuple(networks) or (QUICK_NETWORKS if options.quick else NETWORKS)
     seeds = range(options.seed, options.seed + (1 if options.quick else options.repeats))
     per_task = min(trials, 16) if options.quick else trials
+    others = stock_curves(stock) if stock else {}
+    kept = Kept(cache_directory(), "trimming", f"{dialect} {threads} {per_task}")
     runs: list[Run] = []
     tunable = {network: _tunable(Request(network, dialect=dialect, threads=threads)) for network in chosen}
     for seed in seeds:
@@ -78,40 +54,17 @@ def run(
             names = list(ARMS)
             turned = names[seed % len(names) :] + names[: seed % len(names)]
             for arm in turned:
-                options.say(f"{network}, seed {seed}, {arm}")
+                known = kept.results(name := f"{digest(network)[:16]}-{seed}-{arm}")
+                options.say(f"{network}, seed {seed}, {arm}{': done by an interrupted study' if known else ''}")
+                if known:
+                    runs.append(run_of(known))
+                    continue
                 request = Request(network, dialect=dialect, threads=threads, seed=seed)
-                runs.append(_tuned(request, arm, max(tunable[network], 1) * per_task))
-    return _report(runs, per_task)
-
-
-def _tuned(request: Request, arm: str, trials: int) -> Run:
-    """Tune from an empty store; the import is in nobody's curve, for it is the same for all."""
-    with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
-        place = str(Path(folder, "store.db"))
-        points: list[Point] = []
-        began: list[float] = []
-
-        def note(progress: Progress) -> None:
-            if progress.phase not in ("baseline", "search"):
-                return
-            began[:] = began or [time.monotonic()]
-            spend = progress.spend
-            if spend is not None:
-                points.append(
-                    Point(
-                        time.monotonic() - began[0], spend.core_s, spend.joules or 0.0, spend.money or 0.0,
-                        progress.trials, progress.best_s,
-                    )
-                )  # fmt: skip
-
-        report = tune(replace(request, store=place, budget=Budget(trials=trials), trimming=ARMS[arm]), note)
-        with open_store(place) as store:
-            charges = store.ledger(report.job.job_id)
-        known = [point.latency_s for point in points if point.latency_s is not None]
-        return Run(
-            report.network.name, request.seed, arm, _rebased(points), known[-1] if known else None, report.after_s,
-            report.job.spend.trials, _audit(report.job), _in_vain(charges),
-        )  # fmt: skip
+                runs.append(tuned(request, arm, max(tunable[network], 1) * per_task))
+                kept.keep_results(name, plain_run(runs[-1]))
+    report = _report(runs, per_task, others)
+    kept.remove()
+    return report
 
 
 def _tunable(request: Request) -> int:
@@ -119,77 +72,32 @@ def _tunable(request: Request) -> int:
         return sum(task.tunable for task in extract(replace(request, store=str(Path(folder, "store.db")))).tasks)
 
 
-def _rebased(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Count from the first point: what came before it is the import."""
-    if not points:
-        return ()
-    first = points[0]
-    return tuple(
-        replace(p, **{kind: getattr(p, kind) - getattr(first, kind) for kind in KINDS}) for p in points
-    )  # fmt: skip
+def stock_curves(path: str) -> dict[str, list[Curve]]:
+    """Read the curves of stock MetaSchedule by network from a JSON file.
 
+    It holds `{"curves": [{"network": NAME, "points": [{"wall_s", "core_s", "latency_s"}]}]}`; points without a latency
+    are left out.
 
-def _audit(job: JobStatus) -> Audit:
-    dropped = sum(task.outcomes.get("filtered", 0) for task in job.tasks)
-    return Audit(dropped, sum(task.audited for task in job.tasks), sum(task.false_drops for task in job.tasks))
-
-
-def _in_vain(charges: Sequence[Charge]) -> dict[str, dict[str, float]]:
-    """Return, by stage, worker seconds, core-seconds and joules, and the shares of candidates that did not help.
-
-    A proposal is shared out evenly: it is made before its candidates are known.
+    Raises:
+        UsageError: it cannot be read, or holds no curves.
     """
-    tried = sum(c.count for c in charges if c.stage == "measure")
-    vain = 1 - sum(c.count for c in charges if c.stage == "measure" and c.helped) / tried if tried else 0.0
-    found: dict[str, dict[str, float]] = {}
-    for stage in _STAGES:
-        mine = [c for c in charges if c.stage == stage and (c.outcome or stage == "propose")]
-        found[stage] = {}
-        for kind in ("wall_s", "core_s", "joules"):
-            whole = sum(float(getattr(c, kind) or 0.0) for c in mine)
-            lost = sum(float(getattr(c, kind) or 0.0) for c in mine if not c.helped)
-            found[stage][kind] = whole
-            found[stage][f"{kind}_in_vain"] = vain if stage == "propose" else (lost / whole if whole else 0.0)
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        found: dict[str, list[Curve]] = {}
+        for curve in document["curves"]:
+            points = [p for p in curve["points"] if p["latency_s"] is not None]
+            found.setdefault(str(curve["network"]), []).append(
+                [(float(p["wall_s"]), float(p["core_s"]), float(p["latency_s"])) for p in points]
+            )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise UsageError(
+            f"{path!r} has no curves of stock MetaSchedule ({why}); make them with `tunery study stock --out DIR`"
+        ) from error
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Saving:
-    """What an arm used to reach equal quality, over what the untrimmed run used: one ratio per run that reached it."""
-
-    arm: str
-    ratios: Mapping[str, tuple[float, ...]]
-    reached: int
-    runs: int
-
-    def saved(self, kind: str) -> float | None:
-        """Return the median share that was saved, None where no run reached the quality."""
-        return 1 - statistics.median(self.ratios[kind]) if self.ratios[kind] else None
-
-
-def savings(runs: Sequence[Run]) -> list[Saving]:
-    """Compare every arm with the untrimmed run of the same network and seed; runs that fell short are counted apart."""
-    plain = {(run.network, run.seed): run for run in runs if run.arm == "untrimmed"}
-    found = []
-    for arm in ARMS:
-        ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
-        mine = [run for run in runs if run.arm == arm]
-        reached = 0
-        for one in mine:
-            base = plain[one.network, one.seed]
-            goal_s = (base.last_s or 0.0) * WITHIN
-            there, then = one.spend_to(goal_s), base.spend_to(goal_s)
-            if there is None or then is None:
-                continue
-            reached += 1
-            for kind in KINDS:
-                if getattr(then, kind) > 0:
-                    ratios[kind].append(getattr(there, kind) / getattr(then, kind))
-        found.append(Saving(arm, {kind: tuple(values) for kind, values in ratios.items()}, reached, len(mine)))
-    return found
-
-
-def _report(runs: Sequence[Run], per_task: int) -> StudyReport:
+def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Curve]]) -> StudyReport:
     compared = savings(runs)
     audits = {arm: sum((run.audit for run in runs if run.arm == arm), Audit()) for arm in ARMS}
     whole = next(one for one in compared if one.arm == "all")
@@ -200,6 +108,12 @@ def _report(runs: Sequence[Run], per_task: int) -> StudyReport:
         and whole.reached == whole.runs
         for kind in KINDS
     }
+    claims |= {
+        f"all together save at least {LEAST_SAVED:.0%} of the {kind} that whole untrimmed runs take": (
+            (whole.saved_of_whole(kind) or 0.0) >= LEAST_SAVED and whole.reached == whole.runs
+        )
+        for kind in KINDS
+    }
     claims[f"at most {MOST_FALSE:.0%} of what the filter drops would have been its task's best"] = (
         shadow.rate is not None and shadow.rate <= MOST_FALSE
     )
@@ -208,18 +122,29 @@ def _report(runs: Sequence[Run], per_task: int) -> StudyReport:
         "trials_per_task": per_task,
         "prices": asdict(prices),
         "runs": [asdict(run) for run in runs],
-        "savings": [{**asdict(one), "saved": {kind: one.saved(kind) for kind in KINDS}} for one in compared],
+        "savings": [
+            {
+                **asdict(one),
+                "saved": {kind: one.saved(kind) for kind in KINDS},
+                "saved_of_whole": {kind: one.saved_of_whole(kind) for kind in KINDS},
+            }
+            for one in compared
+        ],
+        "stock": stock,
         "false_drops": {arm: {**asdict(a), "rate": a.rate, "interval": a.interval()} for arm, a in audits.items()},
     }
-    parts = [_vain_text(runs), _savings_text(runs, compared), _false_text(audits), f"prices: {prices.machine}"]
+    parts = [
+        _vain_text(runs), _stages_text(runs), _savings_text(runs, compared), _false_text(audits),
+        f"prices: {prices.machine}",
+    ]  # fmt: skip
     text = "\n\n".join(parts)
-    return StudyReport("trimming", data, text, claims, _plots(runs))
+    return StudyReport("trimming", data, text, claims, _plots(runs, stock))
 
 
 def _vain_text(runs: Sequence[Run]) -> str:
     table = new_table("untrimmed: on candidates that did not help", "#worker time", "#core time", "#energy")
     plain = [run for run in runs if run.arm == "untrimmed"]
-    for stage in _STAGES:
+    for stage in STAGES:
         shares = []
         for kind in ("wall_s", "core_s", "joules"):
             values = [run.in_vain[stage][f"{kind}_in_vain"] for run in plain]
@@ -228,12 +153,25 @@ def _vain_text(runs: Sequence[Run]) -> str:
     return as_text(table)
 
 
+def _stages_text(runs: Sequence[Run]) -> str:
+    """Show what the whole runs of each arm took, by stage: means over networks and seeds."""
+    names = list(dict.fromkeys(stage for run in runs for stage in run.stages))
+    table = new_table("core-seconds of a run", *(f"#{name}" for name in names), "#in all", "#trials")
+    for arm in ARMS:
+        mine = [run for run in runs if run.arm == arm]
+        means = [statistics.fmean(run.stages.get(name, 0.0) for run in mine) for name in names]
+        trials = statistics.fmean(run.trials for run in mine)
+        table.add_row(arm, *(f"{mean:.1f}" for mean in means), f"{sum(means):.1f}", f"{trials:.0f}")
+    return as_text(table, _WIDTH)
+
+
 def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
-    table = new_table("to equal quality", "#runs", "#reached", "#wall", "#core", "#energy", "#money", "#final ms")
+    table = new_table(
+        "to equal quality", "#runs", "#reached", "#wall", "#core", "#energy", "#money", "#core of whole", "#final ms"
+    )
     for one in compared:
         cells = []
-        for kind in KINDS:
-            values = one.ratios[kind]
+        for values in (*(one.ratios[kind] for kind in KINDS), one.of_whole["core_s"]):
             spread = f" ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else ""
             cells.append(f"{statistics.median(values):.2f}x{spread}" if values else "-")
         finals = [run.final_s for run in runs if run.arm == one.arm and run.final_s is not None]
@@ -241,7 +179,8 @@ def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
         table.add_row(one.arm, str(one.runs), str(one.reached), *cells, last)
     lines = [
         as_text(table, _WIDTH),
-        "x: of what the untrimmed run of the same network and seed used; median (least to most)",
+        "x: of what the untrimmed run of the same network and seed used until it was that good",
+        "(of whole: of all that it used); median (least to most)",
     ]
     for run in (run for run in runs if run.arm in ("untrimmed", "all") and run.curve):
         end = run.curve[-1]
@@ -261,11 +200,11 @@ def _false_text(audits: Mapping[str, Audit]) -> str:
     return as_text(table)
 
 
-def _plots(runs: Sequence[Run]) -> dict[str, Callable[[Any], None]]:
+def _plots(runs: Sequence[Run], stock: Mapping[str, Sequence[Curve]]) -> dict[str, Callable[[Any], None]]:
     def curves(network: str) -> Callable[[Any], None]:
         def draw(figure: Any) -> None:
             axes = figure.subplots(1, 2)
-            for axis, kind in zip(axes, ("wall_s", "joules"), strict=True):
+            for part, (axis, kind) in enumerate(zip(axes, ("wall_s", "core_s"), strict=True)):
                 for number, arm in enumerate(ARMS):
                     for run in (r for r in runs if r.network == network and r.arm == arm):
                         known = [p for p in run.curve if p.latency_s is not None]
@@ -273,7 +212,10 @@ def _plots(runs: Sequence[Run]) -> dict[str, Callable[[Any], None]]:
                             [getattr(p, kind) for p in known], [1e3 * (p.latency_s or 0.0) for p in known],
                             where="post", color=f"C{number}", alpha=0.7, label=f"{arm}, seed {run.seed}",
                         )  # fmt: skip
-                axis.set(xlabel=kind, ylabel="sum of task latencies, ms", yscale="log", title=network)
+                for curve in stock.get(network, ()):
+                    spent, latency_ms = [point[part] for point in curve], [1e3 * point[2] for point in curve]
+                    axis.step(spent, latency_ms, where="post", color="black", label="stock MetaSchedule")
+                axis.set(xlabel=kind, ylabel="sum of task latencies, ms", xscale="log", yscale="log", title=network)
                 axis.legend(fontsize="x-small")
 
         return draw
