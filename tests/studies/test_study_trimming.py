@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +7,7 @@ import pytest
 from tunery._errors import UsageError
 from tunery.budgets import Audit
 from tunery.jobs import Request
-from tunery.studies import Options, trimming
+from tunery.studies import Options, stock_sides, trimming
 from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, plain_run, run_of, savings
 from tunery.studies.trimming import run, stock_curves
 
@@ -98,10 +98,12 @@ def test_a_run_is_the_same_after_it_was_kept() -> None:
 
 def test_curves_of_stock_are_read_by_network(tmp_path: Path) -> None:
     file = tmp_path / "stock.json"
-    points = [{"wall_s": 1.0, "core_s": 2.0, "latency_s": latency} for latency in (None, 3e-3)]
-    file.write_text(json.dumps({"curves": [{"network": "net", "points": points}]}))
+    side = stock_sides.Side(
+        "net", 1, 2, 0, 0.0, 5.0, 9.0, 2, tuple(stock_sides.Point(1.0, 2.0, 2, latency) for latency in (None, 3e-3))
+    )
+    file.write_text(json.dumps({"rows": [{"stock": asdict(side)}]}))
     assert stock_curves(str(file)) == {"net": [[(1.0, 2.0, 3e-3)]]}
-    for wrong in ("{}", "no json", '{"curves": [{"network": "net"}]}'):
+    for wrong in ("{}", "no json", '{"rows": [{"stock": {"network": "net"}}]}'):
         file.write_text(wrong)
         with pytest.raises(UsageError, match="tunery study stock"):
             stock_curves(str(file))

@@ -73,10 +73,7 @@ def _tunable(request: Request) -> int:
 
 
 def stock_curves(path: str) -> dict[str, list[Curve]]:
-    """Read the curves of stock MetaSchedule by network from a JSON file.
-
-    It holds `{"curves": [{"network": NAME, "points": [{"wall_s", "core_s", "latency_s"}]}]}`; points without a latency
-    are left out.
+    """Read stock MetaSchedule's curves by network from the `stock.json` that `tunery study stock` writes.
 
     Raises:
         UsageError: it cannot be read, or holds no curves.
@@ -84,10 +81,10 @@ def stock_curves(path: str) -> dict[str, list[Curve]]:
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
         found: dict[str, list[Curve]] = {}
-        for curve in document["curves"]:
-            points = [p for p in curve["points"] if p["latency_s"] is not None]
-            found.setdefault(str(curve["network"]), []).append(
-                [(float(p["wall_s"]), float(p["core_s"]), float(p["latency_s"])) for p in points]
+        for side in (row["stock"] for row in document["rows"]):
+            points = [p for p in side["curve"] if p["latency_s"] is not None]
+            found.setdefault(str(side["network"]), []).append(
+                [(float(p["wall_s"]), float(p["cpu_s"]), float(p["latency_s"])) for p in points]
             )
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"lacks {error}" if isinstance(error, KeyError) else str(error)
