@@ -1,6 +1,7 @@
 """The MetaSchedule dialect: the shipped contract, and what is special to it. Runs the real compiler."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 from metaschedule_models import small_network
 
 from tunery._errors import DialectError, TargetError
-from tunery.dialects import Dialect, Told, get_dialect
+from tunery.dialects import Array, Dialect, Told, get_dialect
+from tunery.dialects._contract_help import aligned_zeros
 from tunery.dialects.contract import DialectContract
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measure import make_inputs
@@ -136,3 +138,26 @@ class TestMetaScheduleContract(DialectContract):
             chosen = {task.workload.key: replace(honest, body=body)}
             compiled = dialect.compile(network, target, chosen, tmp_path / "out.tunery")
             assert compiled.coverage[task.workload.key] is None
+
+
+def test_timed_calls_find_weights_where_they_are_put(tmp_path: Path) -> None:
+    dialect = get_dialect("metaschedule")
+    tasks = dialect.extract(small_network(tmp_path), dialect.resolve_target("native", 1))
+    for kind, weights in (("conv2d", 3 * 3 * 16 * 32), ("gather", 0)):
+        task = next(task for task in tasks if task.workload.kind == kind)
+        for candidate in (dialect.baseline(task), *dialect.open(task, [], None, 0).propose(2)):
+            kernel, given = dialect.load(task, dialect.build(task, candidate, tmp_path)), []
+
+            def place(shape: Sequence[int], dtype: str, given: list[int] = given) -> Array:
+                given.append(int(np.prod(shape)))
+                return aligned_zeros(shape, dtype)
+
+            kernel.bind(make_inputs(task.workload.input_specs, 0))
+            kernel.rotate(place)
+            kernel.run()
+            before = kernel.outputs()
+            assert not given, "what is verified reads what was bound"
+            kernel.time(3)
+            assert len(given) == (3 if weights else 0), "each call has its own place"
+            assert all(size in {weights, weights * 16 // 9, weights * 4} for size in given), "as they are, or enlarged"
+            assert any((a != b).any() for a, b in zip(before, kernel.outputs(), strict=True)) == bool(weights)

@@ -3,7 +3,7 @@
 from importlib.metadata import entry_points
 
 from tunery._errors import UsageError
-from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
+from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Kernel, Place, Proposer, Told
 
 __all__ = [
     "Array",
@@ -11,6 +11,7 @@ __all__ = [
     "CompiledNetwork",
     "Dialect",
     "Kernel",
+    "Place",
     "Proposer",
     "Told",
     "check_dialect",

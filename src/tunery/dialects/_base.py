@@ -6,7 +6,7 @@ where they were made.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,9 @@ from tunery._errors import UsageError
 from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task, TensorSpec
 
 Array = npt.NDArray[np.generic]
+
+Place = Callable[[Sequence[int], str], Array]
+"""Gives an array of a shape and dtype that holds numbers and lies at another place each time, aligned to 64 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class Kernel(ABC):
     @abstractmethod
     def run(self) -> None:
         """Execute once and wait for the end."""
+
+    def rotate(self, place: Place) -> None:  # noqa: B027 - a device without caches, or a kernel without weights
+        """Let each call that `time` makes from now on read the network's constants where `place` puts them."""
 
     @abstractmethod
     def time(self, calls: int) -> float:

@@ -137,6 +137,14 @@ def random_array(spec: TensorSpec, rng: np.random.Generator) -> Array:
     return rng.standard_normal(spec.shape).astype(dtype)
 
 
+def aligned_zeros(shape: Sequence[int], dtype: str) -> Array:
+    """Return zeros at a multiple of 64 bytes, for `Kernel.rotate`."""
+    kind = _dtype(dtype)
+    room = np.zeros(int(np.prod(shape)) * kind.itemsize + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    return room[start : start + len(room) - 64].view(kind).reshape(tuple(shape))
+
+
 def is_float(array: Array) -> bool:
     """Tell whether an array holds floats, those that NumPy does not know (bfloat16) included."""
     return array.dtype.kind not in "biu"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from tunery.dialects import Array, Kernel
+from tunery.dialects import Array, Kernel, Place
 from tunery.measure.load import Limits, Load, Mark, Watch, judge
 from tunery.measure.verification import is_float
 
@@ -154,6 +154,7 @@ class FakeKernel(Kernel):
         self._inputs: list[Array] = []
         self._fresh = True
         self.executions = 0
+        self.place: Place | None = None
 
     def bind(self, inputs: Sequence[Array]) -> None:
         """Keep copies of the inputs."""
@@ -164,6 +165,10 @@ class FakeKernel(Kernel):
         self._fresh = True
         for array in self._outputs:
             array[...] = _poison(array.dtype)
+
+    def rotate(self, place: Place) -> None:
+        """Remember where weights should be; there are none."""
+        self.place = place
 
     def run(self) -> None:
         """Execute once."""

@@ -22,6 +22,7 @@ from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.references import References
 from tunery.measure.sampling import BadTimeError, Clock, Race, Sample, Sampler, clock_overhead, run_race
 from tunery.measure.settings import Settings
+from tunery.measure.slab import Slab
 from tunery.measure.verification import compare, merge
 
 _WINDOW_S = 0.25
@@ -61,6 +62,7 @@ class Measurer:
         self._clock = clock
         self._overhead_s = clock_overhead()
         self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
+        self._slab = Slab(cache_bytes(), self._settings.seed) if self._settings.cache == "network" else None
         self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
         self._lost_early = 0
         self._repeats = Repeats()
@@ -260,6 +262,8 @@ class Measurer:
         return merge(verdicts)
 
     def _sampler(self, kernel: Kernel) -> Sampler:
+        if self._slab is not None:
+            kernel.rotate(self._slab.take)
         return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock, self._flush)
 
     def _context(self, task: Task) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from tunery._errors import UsageError
 from tunery.domain import canonical_json, digest
 from tunery.measure.racing import Rule
 
-VERSION = 5
+VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,9 @@ class Settings:
     """How candidates are measured; `key` names it in a record's provenance, so timings are compared like with like.
 
     A timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
-    called in a loop. With `cache` "warm" kernels run back to back, as an operator does whose input its predecessor has
-    just written; with "cold" the caches are emptied before every call, and calls are timed one by one.
+    called in a loop. With `cache` "network" kernels run back to back, as an operator does whose input its predecessor
+    has just written, but find their weights at another place in memory each time; with "warm" these stay where they
+    are; with "cold" the caches are emptied before every call, and calls are timed one by one.
     While nothing is known of warm-up runs, one is evidence enough to abandon when it is both `far` times and `far_s`
     seconds slower than the incumbent. `retries` bounds the repeats of contaminated samples in a race, and of
     contaminated rounds in the finals. In the finals a candidate stops after `final_s` seconds of samples, or once all
@@ -24,7 +25,7 @@ class Settings:
     """
 
     rule: Rule = field(default_factory=Rule)
-    cache: str = "warm"
+    cache: str = "network"
     least_sample_s: float = 100e-6
     overhead_factor: float = 20.0
     max_calls: int = 10_000
@@ -39,8 +40,8 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.cache not in {"warm", "cold"}:
-            raise UsageError(f"cache mode {self.cache!r} is unknown; use warm or cold")
+        if self.cache not in {"network", "warm", "cold"}:
+            raise UsageError(f"cache mode {self.cache!r} is unknown; use network, warm or cold")
 
     @property
     def key(self) -> str:

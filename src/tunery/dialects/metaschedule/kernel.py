@@ -18,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array, Kernel
+from tunery.dialects._base import Array, Kernel, Place
 from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.expressions import read_body, transformed
@@ -28,6 +28,8 @@ from tunery.dialects.metaschedule.program import expressions, scheduled_module, 
 from tunery.domain import Artifact, Candidate, Task
 
 _ENTRY, _PREPACK = "tunery_main", "tunery_prepack"
+_INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64", "bool"})
+"""Constants that may be indices: other numbers in their place would read out of bounds."""
 # The compiler's own elimination of common subexpressions repeats what LLVM does (10 % of a build), and the argument
 # checks of a kernel that only we call are code to compile for nothing.
 _BUILD_OPTIONS = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
@@ -37,7 +39,8 @@ _BUILD_OPTIONS = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
 class Split:
     """A scheduled program ready to build. `prepack_inputs` are indices of the task's arguments; `packed` the shapes and
     dtypes prepacking produces; `call` names each argument of the entry: an argument index, or -1-i for packed array i;
-    `packing` is, per packed array, its source argument and index expressions, empty where packing must be compiled.
+    `packing` is, per packed array, its source argument and index expressions, empty where packing must be compiled;
+    `weights` are the places in `call` of the network's constant matrices.
     """
 
     module: Any
@@ -45,6 +48,7 @@ class Split:
     packed: tuple[tuple[tuple[int, ...], str], ...]
     call: tuple[int, ...]
     packing: tuple[tuple[int, list[Index]], ...] = ()
+    weights: tuple[int, ...] = ()
 
 
 def split_prepack(module: Any, task: Task) -> Split:
@@ -54,13 +58,14 @@ def split_prepack(module: Any, task: Task) -> Split:
     if not function.attrs or "layout_free_buffers" not in function.attrs:
         entry = function.with_attr("global_symbol", _ENTRY)
         return Split(tvm.IRModule({_ENTRY: entry}), (), (), tuple(range(count)))
+    constant = {int(index) for index in function.attrs["layout_free_buffers"]}
     wrapped, inputs = _wrap(function, task)
     wrapped = relax.transform.SplitLayoutRewritePreproc()(wrapped)
     variables = {variable: index for index, variable in enumerate(inputs)}
     calls = [b for block in wrapped["main"].body.blocks for b in block.bindings if _is_call_tir(b)]
     if len(calls) == 1:
         entry = wrapped[calls[0].value.args[0]].with_attr("global_symbol", _ENTRY)
-        return Split(tvm.IRModule({_ENTRY: entry}), (), (), tuple(range(count)))
+        return Split(tvm.IRModule({_ENTRY: entry}), (), (), tuple(range(count)), weights=tuple(sorted(constant)))
     prepack, main = calls
     prepack_function = wrapped[prepack.value.args[0]]
     prepack_inputs = tuple(variables[v] for v in prepack.value.args[1].fields)
@@ -77,7 +82,8 @@ def split_prepack(module: Any, task: Task) -> Split:
     functions = {_ENTRY: wrapped[main.value.args[0]].with_attr("global_symbol", _ENTRY)}
     if not packing:
         functions[_PREPACK] = prepack_function.with_attr("global_symbol", _PREPACK)
-    return Split(tvm.IRModule(functions), prepack_inputs, packed, tuple(call), packing)
+    weights = tuple(place for place, index in enumerate(call) if index < 0 or index in constant)
+    return Split(tvm.IRModule(functions), prepack_inputs, packed, tuple(call), packing, weights)
 
 
 def _packing(function: Any, inputs: Sequence[int]) -> tuple[tuple[int, list[Index]], ...]:
@@ -123,6 +129,7 @@ def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
             "packed": split.packed,
             "call": split.call,
             "packing": split.packing,
+            "weights": split.weights,
             **_expression(task, candidate),
         }
         partial = path.with_name(f"{path.stem}.{os.getpid()}")
@@ -184,6 +191,8 @@ class TvmKernel(Kernel):
         self.traits = dict(manifest["traits"])
         self._outputs = [_empty(spec.shape, spec.dtype) for spec in task.workload.output_specs]
         self._call: list[Any] = []
+        self._weights: list[tuple[int, tuple[int, ...], str]] = []
+        self._place: Place | None = None
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
@@ -197,6 +206,8 @@ class TvmKernel(Kernel):
             packed = [_empty(tuple(shape), dtype) for shape, dtype in self._manifest["packed"]]
             self._prepack(*(arrays[i] for i in self._manifest["prepack_inputs"]), *packed)
         self._call = [arrays[i] if i >= 0 else packed[-1 - i] for i in self._manifest["call"]]
+        weights = [(i, self._call[i]) for i in self._manifest["weights"]]
+        self._weights = [(i, tuple(w.shape), str(w.dtype)) for i, w in weights if str(w.dtype) not in _INDEX_TYPES]
 
     @override
     def poison(self) -> None:
@@ -208,12 +219,25 @@ class TvmKernel(Kernel):
         self._entry(*self._call)
 
     @override
+    def rotate(self, place: Place) -> None:
+        self._place = place
+
+    @override
     def time(self, calls: int) -> float:
-        entry, arguments = self._entry, self._call
+        entry, turns = self._entry, [self._arguments() for _ in range(calls)]
         start = time.perf_counter_ns()
-        for _ in range(calls):
+        for arguments in turns:
             entry(*arguments)
         return (time.perf_counter_ns() - start) * 1e-9
+
+    def _arguments(self) -> list[Any]:
+        """Return what the next timed call takes: weights at another place each time, if they are to rotate."""
+        if self._place is None:
+            return self._call
+        arguments = list(self._call)
+        for i, shape, dtype in self._weights:
+            arguments[i] = tvm.runtime.from_dlpack(self._place(shape, dtype))
+        return arguments
 
     @override
     def outputs(self) -> list[Array]:
