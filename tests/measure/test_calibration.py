@@ -63,6 +63,14 @@ def test_memory_bound_tasks_start_with_fewer_slots(task_of: Callable[..., Task])
     assert starting_degree(task, slow) == 8
 
 
+def test_small_types_move_fewer_bytes(task_of: Callable[..., Task]) -> None:
+    device = Calibration(
+        "f", "d", 1, 8, (), {}, {COMPUTE: 8, MEMORY: 2}, 1e9, 5e9, 0.0
+    )  # a fifth of an operation a byte
+    # Two arrays, one operation an element: an eighth of an operation for each byte of float32, half of one of int8.
+    assert (bound_of(task_of("float32"), device), bound_of(task_of("int8"), device)) == (MEMORY, COMPUTE)
+
+
 def test_what_calibration_saw_of_a_kind_at_a_degree_is_expected_of_its_tasks(task_of: Callable[..., Task]) -> None:
     points = tuple(curve(MEMORY, d2=(0.02, 0.97, 1.9), d4=(0.3, 0.9, 2.0), d8=(-0.01, 0.97, 3.0)))
     calibration = Calibration("f", "d", 1, 8, points, {}, {MEMORY: 2}, 1e11, 1e10, 0.0)

@@ -45,6 +45,12 @@ def test_missing_files_leave_figures_out_and_contaminate_nothing(tmp_path: Path)
     assert load.contaminated == ()
 
 
+def test_a_thread_that_has_just_ended_does_not_hide_what_the_others_waited(proc: Path) -> None:
+    for name in ("9", "8", "11"):  # whatever the order of a directory is
+        (proc / "self" / "task" / name).mkdir()
+    assert LoadWatch((0,), root_pid=10, proc=proc).mark().waited_s == 1.0
+
+
 BEFORE = Mark(0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, full=True)
 CLEAN = Mark(1.0, 0.9, 3, 0.001, 0.95, 0.0, 1.5, 0.1, 1.4, full=True)
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
 from tunery.measure import Rule, Settings, winner
 from tunery.measure.fake import bimodal, gaussian
-from tunery.measure.placement import Placement
+from tunery.measure.placement import Placement, memory_facts, usable_cores
 
 BenchMaker = Callable[..., Any]
 REFERENCE = Artifact("reference", "reference.so", 1)
@@ -29,6 +29,7 @@ def test_a_good_candidate_is_verified_and_sampled(bench: BenchMaker) -> None:
     assert result.measure_s >= sum(result.samples_s)
     assert result.context["affinity_held"]
     assert result.context["contaminated"] is False
+    assert memory_facts(usable_cores()).items() <= result.context.items()
 
 
 def test_losers_cost_one_or_two_runs(bench: BenchMaker) -> None:

@@ -2,10 +2,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tunery.measure.placement import inspect_placement, pin, slots, usable_cores
+from tunery.measure.placement import inspect_placement, memory_facts, pin, slots, usable_cores
 
 _SCRIPT = """
 import json, os, threading
@@ -51,3 +52,12 @@ def test_slots_are_disjoint_and_wide_enough() -> None:
     assert slots((0, 1, 2, 3, 4), 2) == [(0, 1), (2, 3)]
     assert slots((0, 1), 1) == [(0,), (1,)]
     assert slots((0, 1), 4) == []
+
+
+def test_the_cores_memory_nodes_and_huge_pages_are_noted_where_the_machine_says(tmp_path: Path) -> None:
+    assert memory_facts((0, 1), tmp_path, tmp_path / "none") == {}
+    for core, node in ((0, 0), (1, 1), (2, 1)):
+        (tmp_path / f"cpu{core}" / f"node{node}").mkdir(parents=True)
+    (tmp_path / "enabled").write_text("always [madvise] never\n")
+    assert memory_facts((0, 1), tmp_path, tmp_path / "enabled") == {"numa_nodes": [0, 1], "huge_pages": "madvise"}
+    assert memory_facts((1, 2), tmp_path, tmp_path / "none") == {"numa_nodes": [1]}

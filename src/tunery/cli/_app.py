@@ -52,8 +52,8 @@ class Program(TyperGroup):
         """Run the command; Typer would end without a word at a Ctrl-C."""
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise UserStopError from None
+        except KeyboardInterrupt as error:
+            raise UserStopError(*error.args) from None
 
 
 app = typer.Typer(

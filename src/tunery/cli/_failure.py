@@ -40,8 +40,8 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
     except BrokenPipeError:
         _drop_stdout()
         return FAILED
-    except (UserStopError, KeyboardInterrupt, typer.Abort):
-        return _fail("stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
+    except (UserStopError, KeyboardInterrupt, typer.Abort) as error:
+        return _fail(str(error) or "stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
     except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
         if verbose:
             traceback.print_exc()

@@ -65,7 +65,10 @@ def calibrate(
     from tunery.jobs.session import calibrate_device
 
     request = options.make_request("", target=target, store=store, threads=threads, shapes=None, dialect=dialect)
-    found = calibrate_device(request, remark)
+    try:
+        found = calibrate_device(request, remark)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped; nothing of this calibration is kept") from None
     if json:
         emit(_data(found))
         return

@@ -11,6 +11,7 @@ from pathlib import Path
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (3, 4)  # idle, iowait
 _STEAL_FIELD = 7
+THROTTLE_COUNTERS = ("core_throttle_count", "package_throttle_count")
 _GUEST_FIELD = 8  # guest time is counted in user time already
 
 
@@ -100,7 +101,7 @@ class LoadWatch(Watch):
         self._root_pid = os.getppid() if root_pid is None else root_pid
         self._proc = proc
         self._tasks = str(proc / "self" / "task")
-        counters = (cpus / f"cpu{core}" / "thermal_throttle" / "core_throttle_count" for core in cores)
+        counters = (cpus / f"cpu{core}" / "thermal_throttle" / name for core in cores for name in THROTTLE_COUNTERS)
         self._throttle_files = [str(path) for path in counters if path.exists()]
 
     def mark(self, full: bool = False) -> Mark:
@@ -123,15 +124,11 @@ class LoadWatch(Watch):
         """Return how long all our threads have waited on a run queue so far."""
         # Two looks go with every sample, so no pathlib and no text files here: a quarter of the time.
         total, seen = 0, False
-        try:
-            for thread in os.listdir(self._tasks):  # noqa: PTH208
-                file = os.open(f"{self._tasks}/{thread}/schedstat", os.O_RDONLY)
-                try:
-                    total, seen = total + int(os.read(file, 128).split()[1]), True
-                finally:
-                    os.close(file)
-        except (OSError, IndexError, ValueError):
-            pass  # no such file, or a thread has just ended
+        threads = os.listdir(self._tasks) if os.path.isdir(self._tasks) else []  # noqa: PTH112, PTH208
+        for thread in threads:
+            fields = _line(f"{self._tasks}/{thread}/schedstat").split()  # none of a thread that has just ended
+            if len(fields) > 1:
+                total, seen = total + int(fields[1]), True
         return total / 1e9 if seen else None
 
     def _throttles(self) -> int | None:

@@ -6,13 +6,16 @@ TVM_BIND_THREADS=0 is set before it is loaded.
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tunery.measure.cgroups import limit_bytes, quota_cores
 
 _TASKS = Path("/proc/self/task")
 _CPUS = Path("/sys/devices/system/cpu")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,15 @@ def slots(cores: Sequence[int], threads: int, cpus: Path = _CPUS) -> list[tuple[
         (later if physical & taken else first).append(slot)
         taken |= physical
     return first + later
+
+
+def memory_facts(cores: Sequence[int], cpus: Path = _CPUS, huge_pages: Path = _HUGE_PAGES) -> dict[str, Any]:
+    """Return what is offered of `numa_nodes` (those of the cores) and `huge_pages` (always, madvise or never)."""
+    nodes = {int(node.name[4:]) for core in cores for node in (cpus / f"cpu{core}").glob("node[0-9]*")}
+    found: dict[str, Any] = {"numa_nodes": sorted(nodes)} if nodes else {}
+    with suppress(OSError):  # a kernel without them
+        found["huge_pages"] = huge_pages.read_text().partition("[")[2].partition("]")[0]
+    return found
 
 
 def _siblings(core: int, cpus: Path) -> str:

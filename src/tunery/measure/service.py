@@ -17,7 +17,7 @@ from tunery.measure.finals import Finalist, run_finals
 from tunery.measure.hygiene import Flush, Repeats, drift, identical
 from tunery.measure.load import Load, LoadWatch, Mark, Watch
 from tunery.measure.noise import Noise
-from tunery.measure.placement import Placement, inspect_placement, pin
+from tunery.measure.placement import Placement, inspect_placement, memory_facts, pin
 from tunery.measure.racing import Rule, Verdict, decide
 from tunery.measure.references import References
 from tunery.measure.sampling import BadTimeError, Clock, Race, Sample, Sampler, clock_overhead, run_race
@@ -67,6 +67,7 @@ class Measurer:
         self._lost_early = 0
         self._repeats = Repeats()
         self._meter = open_meter()
+        self._memory = memory_facts(self._cores)
         self._window: Mark = self._watch.mark(full=True)
         self._window_from = self._clock()
         self._last_load: dict[str, Any] | None = None
@@ -279,6 +280,7 @@ class Measurer:
             "cache": self._settings.cache,
             "settings": self._settings.key,
             "clock_overhead_s": self._overhead_s,
+            **self._memory,
             **read_clocks(self._cores),
         }
 
