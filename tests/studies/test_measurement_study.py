@@ -4,7 +4,7 @@ import pytest
 
 from tunery.studies import Options, write
 from tunery.studies._procedures import Bench
-from tunery.studies.measurement import BARE, FIXED, RACED, STOCK, run
+from tunery.studies.measurement import FIXED, RACED, STOCK, TRUSTED, run
 
 
 def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,12 +14,15 @@ def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: 
     for task in report.data["tasks"]:
         cost = {p["name"]: p["device_s"] for p in task["procedures"]}
         assert cost[STOCK] > cost[FIXED] > cost[RACED] > 0
-        assert {BARE, "a CPU hog, watched", "a CPU hog, unwatched"} <= cost.keys()
+        assert {f"{RACED}{TRUSTED}", "a CPU hog, watched", "a CPU hog, unwatched"} <= cost.keys()
         assert all(p["truth_s"] > 0 for p in task["procedures"]), "every winner was timed once more"
         assert task["tau"]["alone, all"] > 0.8
         assert len(task["repeated"]) == 2
         assert task["scaling"] > 0
-    assert any("racing takes" in claim for claim in report.claims)
+    for claim in ("racing takes", "spread over", "under a CPU hog", "without watch and finals"):
+        assert any(claim in text for text in report.claims)
+    assert "without isolated finals the winner is slower by: racing" in report.text
+    assert "a change of clock frequency is not part" in report.text
     for name in (STOCK, FIXED, RACED):
         assert name in report.text
     files = write(report, tmp_path / "out")
