@@ -292,6 +292,16 @@ def test_a_clock_that_shows_everybody_the_same_times_is_refused(bench: BenchMake
     assert [one.outcome for one in finals] == [Outcome.RUN_FAILED, Outcome.RUN_FAILED, Outcome.OK]
 
 
+def test_on_a_coarse_clock_equal_times_are_no_sign_of_a_broken_one(bench: BenchMaker) -> None:
+    machine = bench()
+    machine.measurer._overhead_s = 1e-4
+    steps = {"times": [2e-3, 2.1e-3, 2e-3] * 8, "latency_s": 2e-3}
+    for key in ("c", "d"):
+        machine.dialect.scripts[key] = steps
+        built, candidate = Artifact(key, f"{key}.so", 1), Candidate(key, "t", "{}")
+        assert machine.measurer.race(machine.task, built, candidate, None, REFERENCE).outcome is Outcome.OK
+
+
 def test_a_measurement_beside_others_is_marked_and_allowed_their_disturbance(bench: BenchMaker) -> None:
     machine = bench(sharing={2: 1.2})
     machine.dialect.scripts["c"] = {"latency_s": 0.99e-3, "noise": gaussian(0.002)}

@@ -31,6 +31,8 @@ _WINDOW_S = 0.25
 _LOOK_EVERY = 16
 """Of the candidates that their warm-up would give up, one in so many is raced."""
 
+_TELLING_STEPS = 500  # of a clock's least step: on shorter samples healthy kernels agree by chance
+
 _LONG, _LONG_UNTUNED = 4, 2
 """A run that takes so many times the rule's `max_s` is a sample, and one is enough; of what is not tuned sooner, since
 it is only what the others are first compared with, and is timed again beside them in the finals."""
@@ -98,7 +100,7 @@ class Measurer:
         start = self._clock()
         long_s = self._settings.rule.max_s * (_LONG_UNTUNED if candidate.origin is Origin.BASELINE else _LONG)
         measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation, long_s)
-        if measurement.samples_s and "warm-up-only" not in measurement.context.get("flags", ()):
+        if self._telling(measurement):
             other = self._repeats.check(task.key, candidate.key, measurement.samples_s)
             if other:
                 measurement = _failed(BadTimeError(f"the clock shows the very times of candidate {other}"))
@@ -220,6 +222,12 @@ class Measurer:
             if self._lost_early % _LOOK_EVERY == 0:
                 return None
         return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ABANDON, flags=flags)
+
+    def _telling(self, measurement: Measurement) -> bool:
+        """Whether its samples are so much longer than the clock's steps that no two kernels agree by chance."""
+        if not measurement.samples_s or "warm-up-only" in measurement.context.get("flags", ()):
+            return False
+        return min(measurement.samples_s) * measurement.context["calls"] >= _TELLING_STEPS * self._overhead_s
 
     def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
         """Load one finalist and compare it on all independent inputs."""
