@@ -23,6 +23,7 @@ from tunery.studies.stock_sides import (
     moments,
     our_side,
     our_store,
+    stock_batches,
     stock_curve,
     stock_file,
     stock_records,
@@ -58,28 +59,53 @@ def test_the_moments_are_geometric_and_end_with_the_run() -> None:
     assert moments(4.0) == [4.0]
 
 
-def test_stocks_curve_is_read_from_its_database_and_when_it_grew(tmp_path: Path) -> None:
-    lines = [[0, [[], [2e-3, 4e-3], {}, []]], [1, [[], [1e10], {}, []]], [1, [[], [1e-3], {}, []]]]
-    lines = [*lines, [0, [[], [1e-3], {}, []]]]
-    texts = [json.dumps(line) + "\n" for line in lines]
-    (tmp_path / "database_tuning_record.json").write_text("".join(texts))
-    (tmp_path / "database_workload.json").write_text('["11", "code"]\n["22", "code"]\n')
+STOCKS_LOG = """2026-11-21 20:48:06 [INFO] [task_scheduler.cc:344]
+ ID |  Name |   FLOP
+2026-11-21 20:48:06 [INFO] [task_scheduler.cc:195] TaskScheduler picks Task #1: "conv"
+2026-11-21 20:48:16 [INFO] [task_scheduler.cc:208] Sending 2 sample(s) to builder
+2026-11-21 20:48:19 [INFO] [task_scheduler.cc:216] Build errors: 1 sample(s)
+2026-11-21 20:48:20 [INFO] [task_scheduler.cc:218] Sending 1 valid sample(s) to runner
+2026-11-21 20:48:30 [INFO] [task_scheduler.cc:195] TaskScheduler picks Task #0: "dense"
+2026-11-21 20:48:31 [INFO] [task_scheduler.cc:208] Sending 1 sample(s) to builder
+2026-11-21 20:48:32 [INFO] [task_scheduler.cc:218] Sending 1 valid sample(s) to runner
+2026-11-21 20:48:40 [INFO] [task_scheduler.cc:195] TaskScheduler picks Task #2: "take"
+2026-11-21 20:48:40 [INFO] [task_scheduler.cc:208] Sending 1 sample(s) to builder
+2026-11-21 20:48:41 [INFO] [task_scheduler.cc:218] Sending 1 valid sample(s) to runner
+2026-11-21 20:48:42 [INFO] [task_scheduler.cc:195] TaskScheduler picks Task #0: "dense"
+2026-11-21 20:48:43 [INFO] [task_scheduler.cc:208] Sending 1 sample(s) to builder
+2026-11-21 20:48:43 [INFO] [task_scheduler.cc:218] Sending 1 valid sample(s) to runner
+2026-11-21 20:48:50 [INFO] [task_scheduler.cc:261] [Updated] Task #0: "dense"
+"""
+
+
+def test_stocks_curve_is_read_from_its_log_and_its_database(tmp_path: Path) -> None:
+    measured = [(1, [1e10]), (1, [1e-3]), (0, [2e-3, 4e-3]), (2, [1e10]), (0, [1e-3])]
+    lines = [json.dumps([workload, [[], run_secs, {}, []]]) for workload, run_secs in measured]
+    (tmp_path / "database_tuning_record.json").write_text("\n".join(lines) + "\n")
+    (tmp_path / "database_workload.json").write_text('["11", "code"]\n["22", "code"]\n["33", "code"]\n')
+    (tmp_path / "tune.log").write_text(STOCKS_LOG)
     records = stock_records(tmp_path)
-    assert [one.latency_s for one in records] == [pytest.approx(3e-3), None, 1e-3, 1e-3]
-    ends = [sum(map(len, texts[: n + 1])) for n in range(4)]
-    ticks = (Tick(1, 2, 0), Tick(2, 4, ends[1] + 5), Tick(3, 5, ends[2]), Tick(4, 7, ends[2]), Tick(9, 8, ends[3]))
-    points = list(stock_curve(records, {"11": 2, "22": 1}, Watched(0, 9, 8, ticks)))
-    assert points == [Point(2, 4, 2, None), Point(3, 5, 3, pytest.approx(7e-3)), Point(9, 8, 4, pytest.approx(3e-3))]
+    assert [latency_s for _, latency_s in records] == [None, 1e-3, pytest.approx(3e-3), None, 1e-3]
+    began = time.mktime((2026, 11, 21, 20, 48, 0, 0, 0, -1))
+    ticks = tuple(Tick(float(at), 2.0 * at) for at in range(0, 60, 10))
+    tasks = [{"hash": "11", "weight": 2}, {"hash": "22", "weight": 1}, {"hash": "33", "weight": 5}]
+    points = list(stock_curve(records, stock_batches(tmp_path), tasks, Watched(began, 55, 110, ticks)))
+    assert points == [
+        Point(30, 60, 2, None),
+        Point(40, 80, 3, pytest.approx(7e-3)),
+        Point(42, 100, 4, pytest.approx(7e-3)),  # its embedding never ran
+        Point(50, 100, 5, pytest.approx(3e-3)),
+    ]
 
 
 def test_a_contestant_is_watched_with_all_it_starts(tmp_path: Path) -> None:
     spin = "import time\nwhile time.process_time() < 0.3: pass\n"
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {spin!r}])\nprint('done')"
-    seen = watch(["-c", code], tmp_path / "log", follow=tmp_path / "log", every_s=0.1)
+    seen = watch(["-c", code], tmp_path / "log", every_s=0.1)
     assert seen.cpu_s >= 0.3
     assert seen.wall_s == seen.ticks[-1].wall_s
     assert seen.cpu_at(seen.wall_s + 1) == seen.cpu_s
-    assert seen.ticks[-1].size_bytes == len("done\n")
+    assert (tmp_path / "log").read_text() == "done\n"
     with pytest.raises(WorkError, match="no such thing"):
         watch(["-c", "raise SystemExit('no such thing')"], tmp_path / "log")
 

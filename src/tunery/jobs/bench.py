@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import EngineError, UsageError, WorkError
+from tunery._errors import TuneryError, UsageError, WorkError
 from tunery.delivery.contestants import ProductContestant
 from tunery.dialects import Array
 from tunery.domain import Network
@@ -125,7 +125,7 @@ async def _torch(
         worker = _start(runtime, TORCH[label], Path(network.source), network)
         try:
             [(_, shape, _)] = await _call(runtime, worker, "outputs")
-        except EngineError as error:
+        except TuneryError as error:  # its libraries are missing, do not have it, or cannot run it
             absent[label] = " ".join(str(error).split())[:200]
             continue
         if tuple(shape) == tuple(expected[0][1]):

@@ -20,11 +20,10 @@ _SHOWN = 2000
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Where a contestant stood: seconds since its start, CPU seconds of its process tree, bytes of its output file."""
+    """Where a contestant stood: seconds since its start, and CPU seconds of its process tree."""
 
     wall_s: float
     cpu_s: float
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +44,9 @@ def watch(
     arguments: Sequence[str],
     log: Path,
     environment: Mapping[str, str] | None = None,
-    follow: Path | None = None,
     every_s: float = 1.0,
 ) -> Watched:
-    """Run Python with `arguments` to its end; what it prints goes to `log`, and the size of `follow` into the ticks.
+    """Run Python with `arguments` to its end; what it prints goes to `log`.
 
     The child gets a pipe as standard input that closes when this process ends, however that happens.
 
@@ -66,8 +64,7 @@ def watch(
             while process.returncode is None:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(every_s)
-                size = follow.stat().st_size if follow is not None and follow.exists() else 0
-                ticks.append(Tick(time.monotonic() - start, _tree_s(process.pid), size))
+                ticks.append(Tick(time.monotonic() - start, _tree_s(process.pid)))
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # pools of workers outlive a contestant that died
@@ -75,7 +72,7 @@ def watch(
     wall_s, cpu_s = ticks[-1].wall_s, _reaped() - before
     if process.returncode:
         raise WorkError(f"`python {' '.join(arguments)}` failed: {log.read_text(errors='replace')[-_SHOWN:]}")
-    return Watched(began, wall_s, cpu_s, (*ticks[:-1], Tick(wall_s, cpu_s, ticks[-1].size_bytes)))
+    return Watched(began, wall_s, cpu_s, (*ticks[:-1], Tick(wall_s, cpu_s)))
 
 
 def end_with_parent() -> None:

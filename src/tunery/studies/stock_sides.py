@@ -1,6 +1,7 @@
 """The two sides of the study against stock MetaSchedule: each tunes a network in a process of its own, watched."""
 
 import json
+import re
 import shutil
 import statistics
 import tempfile
@@ -18,6 +19,8 @@ from tunery.studies._children import Watched, watch
 from tunery.studies._our_child import FOUND, ask
 from tunery.studies._stock_child import DATABASE, LIBRARY, PLAN, TASKS, WORKLOADS
 
+LOG = "tune.log"
+_STAMPED = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) \[\w+\] \[task_scheduler\.cc:\d+\] (.*)")
 _FAILED_S = 1e9
 """MetaSchedule writes 1e10 seconds for a candidate that failed."""
 
@@ -84,16 +87,16 @@ def stock_side(request: Request, trials: int, work: Path) -> Side:
     }  # fmt: skip
     (work / PLAN).write_text(json.dumps(plan), encoding="utf-8")
     child = ["-m", "tunery.studies._stock_child"]
-    watched = watch([*child, "tune", str(work)], work / "tune.log", follow=work / DATABASE)
+    watched = watch([*child, "tune", str(work)], work / LOG)
     watch([*child, "compile", str(work)], work / "compile.log")
     write_archive(stock_file(work), manifest_of(imported.network, imported.target, {}), work / LIBRARY)
     (work / LIBRARY).unlink()
     records = stock_records(work)
     tasks = json.loads((work / TASKS).read_text(encoding="utf-8"))
     return Side(
-        imported.network.name, len(tasks), len(records), sum(one.latency_s is None for one in records), watched.began,
+        imported.network.name, len(tasks), len(records), sum(seconds is None for _, seconds in records), watched.began,
         watched.wall_s, watched.cpu_s, imported.target.threads,
-        tuple(stock_curve(records, {task["hash"]: task["weight"] for task in tasks}, watched)),
+        tuple(stock_curve(records, stock_batches(work), tasks, watched)),
     )  # fmt: skip
 
 
@@ -110,40 +113,69 @@ def stock_config(target: Target) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class StockRecord:
-    """One line of stock's database: of which workload (its hash), how fast, and where the line ends in the file."""
+class Batch:
+    """Candidates of one task that stock measured together, and the point in time at which it knew them."""
 
-    workload: str
-    latency_s: float | None
-    end_bytes: int
+    task: int
+    count: int
+    known_at: float
 
 
-def stock_records(work: Path) -> list[StockRecord]:
-    """Read stock's database, oldest first."""
+def stock_records(work: Path) -> list[tuple[str, float | None]]:
+    """Read stock's database, oldest first: the workload's hash, and the latency unless the candidate failed."""
     workloads = [json.loads(line)[0] for line in (work / WORKLOADS).read_text(encoding="utf-8").splitlines()]
-    found, end_bytes = [], 0
-    for line in (work / DATABASE).read_bytes().splitlines(keepends=True):
-        end_bytes += len(line)
+    found = []
+    for line in (work / DATABASE).read_text(encoding="utf-8").splitlines():
         index, (_, run_secs, *_) = json.loads(line)
         seconds = statistics.mean(float(value) for value in run_secs) if run_secs else _FAILED_S
-        found.append(StockRecord(workloads[index], seconds if seconds < _FAILED_S else None, end_bytes))
+        found.append((workloads[index], seconds if seconds < _FAILED_S else None))
     return found
 
 
-def stock_curve(records: Sequence[StockRecord], weights: Mapping[str, int], watched: Watched) -> Iterator[Point]:
-    """Yield where stock stood whenever its database was seen to have grown; `weights` by workload."""
+def stock_batches(work: Path) -> list[Batch]:
+    """Read from the scheduler's log when stock knew what: it writes most records down only when it is done."""
+    batches: list[Batch] = []
+    task, count, running = 0, 0, False
+    for line in (work / LOG).read_text(encoding="utf-8", errors="replace").splitlines():
+        if (stamped := _STAMPED.match(line)) is None:
+            continue
+        if running:  # the measuring ends before anything else is said
+            batches.append(Batch(task, count, time.mktime(time.strptime(stamped[1], "%Y-%m-%d %H:%M:%S"))))
+        running = "to runner" in stamped[2]
+        if picked := re.match(r"TaskScheduler picks Task #(\d+)", stamped[2]):
+            task = int(picked[1])
+        elif sent := re.match(r"Sending (\d+) sample\(s\) to builder", stamped[2]):
+            count = int(sent[1])
+    return batches
+
+
+def stock_curve(
+    records: Sequence[tuple[str, float | None]],
+    batches: Sequence[Batch],
+    tasks: Sequence[Mapping[str, Any]],
+    watched: Watched,
+) -> Iterator[Point]:
+    """Yield where stock stood after each batch; `tasks` have `hash` and `weight`, in its own order.
+
+    A task that never gets a latency is in no sum: stock reads out of bounds where an input is an index.
+    """
+    waiting: dict[str, list[float | None]] = {}
+    for workload, latency_s in records:
+        waiting.setdefault(workload, []).append(latency_s)
+    weights = {
+        task["hash"]: task["weight"] for task in tasks if any(one is not None for one in waiting.get(task["hash"], ()))
+    }
     best: dict[str, float] = {}
-    seen = 0
-    for tick in watched.ticks:
-        fresh = [one for one in records[seen:] if one.end_bytes <= tick.size_bytes]
-        for one in fresh:
-            if one.latency_s is not None:
-                best[one.workload] = min(best.get(one.workload, one.latency_s), one.latency_s)
-        seen += len(fresh)
-        if fresh:
-            whole = weights.keys() <= best.keys()
-            sum_s = sum(weight * best[key] for key, weight in weights.items()) if whole else None
-            yield Point(tick.wall_s, tick.cpu_s, seen, sum_s)
+    trials = 0
+    for batch in batches:
+        key = tasks[batch.task]["hash"]
+        mine, waiting[key] = waiting.get(key, [])[: batch.count], waiting.get(key, [])[batch.count :]
+        trials += len(mine)
+        if known := [one for one in mine if one is not None]:
+            best[key] = min(*known, best.get(key, known[0]))
+        sum_s = sum(weight * best[key] for key, weight in weights.items()) if weights.keys() <= best.keys() else None
+        at_s = min(max(batch.known_at - watched.began, 0.0), watched.wall_s)
+        yield Point(at_s, watched.cpu_at(at_s), trials, sum_s)
 
 
 def our_side(request: Request, budget_s: float, work: Path) -> Side:
