@@ -83,6 +83,14 @@ def test_query_of_a_model_and_of_a_task(tuned: Run) -> None:
     assert task["candidate"] in tuned("query", task["task"]).out
 
 
+def test_a_task_may_be_named_by_the_start_of_its_key_as_spend_prints_it(tuned: Run) -> None:
+    tasks = tuned("query", "fake:demo", *FAKE, "--json").data["tasks"]
+    task = tasks[0]["task"]
+    assert tuned("query", task[:6], "--json").data == tuned("query", task, "--json").data
+    assert f" {task[:6]}" in tuned("spend").out
+    assert "knows no task 012345" in tuned("query", "012345").err
+
+
 def test_query_without_records_says_what_to_do(run: Run) -> None:
     answer = run("query", "fake:demo", *FAKE)
     assert answer.code == 1
@@ -108,8 +116,12 @@ def test_spend_adds_up_the_same_by_stage_and_by_task(tuned: Run) -> None:
     data = tuned("spend", "--json").data
     assert {row["name"] for row in data["stages"]} >= {"propose", "build", "measure"}
     for view in ("stages", "tasks", "outcomes"):
-        for field in ("wall_s", "core_s", "device_s", "count"):
+        for field in ("wall_s", "core_s", "device_s", *(["count"] if view != "outcomes" else [])):
             assert sum(row[field] for row in data[view]) == pytest.approx(data["total"][field])
+    shared = "of no single candidate"
+    tried = [row["count"] for row in data["outcomes"] if row["name"] not in {shared, "filtered"}]
+    assert sum(tried) == 30, "by outcome, candidates are counted once, though they were built and raced"
+    assert f"{shared}: import" in tuned("spend").out
     assert "by stage" in tuned("spend").out
     assert tuned("spend", "nonsense").code == 1
 

@@ -33,6 +33,11 @@ def test_the_line_says_phase_trials_the_sum_of_tasks_and_time_to_finish() -> Non
     assert _live.line(bare) == "searching | 1min 01s gone"
 
 
+def test_the_line_of_a_resumed_job_says_what_earlier_runs_have_used() -> None:
+    resumed = Progress("", "search", 5.0, 10.0, 12, None, None, None, earlier_s=25.0)
+    assert _live.line(resumed) == "searching | 12 trials | 5.0s gone (and 25s in earlier runs) | about 10s left"
+
+
 def test_without_a_terminal_a_line_at_each_phase_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(_live.time, "monotonic", lambda: now[0])

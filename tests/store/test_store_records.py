@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from store_samples import CHECKED, HALF_CHECKED, HERE, WRONG, record, records_of, task
 
-from tunery._errors import NothingFoundError, StoreError
+from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Outcome, Provenance, Record
 from tunery.store import Charge, Skipped, Store, open_store
 
@@ -53,6 +53,19 @@ def test_tasks_are_found_by_workload_and_kind(store: Store) -> None:
         store.add_record(each, record(each))
     assert {t.key for t in store.tasks(workload_key=CONV.workload.key)} == {CONV.key, elsewhere.key}
     assert store.tasks(kind="dense") == [dense]
+
+
+def test_tasks_are_found_by_the_start_of_a_key_that_means_only_one(store: Store) -> None:
+    for each in (CONV, task("mm", kind="dense")):
+        store.add_record(each, record(each))
+    assert store.tasks_like(CONV.key[:6]) == store.tasks_like(CONV.key) == [CONV]
+    assert store.tasks_like(CONV.workload.key) == [CONV]
+    with pytest.raises(NothingFoundError, match="extract its network"):
+        store.tasks_like("zzzz")
+    with pytest.raises(UsageError, match="give more of the one you mean"):
+        store.tasks_like("")
+    with pytest.raises(NothingFoundError):
+        store.tasks_like("%")
 
 
 def test_a_record_of_another_task_is_refused(store: Store) -> None:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 _ADDED = ("count", "wall_s", "core_s", "device_s")
 _CANDIDATE_STAGES = ("propose", "build", "measure")
+_OF_ONE = ("build", "measure")
+SHARED = "of no single candidate"
 _BAR = 24
 _SHOWN = 12
 
@@ -31,6 +33,26 @@ def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[R
         if charge.money is not None:
             row["money"][charge.currency] = row["money"].get(charge.currency, 0.0) + charge.money
     return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["wall_s"]))
+
+
+def by_outcome(charges: "Iterable[Charge]", filtered: int) -> list[Row]:
+    """Add up by how candidates ended, `filtered` of them before a build; what belongs to no single one is `SHARED`.
+
+    The counts are of candidates, so that they add up to all that were proposed: each is built once, but may be raced
+    again after a disturbance.
+    """
+
+    def name(charge: "Charge") -> str:
+        return charge.outcome if charge.outcome and charge.stage in _OF_ONE else SHARED
+
+    charges = list(charges)
+    rows = sums(charges, name)
+    for row in (row for row in rows if row["name"] != SHARED):
+        row["count"] = sum(c.count for c in charges if (c.stage, c.outcome) == ("build", row["name"]))
+    if filtered:
+        nothing: Row = {**dict.fromkeys(_ADDED, 0), "joules": None, "modelled": False, "money": {}}
+        rows.append({"name": "filtered", **nothing, "count": filtered})
+    return rows
 
 
 def helpless(charges: "Sequence[Charge]") -> list[Row]:

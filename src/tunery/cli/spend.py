@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tunery.store import Charge, Store
 
 Chart = Annotated[str, typer.Option("--chart", metavar="FILE", help="Also draw it to this PNG, SVG or PDF file.")]
+_MOST_JOBS = 100_000
 _VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome"}
 
 
@@ -33,20 +34,20 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
 
     Money is what was charged then; with --prices, what it would cost by that sheet.
     """
-    from tunery.cli._spending import draw, helpless, sums
+    from tunery.cli._spending import by_outcome, draw, helpless, sums
     from tunery.store import open_store
 
     file = check_output(chart, "spend.png") if chart else ""
     with open_store(store) as opened:
-        if job:
-            opened.job(job)
+        jobs = [opened.job(job)] if job else opened.jobs(_MOST_JOBS)
+        filtered = sum(task.outcomes.get("filtered", 0) for one in jobs for task in one.tasks)
         charges = opened.ledger(job or None)
         names = _names(opened, charges)
     charges = _repriced(charges, prices) if prices else charges
     views = {
         "stages": sums(charges, lambda charge: charge.stage),
         "tasks": sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
-        "outcomes": sums(charges, lambda charge: charge.outcome or "all"),
+        "outcomes": by_outcome(charges, filtered),
     }
     total, wasted = sums(charges, lambda _: "all"), helpless(charges)
     if file:
@@ -61,20 +62,23 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
 
 def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[str, Any]]) -> None:
     from tunery._report import as_text, duration, energy, money, new_table
-    from tunery.cli._spending import bar
+    from tunery.cli._spending import SHARED, bar
 
     for title, rows in {**views, "in all": total}.items():
         if len(rows) < 2 and title in views:
             continue  # it would say what the total says
         heading = f"by {_VIEWS[title]}" if title in views else title
-        table = new_table(heading, "#runs", "#worker time", "#core time", "#device time", "#energy", "#money", "")
+        what = "#candidates" if title == "outcomes" else "#runs"
+        table = new_table(heading, what, "#worker time", "#core time", "#device time", "#energy", "#money", "")
         most = max(row["core_s"] for row in rows) or 1.0
         for row in rows:
             times = (duration(row[name]) for name in ("wall_s", "core_s", "device_s"))
             joules = "-" if row["joules"] is None else energy(row["joules"])
             paid = " + ".join(money(amount, currency) for currency, amount in row["money"].items()) or "-"
-            table.add_row(row["name"], str(row["count"]), *times, joules, paid, bar(row["core_s"] / most))
+            count = "" if row["name"] == SHARED else str(row["count"])
+            table.add_row(row["name"], count, *times, joules, paid, bar(row["core_s"] / most))
         say(as_text(table, width()) + "\n")
+    say(f"{SHARED}: import, proposals, baselines, finals, learning, workers' starts\n")
     if total[0]["modelled"]:
         say("energy is modelled from core time: this machine has no counter that tunery may read\n")
     if wasted:

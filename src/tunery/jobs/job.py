@@ -17,6 +17,7 @@ from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context, working_for
+from tunery.jobs.endings import TOO_LITTLE, about_rest, about_target
 from tunery.jobs.importing import Imported
 from tunery.jobs.races import together
 from tunery.jobs.runtime import Grant, Runtime
@@ -30,7 +31,6 @@ _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
 _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
-_TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
 
 
 class Job:
@@ -69,7 +69,7 @@ class Job:
         self.searches: list[TaskSearch] = []
         self._start = time.monotonic() if began is None else began
         self._phase = "importing"
-        self._served = False
+        self._served, self._tried_before = False, 0
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -87,7 +87,7 @@ class Job:
         self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
         before = self.status.spend
         # What another job paid for on a shared task counts too, and only the status knows of it.
-        self._context.trials = max(self._context.trials, before.trials)
+        self._tried_before = self._context.trials = max(self._context.trials, before.trials)
         self._meter = Meter(
             self._limits, before.wall_s, self._context.trials, before.joules or 0.0, self._prices,
             len(self._runtime.cores),
@@ -169,30 +169,13 @@ class Job:
         return target_s is not None and latency_s is not None and latency_s <= target_s
 
     def _about_end(self) -> str:
-        target_s, latency_s = self._request.latency_target_s, self._total("proven_s")
-        if target_s is None:
-            untouched = not self._context.trials and all(
-                s.best_s is None and not s.standing.exhausted for s in self.searches
-            )
-            return _TOO_LITTLE if untouched else self._about_rest()
-        target = f"the latency target of {target_s * 1e3:.4g} ms"
-        if latency_s is None:
-            return f"{target} was not met: not all tasks were verified"
-        if latency_s > target_s:
-            return f"{target} was not met: {latency_s * 1e3:.4g} ms was reached"
-        how = "what is stored already meets it, nothing was tuned" if self._served else "met"
-        return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
-
-    def _about_rest(self) -> str:
-        """Say how many tasks were not reached, since the network stays slow by them."""
-        states = [state for state in self._states() if state.tunable]
-        missed = sum(state.unreached for state in states)
-        if not missed:
-            return ""
-        return (
-            f"{missed} of {len(states)} tasks were not reached and keep the compiler's slow default: the same "
-            "command with a larger --budget goes on"
-        )
+        target_s = self._request.latency_target_s
+        if target_s is not None:
+            return about_target(target_s, self._total("proven_s"), served=self._served)
+        untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
+        if untouched and not self._context.trials:
+            return TOO_LITTLE
+        return about_rest(self._states(), self._context.trials - self._tried_before, self._meter.total_s(0.0))
 
     async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
         """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""

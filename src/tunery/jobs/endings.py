@@ -1,0 +1,33 @@
+"""What a job says when it ends without a failure: pure texts."""
+
+from collections.abc import Sequence
+
+from tunery.domain import TaskState
+
+TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
+
+
+def about_target(target_s: float, latency_s: float | None, *, served: bool) -> str:
+    """Say whether the latency target was met by what is verified; `served` says that nothing had to be tuned."""
+    target = f"the latency target of {target_s * 1e3:.4g} ms"
+    if latency_s is None:
+        return f"{target} was not met: not all tasks were verified"
+    if latency_s > target_s:
+        return f"{target} was not met: {latency_s * 1e3:.4g} ms was reached"
+    how = "what is stored already meets it, nothing was tuned" if served else "met"
+    return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
+
+
+def about_rest(states: Sequence[TaskState], fresh: int, earlier_s: float) -> str:
+    """Say how many tasks were not reached, since the network stays slow by them, and why a resumed run found nothing.
+
+    `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used.
+    """
+    said = []
+    if not fresh and earlier_s:
+        used = f"earlier ones had used {earlier_s:.0f} s"
+        said.append(f"nothing new was tried: a job's budget is for all its runs, and {used}")
+    tunable = [state for state in states if state.tunable]
+    if missed := sum(state.unreached for state in tunable):
+        said.append(f"{missed} of {len(tunable)} tasks were not reached and keep the compiler's slow default")
+    return f"{'; '.join(said)}: the same command with a larger --budget goes on" if said else ""

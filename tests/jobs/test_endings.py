@@ -1,0 +1,26 @@
+from tunery.domain import TaskState
+from tunery.jobs.endings import about_rest, about_target
+
+
+def state(key: str, *, reached: bool) -> TaskState:
+    return TaskState(key, key, key, "matmul", 1, True, 1e-3, 5e-4, outcomes={"ok": 4} if reached else {})
+
+
+def test_a_target_is_said_to_be_met_only_by_what_is_verified() -> None:
+    assert "not all tasks were verified" in about_target(1e-3, None, served=False)
+    assert "was not met: 2 ms" in about_target(1e-3, 2e-3, served=False)
+    assert "met (0.9 ms" in about_target(1e-3, 9e-4, served=False)
+    assert "nothing was tuned" in about_target(1e-3, 9e-4, served=True)
+
+
+def test_tasks_that_were_not_reached_are_counted() -> None:
+    states = [state("a", reached=True), state("b", reached=False)]
+    assert about_rest(states[:1], 4, 0.0) == ""
+    assert about_rest(states, 4, 0.0).startswith("1 of 2 tasks were not reached")
+
+
+def test_a_resumed_run_that_found_nothing_says_that_the_budget_was_used_before() -> None:
+    states = [state("a", reached=True)]
+    assert "earlier ones had used 25 s: the same command with a larger --budget" in about_rest(states, 0, 25.2)
+    assert about_rest(states, 8, 25.2) == "", "it went on"
+    assert about_rest(states, 0, 0.0) == "", "a first run may find all in the store"
