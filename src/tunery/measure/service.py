@@ -227,7 +227,8 @@ class Measurer:
         """Whether its samples are so much longer than the clock's steps that no two kernels agree by chance."""
         if not measurement.samples_s or "warm-up-only" in measurement.context.get("flags", ()):
             return False
-        return min(measurement.samples_s) * measurement.context["calls"] >= _TELLING_STEPS * self._overhead_s
+        calls = int(measurement.context["calls"])
+        return min(measurement.samples_s) * calls >= _TELLING_STEPS * self._overhead_s
 
     def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
         """Load one finalist and compare it on all independent inputs."""
