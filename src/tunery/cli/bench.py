@@ -134,7 +134,7 @@ def _suite(
 
     def timed(one: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
         stock = finished(one.model, thread_count(one.threads))
-        others = {"stock": stock[0]} if stock else {}
+        others = {"stock": stock} if stock else {}
         return compared_with(one, tuple(against), seconds, None, verbose=verbose, others=others)
 
     results = run_suite(plan, request, tune if request.budget != Budget() else None, remark, timed=timed)

@@ -107,19 +107,19 @@ def run(  # noqa: PLR0917 - what is compared, and how
     return StudyReport("stock", data, _text(rows), _claims(rows), plots)
 
 
-def finished(model: str, threads: int) -> tuple[Path, float] | None:
-    """Return the file of stock's finished side of a network with most trials, and its wall seconds; None without one.
+def finished(model: str, threads: int) -> Path | None:
+    """Return the compiled file of stock's finished side of a network, the one with most trials; None without one.
 
     It was made on this device, by the installed TVM, for as many threads.
     """
-    found = []
+    found: list[tuple[int, Path]] = []
     for folder in cache_directory().glob("study-stock-*"):
         for results in folder.glob(f"results-{_slug(model)}.json"):
             kept = json.loads(results.read_text(encoding="utf-8"))
             file = stock_file(folder / _slug(model))
             if kept["conditions"] == _conditions() and kept["side"]["threads"] == threads and file.exists():
-                found.append((kept["side"]["trials"], file, kept["side"]["wall_s"]))
-    return max(found)[1:] if found else None
+                found.append((kept["side"]["trials"], file))
+    return max(found)[1] if found else None
 
 
 def _stock(request: Request, trials: int, acts: Acts, say: Callable[[str], None]) -> tuple[Side, Path]:
