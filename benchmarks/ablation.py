@@ -146,10 +146,8 @@ def run_missing(task: str, arm: str, seed: int, trials: int, file: Path, scratch
     row = json.loads((work / "row.json").read_text(encoding="utf-8"))
     with file.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
-    print(
-        f"{task}, {'nothing' if arm == ALL_ON else arm} off, seed {seed}: {milliseconds(row['best_s'])} ms, {row['wall_s']:.0f} s",
-        flush=True,
-    )
+    off = "nothing" if arm == ALL_ON else arm
+    print(f"{task}, {off} off, seed {seed}: {milliseconds(row['best_s'])} ms, {row['wall_s']:.0f} s", flush=True)
 
 
 def run_one(name: str, arm: str, seed: int, trials: int, work: Path) -> None:
