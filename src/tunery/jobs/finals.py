@@ -25,9 +25,9 @@ def select(context: Context, task: Task) -> list[Candidate]:
     return finalists(raced, _FINALISTS)
 
 
-def predicted_s(baseline_s: float | None) -> float:
-    """Return about how long the finals of a task take."""
-    return 0.5 + 6 * (baseline_s or 0.05)
+def predicted_s(baseline_s: float | None, best_s: float | None) -> float:
+    """Return about how long the finals of a task take; finalists are about as fast as the best race."""
+    return 0.5 + 6 * (baseline_s or 0.05) + _FINALISTS * _ROUNDS * (best_s or 0.0)
 
 
 async def hold(

@@ -259,7 +259,9 @@ class TaskSearch:
 
     def finals_cost_s(self) -> float:
         """Return the predicted seconds of the finals; 0 where there is no finalist, or nothing new since the last."""
-        return finals.predicted_s(self.baseline_s) if self._finals_stale and self._known.any_ended else 0.0
+        if not self._finals_stale or not self._known.any_ended:
+            return 0.0
+        return finals.predicted_s(self.baseline_s, self._known.best_s())
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""
