@@ -1,6 +1,6 @@
 """Every command does what it says, on a compiler that needs no time; JSON shapes are those of docs/json.md."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -166,7 +166,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, 
         seconds: float,
         compiled: Path | None,
         on_progress: Callable[[Progress], None],
+        *,
+        others: Mapping[str, Path],
     ) -> BenchReport:
+        assert not others
         asked.append((request, tuple(against), seconds))
         on_progress(Progress("", "comparing", 2.0, 9.0, 0, None, None, None, f"{compiled}, turn 1 of 7"))
         rivals = {"untuned": Latency(1.6, 1.5, 1.7, 3), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 CLOSE = 0.01
 """Within the noise of wide intervals much slower candidates would count as equal: a tie costs at most this share."""
+CLOSE_BASELINE = 0.25
+"""The same for the compiler's default, which has the benefit of the doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,10 @@ class Contender:
 def best_first(contenders: Sequence[Contender]) -> list[int]:
     """Return the contenders' indices, best first.
 
-    Those whose interval of the median overlaps that of the fastest are tied with it, candidates only if their median
-    lies within 1 % too. They come first: the baseline, then the others by key; then the rest by median, by key where
-    equal. So the same samples give the same order in any order of the contenders, and a candidate that cannot be told
-    from the baseline never replaces it.
+    Those whose interval of the median overlaps that of the fastest are tied with it, if their median lies within 1 %
+    too, the baseline's within 25 %. They come first: the baseline, then the others by key; then the rest by median, by
+    key where equal. So the same samples give the same order in any order of the contenders, and a candidate that cannot
+    be told from the baseline does not replace it.
     """
     intervals = [interval(contender.samples_s) for contender in contenders]
     by_median = sorted(range(len(contenders)), key=lambda i: (intervals[i][1], contenders[i].key))
@@ -32,7 +34,8 @@ def best_first(contenders: Sequence[Contender]) -> list[int]:
         return []
     _, fastest, reach = intervals[by_median[0]]
     overlap = [i for i in by_median if intervals[i][0] <= reach]
-    tied = [i for i in overlap if contenders[i].baseline or intervals[i][1] <= fastest * (1 + CLOSE)]
+    close = {True: CLOSE_BASELINE, False: CLOSE}
+    tied = [i for i in overlap if intervals[i][1] <= fastest * (1 + close[contenders[i].baseline])]
     tied.sort(key=lambda i: (not contenders[i].baseline, contenders[i].key))
     return tied + [i for i in by_median if i not in tied]
 

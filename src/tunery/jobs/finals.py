@@ -14,20 +14,20 @@ from tunery.jobs.foreign import marked
 from tunery.measure import finalists
 
 FINALS_DEADLINE_S = 60.0
-_FINALISTS = 4
-_ROUNDS = 15
+FINALISTS = 6
+ROUNDS = 40
 
 
 def select(context: Context, task: Task) -> list[Candidate]:
     """Return the candidates whose races make them finalists."""
     records = context.store.records(task.key, provenance=context.provenance, modes=[Mode.RACE, Mode.SHARED])
     raced = [r for r in records if r.candidate.origin is not Origin.BASELINE]
-    return finalists(raced, _FINALISTS)
+    return finalists(raced, FINALISTS)
 
 
 def predicted_s(baseline_s: float | None, best_s: float | None) -> float:
     """Return about how long the finals of a task take; finalists are about as fast as the best race."""
-    return 0.5 + 6 * (baseline_s or 0.05) + _FINALISTS * _ROUNDS * (best_s or 0.0)
+    return 0.5 + 6 * (baseline_s or 0.05) + FINALISTS * ROUNDS * (best_s or 0.0)
 
 
 async def hold(
@@ -64,7 +64,7 @@ async def _call(  # noqa: PLR0917 - what one call needs
     baseline_s: float | None,
 ) -> list[Measurement]:
     results: list[Measurement] = await context.runtime.call(
-        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, _ROUNDS,
+        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, ROUNDS,
         deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
     )  # fmt: skip
     return results

@@ -20,8 +20,9 @@ class Finalist:
     """One finalist's state: `sampler` is None once it is out of the running.
 
     `settled` is a sample from before the rounds; `beaten` says that this was far slower than the fastest, and is its
-    only sample. `verify` completes the verification of one that is slow, if it may yet win. `disturbed` are the samples
-    of contaminated rounds that were not repeated, `contaminated` those that do not count.
+    only sample. `verify` completes the verification of one that is slow, if it may yet win; `rotate` lets its weights
+    come from memory once it has settled. `disturbed` are the samples of contaminated rounds that were not repeated,
+    `contaminated` those that do not count.
     """
 
     sampler: Sampler | None = None
@@ -35,6 +36,7 @@ class Finalist:
     settled: Sample | None = None
     beaten: bool = False
     verify: Callable[[], Verification] | None = None
+    rotate: Callable[[], None] | None = None
     error: str = ""
     traits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,6 +95,9 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
         if finalist.wants_more(rounds, settings) and finalist.settled is None:
             finalist.settled = _guarded(finalist, settle, settings)
     _leave_out_far_slower(finalists, settings)
+    for finalist in finalists:
+        if finalist.rotate is not None:
+            finalist.rotate()
     repeats = 0
     while running := _running(finalists, rounds, settings):
         order.shuffle(running)

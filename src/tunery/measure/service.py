@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -237,6 +238,8 @@ class Measurer:
         try:
             kernel = self._dialect.load(task, artifact)
             finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
+            if self._slab is not None:
+                finalist.rotate = partial(kernel.rotate, self._slab.take)
             if artifact.path == reference.path:
                 # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])
@@ -272,8 +275,6 @@ class Measurer:
         return merge(verdicts)
 
     def _sampler(self, kernel: Kernel) -> Sampler:
-        if self._slab is not None:
-            kernel.rotate(self._slab.take)
         return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock, self._flush)
 
     def _context(self, task: Task) -> dict[str, Any]:

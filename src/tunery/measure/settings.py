@@ -6,7 +6,7 @@ from tunery._errors import UsageError
 from tunery.domain import canonical_json, digest
 from tunery.measure.racing import Rule
 
-VERSION = 6
+VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class Settings:
 
     A timed sample lasts at least `least_sample_s` and `overhead_factor` times the clock's overhead: shorter kernels are
     called in a loop. With `cache` "network" kernels run back to back, as an operator does whose input its predecessor
-    has just written, but find their weights at another place in memory each time; with "warm" these stay where they
-    are; with "cold" the caches are emptied before every call, and calls are timed one by one.
+    has just written, and in the finals find their weights at another place in memory each time; with "warm" these stay
+    where they are; with "cold" the caches are emptied before every call, and calls are timed one by one.
     While nothing is known of warm-up runs, one is evidence enough to abandon when it is both `far` times and `far_s`
     seconds slower than the incumbent. `retries` bounds the repeats of contaminated samples in a race, and of
     contaminated rounds in the finals. In the finals a candidate stops after `final_s` seconds of samples, or once all

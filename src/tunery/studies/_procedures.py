@@ -13,13 +13,14 @@ from typing import Any
 from tunery._errors import EngineError
 from tunery.domain import Calibration, Measurement, Outcome, Provenance, Record, best_first, interval
 from tunery.domain.ties import Contender
+from tunery.jobs.finals import FINALISTS, ROUNDS
 from tunery.jobs.slots import Entrant, Pass, SlotWorkers
 from tunery.measure import finalists, winner
 from tunery.measure.calibration import agreement, expected_deviation, starting_degree
 from tunery.studies._subjects import Subject
 from tunery.studies._timing import as_race, device_s
 
-FINALISTS, ROUNDS, TRUTH_ROUNDS = 4, 15, 40
+TRUTH_ROUNDS = 100
 _FINALS_DEADLINE_S = 300.0
 _SPIN_S = 1.0
 _RESULTS = ("tau", "repeated", "truth_s", "scaling")
