@@ -1,23 +1,23 @@
-"""Real tasks with many built candidates: found and built once, measured by every procedure of a study."""
+"""Real tasks with many built candidates: proposed and built once, measured by every procedure of a study."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, WorkError
-from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
+from tunery.domain import Artifact, Candidate, Task
 from tunery.engines import Role
-from tunery.jobs import Request, extract
+from tunery.jobs import Request
+from tunery.jobs.importing import import_model
 from tunery.jobs.runtime import Runtime
-from tunery.jobs.session import tune_tasks
 from tunery.jobs.slots import Entrant
-from tunery.store import open_store
+from tunery.store import Store
 from tunery.studies._kept import Kept
 
 JOB = "study"
-_BUILD_DEADLINE_S = 60.0
+_PROPOSE_DEADLINE_S, _BUILD_DEADLINE_S = 600.0, 60.0
 _CHUNK = 8
-_BUILT = frozenset({Outcome.OK, Outcome.ABANDONED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,55 +35,44 @@ class Subject:
         return f"{self.task.workload.kind} {shape}"
 
 
-def choose(
-    wanted: Sequence[tuple[Request, str]], count: int, kept: Kept, say: Callable[[str], None]
-) -> list[tuple[Task, list[Candidate]]]:
-    """Return the heaviest task of each wanted (request, kind), with what a job of `count` trials tries, in order.
+async def prepare(  # noqa: PLR0917 - what it is made with
+    runtime: Runtime,
+    store: Store,
+    wanted: Sequence[tuple[Request, str]],
+    count: int,
+    cache: Path,
+    say: Callable[[str], None],
+    kept: Kept,
+) -> list[Subject]:
+    """Return the heaviest task of each wanted (request, kind), with `count` candidates drawn from its design space.
 
-    The job starts cold, so these are candidates as a search has them: drawn, guided by a model, bred from the best.
-    What `kept` holds of an interrupted run is not tuned again.
+    They are as a search has them that knows nothing yet: what one proposes that has learned lies close together.
+    What `kept` holds of an interrupted run is not proposed or built again.
 
     Raises:
         UsageError: a model is wrong.
-        WorkError: a model has no tunable task of the kind.
-    """
-    found = []
-    for request, kind in wanted:
-        say(f"extracting {request.model}")
-        cold = replace(request, store=str(kept.directory / "tuned.db"), budget=Budget(trials=count))
-        task = next((t for t in extract(cold).tasks if t.workload.kind == kind and t.tunable), None)
-        if task is None:
-            raise WorkError(f"{request.model} has no tunable task of kind {kind}; choose another network or kind")
-        candidates = kept.candidates(task.key)
-        if not candidates:
-            say(f"tuning {task.workload.kind} with {count} trials: they are the candidates")
-            candidates = _tried(cold, task)
-            kept.keep_candidates(task.key, candidates)
-        found.append((task, candidates))
-    return found
-
-
-def _tried(request: Request, task: Task) -> list[Candidate]:
-    tune_tasks(request, [task])
-    with open_store(request.store) as store:
-        records = store.records(task.key, modes=[Mode.RACE, Mode.SHARED])
-    tried = [r for r in records if r.candidate.origin is Origin.SEARCH and r.measurement.outcome in _BUILT]
-    return list({record.candidate.key: record.candidate for record in tried}.values())
-
-
-async def build(runtime: Runtime, chosen: Sequence[tuple[Task, Sequence[Candidate]]]) -> list[Subject]:
-    """Build the tasks' candidates; what was built before is not built again.
-
-    Raises:
-        WorkError: no candidate of a task builds.
+        WorkError: a model has no tunable task of the kind, or its reference does not build.
     """
     runtime.submit(JOB)
-    subjects = await asyncio.gather(*(_subject(runtime, task, candidates) for task, candidates in chosen))
+    tasks = []
+    for request, kind in wanted:
+        say(f"extracting {request.model}")
+        imported = await import_model(runtime, store, request, cache, JOB)
+        found = next((t for t in imported.tasks if t.workload.kind == kind and t.tunable), None)
+        if found is None:
+            raise WorkError(f"{request.model} has no tunable task of kind {kind}; choose another network or kind")
+        tasks.append(found)
+    say(f"proposing and building {count} candidates for each of {len(tasks)} tasks")
+    subjects = await asyncio.gather(*(_subject(runtime, task, count, kept) for task in tasks))
     runtime.end(JOB)
     return list(subjects)
 
 
-async def _subject(runtime: Runtime, task: Task, candidates: Sequence[Candidate]) -> Subject:
+async def _subject(runtime: Runtime, task: Task, count: int, kept: Kept) -> Subject:
+    candidates = kept.candidates(task.key)
+    if not candidates:
+        candidates = await _propose(runtime, task, count)
+        kept.keep_candidates(task.key, candidates)
     async with runtime.stage(JOB, "build", Role.BUILDER) as grant:
         yardstick, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
         reference = await runtime.call(grant.worker, "build", task, yardstick, deadline_s=_BUILD_DEADLINE_S)
@@ -93,6 +82,21 @@ async def _subject(runtime: Runtime, task: Task, candidates: Sequence[Candidate]
     if not entrants:
         raise WorkError(f"no candidate of {task.workload.name} builds")
     return Subject(task, (yardstick, reference), entrants)
+
+
+async def _propose(runtime: Runtime, task: Task, count: int) -> list[Candidate]:
+    candidates: dict[str, Candidate] = {}
+    async with runtime.stage(JOB, "propose", Role.PROPOSER) as grant:
+        await runtime.call(grant.worker, "open", task, [], None, 0, deadline_s=_PROPOSE_DEADLINE_S)
+        while len(candidates) < count:
+            left = min(64, count - len(candidates))
+            proposal = await runtime.call(grant.worker, "propose", task.key, left, [], deadline_s=_PROPOSE_DEADLINE_S)
+            before = len(candidates)
+            for candidate in proposal.candidates:
+                candidates.setdefault(candidate.key, candidate)
+            if len(candidates) == before:
+                break
+    return list(candidates.values())
 
 
 async def _build(runtime: Runtime, task: Task, chunk: Sequence[Candidate]) -> list[Entrant]:

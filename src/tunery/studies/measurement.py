@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from tunery._report import as_text, new_table
-from tunery.domain import Calibration, Candidate, Task
+from tunery.domain import Calibration
 from tunery.engines import LocalEngine, Role
 from tunery.jobs import Request, cache_directory
 from tunery.jobs.calibrate import calibrate
@@ -22,7 +22,7 @@ from tunery.store import open_store
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._kept import Kept
 from tunery.studies._procedures import Bench, Findings, Procedure, hog, rival
-from tunery.studies._subjects import Subject, build, choose
+from tunery.studies._subjects import Subject, prepare
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
 REPEATS = 5
@@ -53,25 +53,20 @@ def run(options: Options, dialect: str = "metaschedule") -> StudyReport:
     wanted = [(Request(model, threads=1, dialect=dialect), kind) for model, kind in _SUBJECTS[dialect]]
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
     kept = Kept(cache_directory(), "measurement", f"{dialect} {count} {wanted}")
-    chosen = choose(wanted, count, kept, options.say)
     with LocalEngine(PRELOAD.get(dialect), kept.directory / "logs") as engine:
         runtime = Runtime(engine, dialect, thread_count(1), kept.directory)
-        calibration, found = asyncio.run(_study(runtime, chosen, options, dialect, kept))
+        calibration, found = asyncio.run(_study(runtime, wanted, options, dialect, kept))
     report = _report(calibration, found, options)
     kept.remove()
     return report
 
 
 async def _study(
-    runtime: Runtime,
-    chosen: Sequence[tuple[Task, Sequence[Candidate]]],
-    options: Options,
-    dialect: str,
-    kept: Kept,
+    runtime: Runtime, wanted: Sequence[tuple[Request, str]], options: Options, dialect: str, kept: Kept
 ) -> tuple[Calibration, list[Findings]]:
-    options.say("building the candidates")
-    subjects = await build(runtime, chosen)
+    count = QUICK_CANDIDATES if options.quick else CANDIDATES
     with open_store(str(kept.directory / "study.db")) as store:
+        subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say, kept)
         known = store.calibrations(this_device(runtime.cores).fingerprint)
         calibration = known[0] if known else await calibrate(
             runtime, store, subjects[0].task.target, dialect, options.say
