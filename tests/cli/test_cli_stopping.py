@@ -51,7 +51,13 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, Any, str]:
 
 
 def expect_gone(family: list[psutil.Process]) -> None:
-    wait_until(lambda: not [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+    def runs(process: psutil.Process) -> bool:
+        try:
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:  # it ended between the two questions
+            return False
+
+    wait_until(lambda: not any(map(runs, family)))
 
 
 def expect_all_measured_once(directory: Path, job: str) -> None:

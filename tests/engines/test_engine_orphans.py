@@ -43,9 +43,16 @@ def start_parent(directory: Path, preload: str = "") -> subprocess.Popen[str]:
     )
 
 
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended between the two questions
+        return False
+
+
 def expect_all_gone(family: list[psutil.Process]) -> None:
     for _ in range(3000):
-        left = [p for p in family if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+        left = [p for p in family if runs(p)]
         if not left:
             return
         time.sleep(0.01)

@@ -14,7 +14,9 @@ def draw(figure: Any) -> None:
     figure.add_subplot().plot([1, 2], [3, 4])
 
 
-REPORT = StudyReport("tiny", {"rows": [{"x": float("nan"), "y": 1}]}, "a table", {"y <= 2": True, "x <= 1": False})
+REPORT = StudyReport(
+    "tiny", {"rows": [{"x": float("nan"), "y": 1}]}, "a table", {"y <= 2": True, "x <= 1": False, "z <= 3": None}
+)
 
 
 def test_a_report_is_written_as_data_and_plots(tmp_path: Path) -> None:
@@ -22,7 +24,7 @@ def test_a_report_is_written_as_data_and_plots(tmp_path: Path) -> None:
     files = write(report, tmp_path / "made" / "here")
     assert [file.name for file in files] == ["tiny.json", "line.png"]
     assert json.loads(files[0].read_text()) == {
-        "study": "tiny", "claims": {"y <= 2": True, "x <= 1": False}, "rows": [{"x": None, "y": 1}],
+        "study": "tiny", "claims": {"y <= 2": True, "x <= 1": False, "z <= 3": None}, "rows": [{"x": None, "y": 1}],
     }  # fmt: skip
     assert files[1].read_bytes().startswith(b"\x89PNG")
 
@@ -57,6 +59,6 @@ def test_a_missed_claim_is_printed_as_missed(as_json: bool, capsys: pytest.Captu
     assert (heard[0].quick, heard[0].repeats, heard[0].seed, heard[0].out) == (True, 2, 5, None)
     assert captured.err == "on the way\n"
     if as_json:
-        assert json.loads(captured.out)["claims"] == {"y <= 2": True, "x <= 1": False}
+        assert json.loads(captured.out)["claims"] == {"y <= 2": True, "x <= 1": False, "z <= 3": None}
     else:
-        assert captured.out.splitlines() == ["a table", "met     y <= 2", "MISSED  x <= 1"]
+        assert captured.out.splitlines() == ["a table", "met     y <= 2", "MISSED  x <= 1", "?       z <= 3"]

@@ -49,7 +49,7 @@ def conduct(  # noqa: PLR0917 - the common options
         return
     say(report.text)
     for claim, met in report.claims.items():
-        say(f"{'met   ' if met else 'MISSED'}  {claim}")
+        say(f"{'?' if met is None else 'met' if met else 'MISSED':<6}  {claim}")
     for file in files:
         say(f"written {file}")
 

@@ -240,8 +240,9 @@ class Job:
         return min(self._limits.batch, max(opening, sum(standing.trials) + standing.trials_in_flight))
 
     def _take_in(self, done: set[asyncio.Task[int]]) -> None:
-        for task in done:
-            task.result()
+        errors = [task.exception() for task in done]  # all of them: asyncio prints what nobody asked for
+        for error in filter(None, errors):
+            raise error
         if done:
             self._learn_if_due()
             self._progress()

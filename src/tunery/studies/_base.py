@@ -30,14 +30,14 @@ class StudyReport:
     """What a study found.
 
     `data` is plain data, all that was measured; `text` is the table for a reader; `claims` maps each claim, with its
-    bound, to whether it was met in this run; `plots` maps a file name (`gantt.png`) to a function that draws on a
-    matplotlib figure made for it.
+    bound, to whether it was met in this run, None where this run cannot judge it; `plots` maps a file name
+    (`gantt.png`) to a function that draws on a matplotlib figure made for it.
     """
 
     name: str
     data: Mapping[str, Any]
     text: str
-    claims: Mapping[str, bool] = field(default_factory=dict)
+    claims: Mapping[str, bool | None] = field(default_factory=dict)
     plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from tunery.domain import Outcome
 from tunery.jobs import Progress, Request, tune
 from tunery.studies._children import end_with_parent
 
 REQUEST, FOUND = "request.json", "found.json"
-_FAILED = ("build-failed", "run-failed", "timeout", "crashed")
+_FAILED = (Outcome.BUILD_FAILED, Outcome.RUN_FAILED, Outcome.TIMEOUT, Outcome.CRASHED)
 _REQUEST = TypeAdapter(Request)
 
 

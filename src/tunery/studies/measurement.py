@@ -158,12 +158,12 @@ def _report(calibration: Calibration, found: Sequence[Findings], options: Option
     return StudyReport("measurement", data, text, _claims(found, calibration), plots)
 
 
-def _claims(found: Sequence[Findings], calibration: Calibration) -> Mapping[str, bool]:
+def _claims(found: Sequence[Findings], calibration: Calibration) -> Mapping[str, bool | None]:
     """Return the bounds that were set beforehand, with what was found, and whether each was met."""
     total = {name: sum(one.procedure(name).device_s for one in found) for name in (STOCK, FIXED, RACED)}
     gain, stock = total[FIXED] / total[RACED], total[STOCK] / total[RACED]
     changed = sum(not one.loss(RACED, FIXED) <= SAME for one in found)
-    claims = {
+    claims: dict[str, bool | None] = {
         f"racing takes {gain:.1f}x less device time than fixed repeats (at least {RACING_GAIN:g}x)": gain
         >= RACING_GAIN,
         f"racing takes {stock:.0f}x less device time than the stock evaluator (at least 1x)": stock >= 1.0,
@@ -195,17 +195,17 @@ def _load_claims(one: Findings) -> dict[str, bool]:
     return claims
 
 
-def _parallel_claims(one: Findings, calibration: Calibration) -> dict[str, bool]:
+def _parallel_claims(one: Findings, calibration: Calibration) -> dict[str, bool | None]:
     name = one.subject.name
     parallel = next((p for p in reversed(one.procedures) if p.degree > 1 and p.finals), None)
     if parallel is None:
-        return {f"{name}: this device has one slot, so nothing is measured beside others": True}
+        return {f"{name}: this device has one slot, so nothing is measured beside others": None}
     gain = min(one.procedure(RACED).wall_s, one.procedure(AGAIN).wall_s) / parallel.wall_s
     lost, loss = one.tau["alone, all"] - one.tau["shared, all"], one.loss(parallel.name, RACED)
     if one.degree == 1:
         price = f"{gain:.2f}x as fast, Kendall's tau falls by {lost:.3f}, the winner is {loss:+.1%} slower after finals"
-        return {f"{name}: calibration allows one measurement at a time, none is lost ({parallel.name}: {price})": True}
-    claims = {}
+        return {f"{name}: calibration allows one measurement at a time ({parallel.name} would give {price})": None}
+    claims: dict[str, bool | None] = {}
     if bound_of(one.subject.task, calibration) == COMPUTE:
         least = THROUGHPUT * one.degree
         claims[
