@@ -1,8 +1,9 @@
 """Calibrating a device: what measuring several candidates at once does to their timings."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +23,7 @@ CANDIDATES = 24
 _PREPARE_DEADLINE_S = 600.0
 _LEAST = 4
 _TRIES = 3
+_ROUNDS = 3  # alone and beside others in turns: strangers on the physical cores come and go
 
 
 async def calibrate(
@@ -87,7 +89,7 @@ class _Curve:
 def _curve(
     workers: SlotWorkers, specimen: Specimen, foreign: ForeignWatch | None, say: Callable[[str], None]
 ) -> _Curve:
-    """Time one kind of kernels alone, at every degree, and alone again, so that a drift of the machine hits both."""
+    """Time one kind of kernels alone, and at every degree in turns, so that a drift of the machine hits both."""
     kind, task, entrants, reference = specimen.kind, specimen.task, list(specimen.entrants), specimen.reference
 
     def timed(what: str, times: int = 1, degree: int = 1) -> Pass:
@@ -96,20 +98,35 @@ def _curve(
 
     for degree in range(1, len(workers.slots) + 1):  # every worker has the reference's outputs, and warm clocks
         workers.race(task, entrants[:degree], reference, degree=degree)
-    before = timed(" alone")
-    shared = {degree: timed(f", {degree} at once", 2, degree) for degree in degrees_to_try(len(workers.slots))}
-    after = timed(" alone again")
-    one, two = (_latencies(specimen, done.measurements) for done in (before, after))
-    if len(one.keys() & two.keys()) < _LEAST:
-        failed = next((m.detail for m in before.measurements if m.outcome is not Outcome.OK), "")
+    alone, shared = [timed(" alone")], {degree: list[Pass]() for degree in degrees_to_try(len(workers.slots))}
+    for _ in range(_ROUNDS):
+        for degree, passes in shared.items():
+            passes.append(timed(f", {degree} at once", 2, degree))
+        alone.append(timed(" alone again"))
+    each = [_latencies(specimen, done.measurements) for done in alone]
+    usual = _medians(each)
+    if len(usual) < _LEAST:
+        failed = next((m.detail for m in alone[0].measurements if m.outcome is not Outcome.OK), "")
         raise WorkError(f"too few {kind}-bound reference kernels run to calibrate with ({failed})")
-    alone = {key: (one[key] + two[key]) / 2 for key in one.keys() & two.keys()}
-    wall_s = before.wall_s + after.wall_s
-    points = (
-        point(kind, degree, _latencies(specimen, done.measurements), alone, wall_s / done.wall_s)
-        for degree, done in shared.items()
-    )
-    return _Curve(tuple(points), agreement(one, two), min(alone.values()))
+    points = tuple(_middle(specimen, degree, passes, alone) for degree, passes in shared.items())
+    return _Curve(points, median(agreement(one, two) for one, two in pairwise(each)), min(usual.values()))
+
+
+def _middle(specimen: Specimen, degree: int, shared: Sequence[Pass], alone: Sequence[Pass]) -> SharingPoint:
+    """Return the median of what each shared pass shows against those alone before and after it."""
+    found = []
+    for done, (before, after) in zip(shared, pairwise(alone), strict=True):
+        usual = _medians([_latencies(specimen, one.measurements) for one in (before, after)])
+        gain = (before.wall_s + after.wall_s) / done.wall_s
+        found.append(point(specimen.kind, degree, _latencies(specimen, done.measurements), usual, gain))
+    deviation, tau, gain = (median(getattr(one, name) for one in found) for name in ("deviation", "tau", "gain"))
+    return SharingPoint(specimen.kind, degree, deviation, tau, gain)
+
+
+def _medians(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median over passes of each candidate that ran in all of them."""
+    keys = set.intersection(*(set(one) for one in passes))
+    return {key: median(one[key] for one in passes) for key in keys}
 
 
 def _undisturbed(run: Callable[[], Pass], foreign: ForeignWatch | None, say: Callable[[str], None]) -> Pass:

@@ -23,7 +23,7 @@ from tunery.studies._timing import as_race, device_s
 TRUTH_ROUNDS = 100
 _FINALS_DEADLINE_S = 300.0
 _SPIN_S = 1.0
-_RESULTS = ("tau", "repeated", "truth_s", "scaling")
+_RESULTS = ("tau", "repeated", "truth_s", "rounds")
 _NOWHERE = Provenance("", "", "", "")
 _SPIN = "import time\nend = time.time() + 600\nwhile time.time() < end:\n    pass\n"
 
@@ -53,8 +53,14 @@ class Findings:
     tau: dict[str, float] = field(default_factory=dict)
     repeated: list[tuple[str, float, bool]] = field(default_factory=list)
     truth_s: dict[str, float] = field(default_factory=dict)
-    scaling: float = math.nan
-    """How many times as often a second a kernel runs in all, with one copy on each of the slots measured at once."""
+    rounds: list[tuple[float, float]] = field(default_factory=list)
+    """By alternation of alone and beside others: how many times as many candidates a second were timed, and how many
+    times as often a second one bare kernel ran in all, with a copy on each slot."""
+
+    @property
+    def gain(self) -> float:
+        """The median of how many times as many candidates a second were timed beside others; NaN: not measured."""
+        return median(gain for gain, _ in self.rounds) if self.rounds else math.nan
 
     def procedure(self, name: str) -> Procedure:
         """Return one by its name."""
@@ -69,6 +75,7 @@ class Findings:
         for name in _RESULTS:
             setattr(self, name, plain[name])
         self.repeated = [(winner, latency_s, same) for winner, latency_s, same in plain["repeated"]]
+        self.rounds = [(gain, scaling) for gain, scaling in plain["rounds"]]
         self.procedures = [Procedure(**one) for one in plain["procedures"]]
 
     def loss(self, name: str, rival: str) -> float:
@@ -141,19 +148,28 @@ class Bench:
             moved = [shared[key] / one[key] - 1 for key in one.keys() & shared.keys()]
             self.found.tau["deviation"] = median(moved)
 
-    def ceiling(self, degree: int) -> None:
-        """Run one kernel for a while alone, then on as many slots at once: no way of measuring gains more than that."""
-        self._say(f"{self._subject.name}: the same kernel on {degree} slots")
+    def throughput(self, degree: int, times: int) -> None:
+        """Alternate between racing all candidates alone and beside others, and note what is gained.
+
+        Each time one bare kernel is run likewise: no way of measuring gains more than that, and strangers on the
+        machine's physical cores take from both.
+        """
+        if degree == 1:
+            return
+        self._say(f"{self._subject.name}: throughput, alone and {degree} at once, {times} times")
+        for _ in range(times):
+            alone_s, bare = self._pass("race", 1).wall_s, self._rate(1)
+            shared_s, beside = self._pass("race", degree).wall_s, self._rate(degree)
+            self.found.rounds.append((alone_s / shared_s, beside / bare))
+
+    def _rate(self, among: int) -> float:
+        """Return how often a second one kernel runs in all, with a copy on each of so many slots."""
         workers, subject = self._workers, self._subject
         artifact = self._entrant(_fastest(self.found.procedures[-1].latencies))[1]
         work = subject.task, artifact, subject.reference[1], _SPIN_S
-        rates = []
-        for among in (1, degree, 1):
-            calls = [
-                workers.engine.call(w, "spin", *work, deadline_s=_FINALS_DEADLINE_S) for w in workers.workers[:among]
-            ]
-            rates.append(sum(call.result() for call in calls))
-        self.found.scaling = 2 * rates[1] / (rates[0] + rates[2])
+        calls = [workers.engine.call(w, "spin", *work, deadline_s=_FINALS_DEADLINE_S) for w in workers.workers[:among]]
+        rates: list[float] = [call.result() for call in calls]
+        return sum(rates)
 
     def repeat(self, times: int) -> None:
         """Hold the finals of the same races again and again; note the winner, its latency, and whether it is a tie."""

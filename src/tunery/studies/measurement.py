@@ -126,7 +126,7 @@ def _steps(bench: Bench, workers: SlotWorkers, options: Options, spare: str) -> 
     }
     for degree in sorted({bench.found.degree, beside} - {1}):
         steps[_parallel(degree)] = partial(at_once, degree)
-    steps["ceiling"] = partial(bench.ceiling, beside)
+    steps["throughput"] = partial(bench.throughput, beside, 2 if options.quick else REPEATS)
     steps["agreement"] = partial(bench.agreements, beside)
     steps["repeat"] = partial(bench.repeat, 2 if options.quick else REPEATS)
     loads: list[tuple[str, Callable[[], AbstractContextManager[None]]]] = [("a CPU hog", partial(hog, cores))]
@@ -200,18 +200,18 @@ def _parallel_claims(one: Findings, calibration: Calibration) -> dict[str, bool 
     parallel = next((p for p in reversed(one.procedures) if p.degree > 1 and p.finals), None)
     if parallel is None:
         return {f"{name}: this device has one slot, so nothing is measured beside others": None}
-    gain = min(one.procedure(RACED).wall_s, one.procedure(AGAIN).wall_s) / parallel.wall_s
     lost, loss = one.tau["alone, all"] - one.tau["shared, all"], one.loss(parallel.name, RACED)
     if one.degree == 1:
-        price = f"{gain:.2f}x as fast, Kendall's tau falls by {lost:.3f}, the winner is {loss:+.1%} slower after finals"
+        price = (
+            f"{one.gain:.2f}x as fast, Kendall's tau falls by {lost:.3f}, the winner is {loss:+.1%} slower after finals"
+        )
         return {f"{name}: calibration allows one measurement at a time ({parallel.name} would give {price})": None}
     claims: dict[str, bool | None] = {}
     if bound_of(one.subject.task, calibration) == COMPUTE:
         least = THROUGHPUT * one.degree
         claims[
-            f"{name}: {one.degree} at once measure {gain:.2f}x as fast (at least {least:.2f}x; the bare kernel runs "
-            f"{one.scaling:.2f}x as often on {one.degree} slots)"
-        ] = gain >= least
+            f"{name}: {one.degree} at once measure {one.gain:.2f}x as fast (at least {least:.2f}x; {_rounds(one)})"
+        ] = one.gain >= least
     claims[f"{name}: Kendall's tau falls by {lost:.3f} beside others (at most {TAU_LOSS:g})"] = lost <= TAU_LOSS
     claims[f"{name}: the winner after isolated finals is {loss:+.1%} slower than the serial one (at most 1 %)"] = (
         loss <= SAME
@@ -247,8 +247,14 @@ def _table(one: Findings, calibration: Calibration) -> str:
         f"Kendall's tau: {agreement}\nthe same finals {times} times: {repeated}\n"
         f"without isolated finals the winner is slower by: {prices}"
     )
-    scaling = f"the same kernel on {max(2, one.degree)} slots at once runs {one.scaling:.2f}x as often as on one"
-    return f"{title}\n{as_text(table, _WIDTH)}\n{notes}\n{scaling}"
+    gained = f"{max(2, one.degree)} at once gain {one.gain:.2f}x in the median: {_rounds(one)}"
+    return f"{title}\n{as_text(table, _WIDTH)}\n{notes}\n{gained if one.rounds else 'one slot'}"
+
+
+def _rounds(one: Findings) -> str:
+    """Say what each alternation gained, beside what was to be had."""
+    each = ", ".join(f"{gain:.2f} of {bare:.2f}" for gain, bare in one.rounds)
+    return f"in turns {each} by a bare kernel"
 
 
 def _spread(one: Findings) -> float:
@@ -282,7 +288,7 @@ def _data(one: Findings, calibration: Calibration) -> dict[str, Any]:
         "candidates": len(one.subject.entrants),
         "degree": one.degree,
         "tau": one.tau,
-        "scaling": one.scaling,
+        "throughput": [{"gain": gain, "bare_kernel": bare} for gain, bare in one.rounds],
         "procedures": [
             {
                 "name": p.name, "degree": p.degree, "finals": p.finals, "device_s": p.device_s, "wall_s": p.wall_s,
