@@ -25,13 +25,13 @@ from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account
 from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
-from tunery.jobs.importing import import_model
+from tunery.jobs.extraction import Extracted, extract_many
 from tunery.jobs.learning import Learning
-from tunery.jobs.opening import cache_directory, workplace
+from tunery.jobs.opening import workplace
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import PROPOSE_DEADLINE_S
 from tunery.measure import Settings, this_device
-from tunery.store import Store, open_store
+from tunery.store import open_store
 from tunery.workers.services import Proposal
 
 JOB = "collect"
@@ -83,52 +83,42 @@ def collect(
     Raises:
         UsageError: a model, the target or the store is wrong, or no task is left to collect from.
     """
+    began = time.monotonic()
+
+    def read(one: Extracted) -> None:
+        on_progress(Progress("", "importing", time.monotonic() - began, None, 0, None, None, None, one.model))
+
+    extraction = extract_many(request, list(dict.fromkeys([*hold_out, *models])), read, stop, programs=True)
+    failed = {one.model: one.failure for one in extraction.models if one.failure}
+    for model in [*hold_out, *(models if len(models) == 1 else ())]:  # any other is one network of many
+        if model in failed:
+            raise UsageError(f"{model}: {failed[model]}")
+    chosen = _chosen(extraction.models, hold_out, tasks)
+    if not chosen and not (stop and stop.is_set()):
+        raise UsageError("none of these networks has a tunable task that is not held out; name others")
     with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
         runtime = Runtime(engine, request.dialect, threads, scratch)
         runtime.submit(JOB)
-        work = _collect(runtime, store, request, models, tasks, per_task, hold_out, on_progress, stop)
-        return asyncio.run(work)
+        fingerprint = this_device(runtime.cores).fingerprint
+        provenance = Provenance(request.dialect, extraction.compiler, fingerprint, Settings().key)
+        # Nothing is charged: a collection is nobody's job.
+        account = Account(store, JOB, runtime, load_prices(request.prices), Power())
+        context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
+        collector = Collector(context, chosen, per_task, request, on_progress, stop or threading.Event())
+        collector.report.failed |= failed
+        return asyncio.run(collector.run(began))
 
 
-async def _collect(  # noqa: PLR0917 - what a collection needs, passed on
-    runtime: Runtime,
-    store: Store,
-    request: Request,
-    models: Sequence[str],
-    tasks: int,
-    per_task: int,
-    hold_out: Sequence[str],
-    notify: Callable[[Progress], None],
-    stop: threading.Event | None,
-) -> CollectReport:
-    began = time.monotonic()
-    found: dict[str, list[Task]] = {}
-    failed: dict[str, str] = {}
-    compiler = ""
-    for number, model in enumerate([*hold_out, *models]):
-        notify(Progress("", "importing", time.monotonic() - began, None, 0, None, None, None, model))
-        if stop is not None and stop.is_set():
-            break
-        try:
-            imported = await import_model(runtime, store, replace(request, model=model), cache_directory(), JOB)
-        except (UsageError, WorkError) as error:
-            if len(models) == 1 or number < len(hold_out):
-                raise
-            failed[model] = str(error)  # one network of many
-            continue
-        found[model], compiler = list(imported.tasks), imported.compiler
-    held = {task.workload.key for model in hold_out for task in found.pop(model, [])}
-    chosen = spread({model: [t for t in ts if t.workload.key not in held] for model, ts in found.items()}, tasks)
-    if not chosen and not (stop and stop.is_set()):
-        raise UsageError("none of these networks has a tunable task that is not held out; name others")
-    fingerprint = this_device(runtime.cores).fingerprint
-    provenance = Provenance(request.dialect, compiler, fingerprint, Settings().key)
-    # Nothing is charged: a collection is nobody's job.
-    account = Account(store, JOB, runtime, load_prices(request.prices), Power())
-    context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
-    collector = Collector(context, chosen, per_task, request, notify, stop or threading.Event())
-    collector.report.failed |= failed
-    return await collector.run(began)
+def _chosen(models: Sequence[Extracted], hold_out: Sequence[str], count: int) -> list[Task]:
+    held = {task.workload.key for one in models if one.model in hold_out for task in one.tasks}
+    return spread(
+        {
+            one.model: [task for task in one.tasks if task.workload.key not in held]
+            for one in models
+            if one.model not in hold_out
+        },
+        count,
+    )
 
 
 def spread(by_network: Mapping[str, Sequence[Task]], count: int) -> list[Task]:

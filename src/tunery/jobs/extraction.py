@@ -23,7 +23,7 @@ IMPORTER_BYTES = 12 << 30
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """One model: its tasks, without their programs, or the `failure` that left it without any.
+    """One model: its tasks, or the `failure` that left it without any.
 
     `cached` says that the store knew the tasks; `wall_s` is what this model took.
     """
@@ -37,9 +37,10 @@ class Extracted:
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """What came of several models on one target, in the order they were given."""
+    """What came of several models on one target, in the order they were given, by which compiler."""
 
     target: Target
+    compiler: str
     models: tuple[Extracted, ...]
     wall_s: float
 
@@ -86,12 +87,15 @@ def extract_many(
     models: Sequence[str],
     on_done: Callable[[Extracted], None] = lambda _: None,
     stop: threading.Event | None = None,
+    *,
+    programs: bool = False,
 ) -> Extraction:
     """Extract the tasks of `models`, as many at a time as there are usable cores; `request.model` is not read.
 
     Each model's tasks are in the store before the next one begins, so an interrupted run goes on where it was. A model
     that cannot be extracted, or whose worker crashes or is not done in half an hour, costs only itself. Setting `stop`
-    begins no further models. Prepared files are removed again: those of a hundred networks take tens of gigabytes.
+    begins no further models. Tasks come without their programs unless `programs` are asked for. Prepared files are
+    removed again: those of a hundred networks take tens of gigabytes.
 
     Raises:
         UsageError: the target or the store is wrong.
@@ -99,9 +103,9 @@ def extract_many(
     """
     began = time.monotonic()
     with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
-        sweep = _Sweep(engine, store, request, scratch / "networks", on_done, stop or threading.Event())
-        target = asyncio.run(sweep.run(models, threads))
-    return Extraction(target, tuple(sweep.done[i] for i in sorted(sweep.done)), time.monotonic() - began)
+        sweep = _Sweep(engine, store, request, scratch / "networks", on_done, stop or threading.Event(), programs)
+        target, compiler = asyncio.run(sweep.run(models, threads))
+    return Extraction(target, compiler, tuple(sweep.done[i] for i in sorted(sweep.done)), time.monotonic() - began)
 
 
 class _Sweep:
@@ -115,14 +119,15 @@ class _Sweep:
         scratch: Path,
         on_done: Callable[[Extracted], None],
         stop: threading.Event,
+        programs: bool,
     ) -> None:
         self.done: dict[int, Extracted] = {}
         self._engine, self._store, self._request, self._scratch = engine, store, request, scratch
         self._cache = cache_directory() / "networks"
-        self._on_done, self._stop = on_done, stop
+        self._on_done, self._stop, self._programs = on_done, stop, programs
 
-    async def run(self, models: Sequence[str], threads: int) -> Target:
-        """Extract all models and return the resolved target."""
+    async def run(self, models: Sequence[str], threads: int) -> tuple[Target, str]:
+        """Extract all models and return the resolved target and the compiler."""
         spec = WorkerSpec(
             Role.IMPORTER, "tunery.workers.services:Importer", {"dialect": self._request.dialect},
             memory_bytes=IMPORTER_BYTES,
@@ -136,7 +141,7 @@ class _Sweep:
         async with asyncio.TaskGroup() as group:
             for worker in workers:
                 group.create_task(self._serve(worker, queue, target, compiler))
-        return target
+        return target, compiler
 
     async def _serve(self, worker: str, queue: Iterator[tuple[int, str]], target: Target, compiler: str) -> None:
         for index, model in queue:
@@ -149,14 +154,15 @@ class _Sweep:
                 tasks, cached = await self._tasks(worker, model, target, compiler)
             except _ModelError as error:
                 failure = str(error)
-            bare = tuple(replace(task, workload=replace(task.workload, program="")) for task in tasks)
-            self.done[index] = Extracted(model, bare, cached, time.monotonic() - began, failure)
+            if not self._programs:
+                tasks = [replace(task, workload=replace(task.workload, program="")) for task in tasks]
+            self.done[index] = Extracted(model, tuple(tasks), cached, time.monotonic() - began, failure)
             self._on_done(self.done[index])
 
     async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
         shapes = self._request.shapes
         network_key = await self._try(worker, "identify", model, shapes, self._scratch)
-        known = self._store.load_tasks(network_key, target.key, compiler, programs=False)
+        known = self._store.load_tasks(network_key, target.key, compiler, programs=self._programs)
         if known is not None:
             return known, True
         kept = self._cache / f"{network_key}.onnx"
