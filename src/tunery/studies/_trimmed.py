@@ -83,8 +83,11 @@ def run_of(data: Mapping[str, Any]) -> Run:
     return Run(**{**data, "curve": points, "audit": Audit(**data["audit"])})
 
 
-def tuned(request: Request, arm: str, trials: int) -> Run:
-    """Tune from an empty store; the import is in nobody's curve, for it is the same for all."""
+def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) -> Run:
+    """Tune from an empty store, until finals hold `goal_s` or the trials are used up.
+
+    The import is in nobody's curve, for it is the same for all.
+    """
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
         place = str(Path(folder, "store.db"))
         points: list[Point] = []
@@ -103,7 +106,10 @@ def tuned(request: Request, arm: str, trials: int) -> Run:
                     )
                 )  # fmt: skip
 
-        report = tune(replace(request, store=place, budget=Budget(trials=trials), trimming=ARMS[arm]), note)
+        budget = Budget(trials=trials)
+        report = tune(
+            replace(request, store=place, budget=budget, trimming=ARMS[arm], latency_target_s=goal_s), note
+        )  # fmt: skip
         with open_store(place) as store:
             charges = store.ledger(report.job.job_id)
         known = [point.latency_s for point in points if point.latency_s is not None]

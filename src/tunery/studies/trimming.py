@@ -15,7 +15,7 @@ from tunery.domain import digest
 from tunery.jobs import Request, cache_directory, extract
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._kept import Kept
-from tunery.studies._trimmed import ARMS, KINDS, STAGES, Run, Saving, plain_run, run_of, savings, tuned
+from tunery.studies._trimmed import ARMS, KINDS, STAGES, WITHIN, Run, Saving, plain_run, run_of, savings, tuned
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)
@@ -35,6 +35,8 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
 ) -> StudyReport:
     """Tune each network with each arm, `options.repeats` seeds each, `trials` for each task in the mean.
 
+    What is trimmed ends when its finals are within 1 % of what the untrimmed run held in its own.
+
     `stock` is a file of `tunery study stock`, whose curves are drawn beside ours. An interrupted study goes on with the
     run that was cut short.
 
@@ -50,18 +52,20 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
     tunable = {network: _tunable(Request(network, dialect=dialect, threads=threads)) for network in chosen}
     for seed in seeds:
         for network in chosen:
-            # In an order that turns with the seed, so that a drift of the machine favours no arm.
-            names = list(ARMS)
-            turned = names[seed % len(names) :] + names[: seed % len(names)]
-            for arm in turned:
+            # The untrimmed run sets the goal; the others in an order that turns with the seed.
+            first, *trimmed = ARMS
+            turn = seed % len(trimmed)
+            goal_s: float | None = None
+            for arm in (first, *trimmed[turn:], *trimmed[:turn]):
                 known = kept.results(name := f"{digest(network)[:16]}-{seed}-{arm}")
                 options.say(f"{network}, seed {seed}, {arm}{': done by an interrupted study' if known else ''}")
-                if known:
-                    runs.append(run_of(known))
-                    continue
                 request = Request(network, dialect=dialect, threads=threads, seed=seed)
-                runs.append(tuned(request, arm, max(tunable[network], 1) * per_task))
-                kept.keep_results(name, plain_run(runs[-1]))
+                size = max(tunable[network], 1) * per_task
+                runs.append(run_of(known) if known else tuned(request, arm, size, goal_s))
+                if not known:
+                    kept.keep_results(name, plain_run(runs[-1]))
+                if arm == first and runs[-1].reached_s:
+                    goal_s = runs[-1].reached_s * WITHIN
     report = _report(runs, per_task, others)
     kept.remove()
     return report
