@@ -239,7 +239,7 @@ class TestHalfFeatures(Base):
 
 
 class DropsChoices(FakeDialect):
-    def compile(self, network, target, chosen, output):
+    def compile(self, network, target, chosen, output, parts=None):
         readable = {key: candidate for key, candidate in chosen.items() if "schedule" in candidate.body}
         compiled = super().compile(network, target, readable, output)
         claimed = {key: chosen[key].key for key in compiled.coverage if key in chosen}
@@ -252,7 +252,7 @@ class TestDropsChoices(Base):
 
 
 class Uncovered(FakeDialect):
-    def compile(self, network, target, chosen, output):
+    def compile(self, network, target, chosen, output, parts=None):
         return super().compile(network, target, {}, output)
 
 

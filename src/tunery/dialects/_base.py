@@ -172,6 +172,13 @@ class Dialect(ABC):
             DialectError: the compiler refuses it.
         """
 
+    def build_part(self, task: Task, candidate: Candidate, directory: Path) -> None:  # noqa: B027 - for those that can
+        """Leave in `directory` what spares `build` and `compile` this candidate's code generation, if there is such.
+
+        Raises:
+            DialectError: the compiler refuses it.
+        """
+
     @abstractmethod
     def load(self, task: Task, artifact: Artifact) -> Kernel:
         """Load a built candidate into this process."""
@@ -211,10 +218,18 @@ class Dialect(ABC):
         return ""
 
     @abstractmethod
-    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+    def compile(
+        self,
+        network: Network,
+        target: Target,
+        chosen: Mapping[str, Candidate],
+        output: Path,
+        parts: Path | None = None,
+    ) -> Compiled:
         """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.
 
-        A candidate that cannot be used is refused, or the coverage says that the default was used instead.
+        A candidate that cannot be used is refused, or the coverage says that the default was used instead. `parts` is a
+        directory where `build_part` may have left something.
 
         Raises:
             DialectError: the network does not compile; nothing is left at `output`.

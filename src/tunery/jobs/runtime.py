@@ -72,6 +72,7 @@ class Runtime:
     ) -> None:
         self.engine = engine
         self.scratch = scratch
+        self.artifacts = scratch / "artifacts"
         self.threads = threads
         self.dispatch = dispatch or Dispatch()
         self.cores = self.dispatch.cores
@@ -107,8 +108,8 @@ class Runtime:
 
         here = "tunery.workers.services"
         narrow = max(1, min(self._granted, 8, granted_bytes() // _PAIR_BYTES))
-        artifacts, references = self.scratch / "artifacts", self.scratch / "references"
-        for directory in (artifacts, references):
+        references = self.scratch / "references"
+        for directory in (self.artifacts, references):
             directory.mkdir(parents=True, exist_ok=True)
         specs = [measurer_spec(dialect, slot, str(references), full_length=full_length) for slot in self.slots]
         measurers = [self.engine.start(spec) for spec in specs]
@@ -120,7 +121,7 @@ class Runtime:
                 Role.BUILDER,
                 narrow,
                 f"{here}:Builder",
-                {"dialect": dialect, "directory": artifacts},
+                {"dialect": dialect, "directory": self.artifacts},
                 memory_bytes=BUILDER_BYTES,
                 nice=_NICE,
             ),

@@ -4,17 +4,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tunery._errors import NothingFoundError, UsageError
+from tunery._errors import NothingFoundError, TuneryError, UsageError
 from tunery.budgets import check_effort, load_prices
 from tunery.delivery import Known, choose, publish
 from tunery.dialects import get_dialect
-from tunery.domain import Calibration, Choice, Network, Provenance, Rung, Target, Task, digest
+from tunery.domain import Calibration, Candidate, Choice, Network, Provenance, Rung, Target, Task, digest
 from tunery.engines import Role
 from tunery.jobs._request import (
     CONTESTANTS,
@@ -28,6 +28,7 @@ from tunery.jobs._request import (
 )
 from tunery.jobs.bench import check, check_rivals, compare, with_tasks
 from tunery.jobs.calibrate import calibrate
+from tunery.jobs.calls import BUILD_DEADLINE_S
 from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, import_model
 from tunery.jobs.opening import cache_directory, open_runtime
 from tunery.jobs.room import Room
@@ -218,9 +219,11 @@ async def _compile(
     known = await _guessed(runtime, store, request, imported, guess)
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
+    if chosen:
+        await _build_parts(runtime, imported.tasks, known.choices)
     async with runtime.stage("compile", "compile", Role.IMPORTER) as grant:
         compiled = await runtime.call(
-            grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(),
+            grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(), runtime.artifacts,
             deadline_s=IMPORT_DEADLINE_S,
         )  # fmt: skip
     rungs = {workloads[c.task_key].key: (workloads[c.task_key].name, c) for c in known.choices}
@@ -232,6 +235,20 @@ async def _compile(
     size = output.stat().st_size
     shares = _shares(imported, known)
     return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares), imported.network
+
+
+async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequence[Choice]) -> None:
+    """Have all builders generate the code of the network's kernels; what fails is left to the compilation."""
+    by_key = {task.key: task for task in tasks}
+
+    async def one(task: Task, candidate: Candidate) -> None:
+        with suppress(TuneryError):
+            async with runtime.stage("compile", "build", Role.BUILDER, task.workload.kind) as grant:
+                await runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
+
+    # What was predicted has just been built, to be verified.
+    open_ = [choice for choice in choices if choice.candidate and choice.rung is not Rung.ZERO_SHOT]
+    await asyncio.gather(*(one(by_key[c.task_key], c.candidate) for c in open_ if c.candidate))
 
 
 def _shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:

@@ -113,9 +113,11 @@ class Importer:
             found.append(Specimen(kind, task, reference, tuple(entrants)))
         return found
 
-    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
-        """Build the network with the chosen candidates (by workload key)."""
-        return self._dialect.compile(network, target, chosen, output)
+    def compile(
+        self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path
+    ) -> Compiled:
+        """Build the network with the chosen candidates (by workload key), from what builders left in `parts`."""
+        return self._dialect.compile(network, target, chosen, output, parts)
 
 
 class ProposerHost:
@@ -222,6 +224,14 @@ class Builder:
             self._check_room()
             raise
 
+    def part(self, task: Task, candidate: Candidate) -> None:
+        """Leave what spares `Importer.compile` this candidate's code generation, if the dialect has such.
+
+        Raises:
+            DialectError: it does not build.
+        """
+        self._dialect.build_part(task, candidate, self._directory)
+
     def check(self, task: Task, candidate: Candidate) -> Verification:
         """Build a candidate and compare it with the reference on independent inputs, untimed.
 
@@ -231,6 +241,7 @@ class Builder:
         from tunery.measure import Unmeasured
 
         reference = self.build(task, self._dialect.reference(task))
+        self._dialect.build_part(task, candidate, self._directory)
         return Unmeasured(self._dialect).verify(task, self.build(task, candidate), reference)
 
     def _check_room(self) -> None:

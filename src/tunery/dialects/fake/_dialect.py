@@ -110,7 +110,14 @@ class FakeDialect(Dialect):
                 continue
         return rows
 
-    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+    def compile(
+        self,
+        network: Network,
+        target: Target,
+        chosen: Mapping[str, Candidate],
+        output: Path,
+        parts: Path | None = None,  # noqa: ARG002 - it has no code to generate
+    ) -> Compiled:
         name, script, task_script = parse_source(network.source)
         spend(script.compile_s, task_script.spin)
         output.unlink(missing_ok=True)

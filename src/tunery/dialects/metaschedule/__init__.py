@@ -8,8 +8,9 @@ proposer     the search of one program; portfolio: one for each expression
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
 features     per-store features; cost_model: how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
-kernel       build, load and run one candidate; vector_math: exp and erf without the C library
-compilation  the whole network; archive: its file
+kernel       build, load and run one candidate; splitting: packing of its weights
+vector_math  exp and erf without the C library
+compilation  the whole network; parts: kernels that were built before; archive: its file
 """
 
 import os
@@ -53,9 +54,9 @@ class MetaScheduleDialect(Dialect):
     @override
     def extract(self, network: Network, target: Target) -> list[Task]:
         from tunery.dialects.metaschedule.extraction import tasks_of
-        from tunery.dialects.metaschedule.lowering import lower
+        from tunery.dialects.metaschedule.lowering import lower_and_keep
 
-        return tasks_of(lower(network, target), target)
+        return tasks_of(lower_and_keep(network, target), target)
 
     @override
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
@@ -83,6 +84,12 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.kernel import build
 
         return build(task, candidate, directory)
+
+    @override
+    def build_part(self, task: Task, candidate: Candidate, directory: Path) -> None:
+        from tunery.dialects.metaschedule.kernel import build_part
+
+        build_part(task, candidate, directory)
 
     @override
     def load(self, task: Task, artifact: Artifact) -> Kernel:
@@ -121,10 +128,17 @@ class MetaScheduleDialect(Dialect):
         return candidate_stores(task, candidates)
 
     @override
-    def compile(self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+    def compile(
+        self,
+        network: Network,
+        target: Target,
+        chosen: Mapping[str, Candidate],
+        output: Path,
+        parts: Path | None = None,
+    ) -> Compiled:
         from tunery.dialects.metaschedule.compilation import compile_network
 
-        return compile_network(network, target, chosen, output)
+        return compile_network(network, target, chosen, output, parts)
 
     @override
     def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:

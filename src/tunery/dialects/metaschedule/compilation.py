@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +21,65 @@ from tunery.dialects.metaschedule.archive import LIBRARY, manifest_of, read_arch
 from tunery.dialects.metaschedule.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body
 from tunery.dialects.metaschedule.kernel import link
-from tunery.dialects.metaschedule.lowering import Lowered, lower
+from tunery.dialects.metaschedule.lowering import Lowered, take_lowered
+from tunery.dialects.metaschedule.parts import Part, find_part, take_over, usable
 from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 _configure = tvm.get_global_func("runtime.config_threadpool")
 
 
-def compile_network(network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path) -> Compiled:
+def compile_network(
+    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None = None
+) -> Compiled:
     """Build the network and write one file: a zip of the shared object and a JSON manifest.
+
+    `parts` is a directory that may hold chosen candidates as object files, which are linked as they are.
 
     Raises:
         DialectError: import, replay or code generation failed; nothing is left at `output`.
     """
-    lowered = lower(network, target)
-    module, coverage = _schedule(lowered, target, chosen)
+    if parts is not None:
+        with suppress(DialectError):  # whatever it is, it costs the time that parts were to save, no more
+            return _compile(network, target, chosen, output, parts)
+    return _compile(network, target, chosen, output, None)
+
+
+def _compile(
+    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None
+) -> Compiled:
+    lowered = take_lowered(network, target)
+    found = _parts(lowered, target, chosen, parts)
+    module, coverage = _schedule(lowered, target, chosen, found)
     try:
-        executable = tvm.compile(_prepacked(module, target), tvm_target(target), relax_pipeline=_finish())
+        whole = take_over(_prepacked(module, target), found)
+        executable = tvm.compile(whole, tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
-    _write(executable, manifest_of(network, target, coverage), output)
+    objects = sorted({part.path for part in found.values()})
+    _write(executable, objects, manifest_of(network, target, coverage), output)
     return Compiled(str(output), coverage)
 
 
-def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate]) -> tuple[Any, dict[str, str | None]]:
-    """Put each chosen candidate's program in place of the unscheduled one; return module and candidate by workload key.
+def _parts(
+    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], directory: Path | None
+) -> dict[str, Part]:
+    """Return the parts to take over, by function."""
+    found = {}
+    for name, (_, key) in lowered.functions.items():
+        part = find_part(directory, key, chosen[key], target) if key in chosen else None
+        if part is not None and usable(lowered.module, name, part):
+            found[name] = part
+    return found
 
-    A candidate that does not replay to the program its key names is not used: its coverage is None.
+
+def _schedule(
+    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], parts: Mapping[str, Part]
+) -> tuple[Any, dict[str, str | None]]:
+    """Put each chosen candidate's program in place of the unscheduled one, where it has no part in `parts`.
+
+    Return the module and the candidate by workload key. A candidate that does not replay to the program its key names
+    is not used: its coverage is None.
     """
     coverage: dict[str, str | None] = {}
     transforms: dict[str, Transforms] = {}
@@ -56,7 +89,7 @@ def _schedule(lowered: Lowered, target: Target, chosen: Mapping[str, Candidate])
         key = lowered.functions[name.name_hint][1]
         candidate = chosen.get(key)
         coverage[key] = candidate.key if candidate else None
-        if candidate is None or candidate.body == UNSCHEDULED:
+        if candidate is None or candidate.body == UNSCHEDULED or name.name_hint in parts:
             continue
         try:
             expression = _expression(lowered, name.name_hint, target, candidate)
@@ -119,12 +152,12 @@ def _finish() -> Any:
     )
 
 
-def _write(executable: Any, manifest: Mapping[str, Any], output: Path) -> None:
+def _write(executable: Any, objects: Sequence[Path], manifest: Mapping[str, Any], output: Path) -> None:
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
             library = Path(scratch, LIBRARY)
-            executable.export_library(str(library), fcompile=_link_all)
+            executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
             write_archive(partial, manifest, library)
         partial.replace(output)
     except OSError as error:

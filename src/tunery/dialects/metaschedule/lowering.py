@@ -4,6 +4,7 @@ Extraction and compilation both run exactly this, so what was tuned is what is c
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,28 @@ def lower(network: Network, target: Target) -> Lowered:
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
     return Lowered(lowered, functions, *_call_sites(lowered))
+
+
+_KEPT_BYTES = 512 << 20
+_kept: dict[tuple[str, str], Lowered] = {}  # one, for a compilation that follows an extraction in this process
+
+
+def lower_and_keep(network: Network, target: Target) -> Lowered:
+    """Do as `lower`, and keep the result of a network that is not too large for `take_lowered`."""
+    lowered = lower(network, target)
+    _kept.clear()
+    if Path(network.path).stat().st_size <= _KEPT_BYTES:
+        _kept[network.digest, target.key] = lowered
+    return lowered
+
+
+def take_lowered(network: Network, target: Target) -> Lowered:
+    """Do as `lower`, with the latest result that was kept if it is of this network; the caller may change it.
+
+    Raises:
+        DialectError: as `lower`.
+    """
+    return _kept.pop((network.digest, target.key), None) or lower(network, target)
 
 
 def _lowered(module: Any, target: Target, *, channels_last: bool) -> Any:
