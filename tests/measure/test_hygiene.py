@@ -1,8 +1,12 @@
+import random
+from statistics import median
+
 import pytest
 
 from tunery._errors import UsageError
-from tunery.measure import Settings
-from tunery.measure.hygiene import Flush, Repeats, drift, identical
+from tunery.domain import Candidate, Measurement, Mode, Outcome, Verification, paced
+from tunery.measure import Settings, winner
+from tunery.measure.hygiene import Flush, Repeats, drift, identical, pace
 
 
 def test_the_very_times_of_another_candidate_are_noticed() -> None:
@@ -47,3 +51,37 @@ def test_the_cache_mode_is_part_of_what_names_a_timing() -> None:
     assert Settings(cache="network") == Settings()
     with pytest.raises(UsageError, match="warm or cold"):
         Settings(cache="lukewarm")
+
+
+def test_the_pace_is_what_all_that_take_turns_share() -> None:
+    assert pace([[1.0, 2.0, 1.0], [3.0, 6.0, 3.0], [9.0]]) == [1.0, 2.0, 1.0]
+    assert pace([[1.0, 2.0, 1.0], [9.0]]) == []
+    assert pace([]) == []
+    assert pace([[0.0, 0.0], [1.0, 1.0]]) == []
+
+
+@pytest.mark.parametrize("wrong", [[1.0], ["1", "1"], [0.0, 1.0], [-1.0, 1.0], [float("nan"), 1.0], "11", None])
+def test_a_pace_that_is_none_leaves_samples_as_they_are(wrong: object) -> None:
+    assert paced([2.0, 3.0], {"pace": wrong}) == (2.0, 3.0)
+    assert paced([2.0, 3.0], {"pace": [2.0, 1.0]}) == (1.0, 3.0)
+
+
+def test_a_machine_whose_speed_moves_names_the_faster_all_the_same() -> None:
+    """Between rounds its speed moves by half, now and then within one; candidates are 3 % apart, and names mislead."""
+    keys = [Candidate(key, "t", "") for key in ("c", "b", "a")]
+    lost = {True: 0, False: 0}
+    for seed in range(100):
+        chance = random.Random(seed)
+        speeds = [chance.choice((1.0, 1.5)) for _ in range(40)]
+        taken = [
+            [level * (2.5 - speed if chance.random() < 0.15 else speed) * chance.gauss(1, 0.01) for speed in speeds]
+            for level in (1.0, 1.03, 1.06)
+        ]
+        for with_pace in lost:
+            context = {"pace": pace(taken)} if with_pace else {}
+            checked = Verification("", 3, 0.0, passed=True)
+            results = [Measurement(Outcome.OK, tuple(one), Mode.FINAL, "", context, checked) for one in taken]
+            lost[with_pace] += winner(keys, results) != 0
+            assert results[0].latency_s == median(taken[0]), "what is reported is what was measured"
+    assert lost[True] <= 3
+    assert lost[False] >= 20, "without it the machine decides too often"

@@ -145,6 +145,18 @@ def test_a_final_outranks_any_race(store: Store) -> None:
     assert second.candidate.key == "raced"
 
 
+def test_finals_are_ranked_by_what_was_timed_in_the_same_rounds(store: Store) -> None:
+    """The slower one drew the fast rounds: only their pace tells."""
+    for key, samples, pace in (("slower", (1.1e-3, 1.1e-3), (1.0, 1.0)), ("faster", (1.5e-3, 1.5e-3), (1.5, 1.5))):
+        one = record(CONV, key, samples[0], mode=Mode.FINAL)
+        store.add_record(CONV, replace(one, measurement=replace(
+            one.measurement, samples_s=samples, context={**one.measurement.context, "pace": list(pace)}
+        )))  # fmt: skip
+    [best] = store.best(CONV.key, HERE, limit=1)
+    assert best.candidate.key == "faster"
+    assert best.measurement.latency_s == pytest.approx(1.5e-3), "what is reported is what was measured"
+
+
 def test_nothing_unverified_wrong_failed_or_untimed_is_best(store: Store) -> None:
     refused = [
         record(CONV, "unchecked", 1e-9, verification=None),

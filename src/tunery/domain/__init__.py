@@ -6,7 +6,7 @@ from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import Calibration, Device, SharingPoint
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import canonical_json, digest
-from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification
+from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
 from tunery.domain.network import Network
 from tunery.domain.task import Target, Task, Workload
 from tunery.domain.tensor import TensorSpec
@@ -45,5 +45,6 @@ __all__ = [
     "digest",
     "interval",
     "median_interval",
+    "paced",
     "parse_latency",
 ]

@@ -1,6 +1,7 @@
 """What was measured, how, and what may be concluded."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
@@ -32,6 +33,19 @@ class Mode(StrEnum):
     RACE = "race"
     SHARED = "shared"
     FINAL = "final"
+
+
+def paced(samples_s: Sequence[float], context: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return a final's samples without what the machine did to all that took turns: each over its round's pace.
+
+    A context without as many paces, or with others than positive numbers, leaves the samples as they are.
+    """
+    pace = context.get("pace")
+    if not isinstance(pace, list | tuple) or len(pace) != len(samples_s):
+        return tuple(samples_s)
+    if not all(isinstance(one, int | float) and 0 < one < math.inf for one in pace):
+        return tuple(samples_s)
+    return tuple(sample / one for sample, one in zip(samples_s, pace, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,11 @@ class Measurement:
     def latency_s(self) -> float | None:
         """Median of the samples, None where nothing was timed."""
         return median(self.samples_s) if self.samples_s else None
+
+    @property
+    def paced_s(self) -> tuple[float, ...]:
+        """The samples as finals are ranked by."""
+        return paced(self.samples_s, self.context)
 
 
 @dataclass(frozen=True, slots=True)

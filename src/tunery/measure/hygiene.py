@@ -56,6 +56,20 @@ def drift(samples: Sequence[Sequence[float]]) -> float | None:
     return median(moved) if moved else None
 
 
+def pace(samples: Sequence[Sequence[float]]) -> list[float]:
+    """Return how slow the machine was in each round in which kernels took turns; 1 is as usual.
+
+    The median over the kernels of what each took over its own median, of those that took part in every round; empty
+    where these are fewer than two. Ranking by samples over their round's pace compares pairs taken at the same time,
+    which a machine that others use needs: between rounds its speed moves by more than finalists differ.
+    """
+    rounds = max(map(len, samples), default=0)
+    usual = [(taken, median(taken)) for taken in samples if len(taken) == rounds > 1]
+    if len(usual) < 2 or not all(middle > 0 for _, middle in usual):
+        return []
+    return [median(taken[i] / middle for taken, middle in usual) for i in range(rounds)]
+
+
 class Flush:
     """Empties the caches by writing more than they hold."""
 

@@ -41,7 +41,7 @@ def winner(candidates: Sequence[Candidate], measurements: Sequence[Measurement])
     """
     eligible = [i for i, measurement in enumerate(measurements) if _eligible(measurement)]
     order = best_first([
-        Contender(candidates[i].key, measurements[i].samples_s, candidates[i].origin is Origin.BASELINE)
+        Contender(candidates[i].key, measurements[i].paced_s, candidates[i].origin is Origin.BASELINE)
         for i in eligible
     ])  # fmt: skip
     return eligible[order[0]] if order else None

@@ -15,7 +15,7 @@ from tunery.measure.clocks import read_clocks
 from tunery.measure.device import cache_bytes
 from tunery.measure.energy import open_meter
 from tunery.measure.finals import Finalist, run_finals
-from tunery.measure.hygiene import Flush, Repeats, drift, identical
+from tunery.measure.hygiene import Flush, Repeats, drift, identical, pace
 from tunery.measure.load import Load, LoadWatch, Mark, Watch
 from tunery.measure.noise import Noise
 from tunery.measure.placement import Placement, inspect_placement, memory_facts, pin
@@ -137,13 +137,20 @@ class Measurer:
             "modelled": self._meter.modelled,
         }
         shared["drift"] = drift([finalist.samples for finalist in finalists])
+        paces = pace([f.samples for f in finalists if f.sampler is not None and not f.wrong and not f.beaten])
         broken = identical({i: finalist.samples for i, finalist in enumerate(finalists)})
         for i, finalist in enumerate(finalists):
             finalist.forced |= not shared["affinity_held"]
             if i in broken:
                 finalist.fail(BadTimeError("the clock shows the very same times for different candidates"))
         return [
-            finalist.measurement({**shared, "candidate": candidate.key})
+            finalist.measurement(
+                {
+                    **shared,
+                    "candidate": candidate.key,
+                    **({"pace": paces} if len(finalist.samples) == len(paces) else {}),
+                }
+            )
             for finalist, candidate in zip(finalists, candidates, strict=True)
         ]
 

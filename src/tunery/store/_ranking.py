@@ -11,7 +11,7 @@ from tunery.domain import Contender, Mode, Origin, Outcome, best_first
 class Entry:
     """What ranking needs to know of one record; all entries of a call share task and provenance.
 
-    `samples_s` are those of a final; without them its latency stands for all of them.
+    `samples_s` are those of a final, at their rounds' pace; without them its latency stands for all of them.
     """
 
     row_id: int

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
-from tunery.domain import Mode, Outcome, Provenance, Record, Task
+from tunery.domain import Mode, Outcome, Provenance, Record, Task, paced
 from tunery.store import _schema
 from tunery.store._database import Database, insert_new
 from tunery.store._ledger import Charge, insert_charges
@@ -193,7 +193,8 @@ def entries(connection: Connection, task_key: str, provenance: Provenance) -> li
     """Return what ranking needs of all records of a task under these conditions, oldest first."""
     here = (_records.c.task_key == task_key, holds(provenance))
     finals = sa.select(_records.c.id, _records.c.document).where(*here, _records.c.mode == Mode.FINAL.value)
-    samples = {row.id: tuple(row.document["measurement"]["samples_s"]) for row in connection.execute(finals)}
+    measured = ((row.id, row.document["measurement"]) for row in connection.execute(finals))
+    samples = {row_id: paced(found["samples_s"], found.get("context") or {}) for row_id, found in measured}
     query = sa.select(*_entry_columns).where(*here).order_by(_records.c.id)
     return [replace(Entry(*row), samples_s=samples.get(row.row_id, ())) for row in connection.execute(query)]
 

@@ -268,6 +268,6 @@ def _tied(held: dict[str, Measurement], key: str) -> bool:
     if key not in held:
         return False
     keys = sorted(held)
-    order = best_first([Contender(k, held[k].samples_s) for k in keys])
-    fastest = min((interval(held[keys[i]].samples_s) for i in order), key=lambda found: found[1])
-    return interval(held[key].samples_s)[0] <= fastest[2]
+    order = best_first([Contender(k, held[k].paced_s) for k in keys])
+    fastest = min((interval(held[keys[i]].paced_s) for i in order), key=lambda found: found[1])
+    return interval(held[key].paced_s)[0] <= fastest[2]
