@@ -74,6 +74,8 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "best_s": plain(task.best_s),
         "measured": task.measured,
         "outcomes": plain(task.outcomes),
+        "timings": task.timings,
+        "contaminated": task.contaminated,
         "problem": task.problem,
     }
 
@@ -114,11 +116,18 @@ def tune_text(
         *([job.message] if job.message else []),
         as_text(tasks_table(job.tasks), width),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
+        *_noise(job),
         *_cost(job),
         f"stored in   {report.store}",
         *_usage(report, request, output),
     ]
     return "\n".join(lines)
+
+
+def _noise(job: JobStatus) -> list[str]:
+    dirty, timed = (sum(getattr(task, name) for task in job.tasks) for name in ("contaminated", "timings"))
+    said = f"disturbed   {dirty} of {timed} timings were taken while others used the machine: they may be too high"
+    return [said] if dirty else []
 
 
 def _cost(job: JobStatus) -> list[str]:

@@ -1,4 +1,5 @@
 import json
+import signal
 import time
 from pathlib import Path
 
@@ -102,6 +103,25 @@ def test_whoever_stops_a_calibration_hears_that_nothing_is_kept(
     assert "nothing of this calibration is kept" in capsys.readouterr().err
     with open_store(place) as store:
         assert store.calibrations(this_device(usable_cores()).fingerprint) == []
+
+
+def test_one_ctrl_c_ends_a_calibration_in_the_middle_of_a_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tunery.cli import main
+    from tunery.jobs import calibrate
+
+    def interrupted(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on measuring")
+
+    monkeypatch.setattr(calibrate, "_curve", interrupted)
+    place = str(tmp_path / "store.db")
+    monkeypatch.setattr("sys.argv", ["tunery", "devices", "calibrate", "--dialect", "fake", "--store", place])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert "nothing of this calibration is kept" in capsys.readouterr().err
 
 
 def test_a_calibration_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

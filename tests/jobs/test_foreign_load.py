@@ -13,6 +13,7 @@ import psutil
 import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in, run_in
 
+from tunery._report import tune_text
 from tunery.domain import JobState, Mode, Origin
 from tunery.engines import Role
 from tunery.jobs import Progress, Room, opening
@@ -137,6 +138,12 @@ def test_a_hog_that_stays_is_waited_for_only_so_long_and_then_marked(
     [runtime] = made
     changes = [capacity for _, capacity in capacities(runtime, Role.MEASURER)]
     assert changes[:2] == [0, 1]
+    timed = [r.measurement for r in records_in(tmp_path) if r.measurement.samples_s]
+    dirty = sum(bool(measurement.context.get("contaminated")) for measurement in timed)
+    assert [sum(getattr(task, name) for task in report.job.tasks) for name in ("contaminated", "timings")] == [
+        dirty, len(timed),
+    ]  # fmt: skip
+    assert f"disturbed   {dirty} of {len(timed)} timings" in tune_text(report, request_in(tmp_path, SOURCE))
     late = [r.measurement for r in records_in(tmp_path, Mode.RACE) if r.candidate.origin is not Origin.BASELINE]
     said = Counter((m.context.get("contaminated"), m.context.get("foreign_cores")) for m in late if m.samples_s)
     assert said[True, 1.0] > 0

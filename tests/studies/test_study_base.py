@@ -1,4 +1,5 @@
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,24 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
 
     with pytest.raises(UsageError, match=r"tunery\[study\]"):
         conduct(run, str(tmp_path), quick=True, repeats=1, seed=0, as_json=False)
+
+
+def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:
+    def run(options: Options) -> StudyReport:
+        raise AssertionError("it is said before the work")
+
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="choose another directory with --out"):
+        conduct(run, str(tmp_path / "file"), quick=True, repeats=1, seed=0, as_json=False)
+
+
+def test_a_study_ends_at_one_ctrl_c(tmp_path: Path) -> None:
+    def run(options: Options) -> StudyReport:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it went on")
+
+    with pytest.raises(KeyboardInterrupt, match="goes on"):
+        conduct(run, "", quick=True, repeats=1, seed=0, as_json=False)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

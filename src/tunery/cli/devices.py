@@ -62,11 +62,13 @@ def calibrate(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Time reference kernels alone and beside one another, and store how many may be measured at once."""
+    from tunery.cli._interrupt import Interrupt
     from tunery.jobs.session import calibrate_device
 
     request = options.make_request("", target=target, store=store, threads=threads, shapes=None, dialect=dialect)
     try:
-        found = calibrate_device(request, remark)
+        with Interrupt(lambda: None):  # asyncio's own would wait for the end of a measurement
+            found = calibrate_device(request, remark)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("stopped; nothing of this calibration is kept") from None
     if json:

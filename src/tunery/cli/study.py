@@ -37,11 +37,17 @@ def conduct(  # noqa: PLR0917 - the common options
     from pathlib import Path
 
     from tunery._report import plain
-    from tunery.studies import Options, pyplot, write
+    from tunery.cli._interrupt import Interrupt
+    from tunery.studies import Options, place, pyplot, write
 
-    if out:
-        pyplot()  # a missing library is said before the work, not after it
-    report = run(Options(Path(out) if out else None, quick, repeats, seed, remark))
+    if out:  # a missing library, or no place, is said before the work, not after it
+        pyplot()
+        place(Path(out))
+    try:
+        with Interrupt(lambda: None):  # asyncio's own would wait for the end of a measurement
+            report = run(Options(Path(out) if out else None, quick, repeats, seed, remark))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("stopped; the same command goes on where a long study was") from None
     files = write(report, Path(out)) if out else []
     if as_json:
         found = {"study": report.name, "claims": dict(report.claims), **report.data, "files": files}

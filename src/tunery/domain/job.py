@@ -24,7 +24,8 @@ class TaskState:
     """One task's standing inside a job; latencies are None until measured.
 
     Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` (0 or 1) of
-    these is the task's best. `preempted` says that others gained more for their cost when the job ended, `problem` why
+    these is the task's best. Of its `timings`, finals included, `contaminated` were made while others used the machine.
+    `preempted` says that others gained more for their cost when the job ended, `problem` why
     the search of the task was given up, if it was.
     """
 
@@ -41,6 +42,8 @@ class TaskState:
     outcomes: Mapping[str, int] = field(default_factory=dict)
     audited: int = 0
     false_drops: int = 0
+    timings: int = 0
+    contaminated: int = 0
     preempted: bool = False
     problem: str = ""
 

@@ -32,8 +32,8 @@ def predicted_s(baseline_s: float | None, best_s: float | None) -> float:
 
 async def hold(
     context: Context, task: Task, yardsticks: Yardsticks, challengers: Sequence[Candidate], baseline_s: float | None
-) -> float | None:
-    """Build and time `challengers` beside the baseline, record all, and return the baseline's new latency."""
+) -> tuple[float | None, list[Measurement]]:
+    """Build and time `challengers` beside the baseline, record all; return its new latency, and all times."""
     # A baseline without a latency is faulty: it would cost the others their common round.
     entrants = [yardsticks.baseline] if baseline_s else []
     for candidate in challengers:
@@ -52,7 +52,7 @@ async def hold(
     for (candidate, _), measurement in zip(entrants, results, strict=True):
         context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
     charge(context, task.key, "finals", "", grant, len(entrants), device=True)
-    return results[0].latency_s or baseline_s if baseline_s else None
+    return (results[0].latency_s or baseline_s if baseline_s else None), results
 
 
 async def _call(  # noqa: PLR0917 - what one call needs

@@ -54,6 +54,7 @@ class TaskSearch:
         self._news = 0
         self._restored = False
         self._races = Races(task, self)
+        self._timings: Counter[bool] = Counter()  # by whether others disturbed them
         self._one_at_a_time = asyncio.Lock()
 
     @property
@@ -85,6 +86,8 @@ class TaskSearch:
         held_s = 0.0
         for record in records:
             measurement, candidate = record.measurement, record.candidate
+            if record.job_id == context.job_id:
+                self._count(measurement)
             if candidate.origin is Origin.BASELINE:
                 self.baseline_s = measurement.latency_s or self.baseline_s
             if measurement.mode is Mode.FINAL:
@@ -277,7 +280,9 @@ class TaskSearch:
         if self._yardsticks is None:
             await self._measure_baseline()
         yardsticks = await self._built_yardsticks()
-        self.baseline_s = await finals.hold(context, self.task, yardsticks, challengers, self.baseline_s)
+        self.baseline_s, held = await finals.hold(context, self.task, yardsticks, challengers, self.baseline_s)
+        for measurement in held:
+            self._count(measurement)
         best = context.store.best(self.task.key, context.provenance)
         self.final = best[0] if best else None
         self._finals_stale = self._news != news  # another job's batch may have ended meanwhile
@@ -306,9 +311,14 @@ class TaskSearch:
         context, trial = self.context, candidate.origin is not Origin.BASELINE
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
+        self._count(measurement)
         self._finals_stale |= trial
         self._news += trial
         return told, self._known.keep(told, count=trial)
+
+    def _count(self, measurement: Measurement) -> None:
+        if measurement.samples_s:
+            self._timings[bool(measurement.context.get("contaminated"))] += 1
 
     def state(self, weight: int) -> TaskState:
         """Return the task's standing for the report of a job in which it has this weight."""
@@ -328,4 +338,6 @@ class TaskSearch:
             problem=self.problem,
             audited=self._sifter.audit.audited,
             false_drops=self._sifter.audit.winners,
+            timings=self._timings.total(),
+            contaminated=self._timings[True],
         )

@@ -4,6 +4,6 @@ A study takes `Options`, measures or simulates, and returns a `StudyReport`; `wr
 chose. Nothing it shows is stored from an earlier run.
 """
 
-from tunery.studies._base import Options, StudyReport, pyplot, write
+from tunery.studies._base import Options, StudyReport, place, pyplot, write
 
-__all__ = ["Options", "StudyReport", "pyplot", "write"]
+__all__ = ["Options", "StudyReport", "place", "pyplot", "write"]

@@ -1,6 +1,7 @@
 """What all studies share: their options, their result, and how it is written."""
 
 import json
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,8 +67,8 @@ def write(report: StudyReport, out: Path) -> list[Path]:
         UsageError: `out` cannot be written, or matplotlib is missing.
     """
     plt = pyplot() if report.plots else None
+    place(out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         written = [out / f"{report.name}.json"]
         document = {"study": report.name, "claims": dict(report.claims), **report.data}
         written[0].write_text(json.dumps(plain(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
@@ -78,5 +79,23 @@ def write(report: StudyReport, out: Path) -> list[Path]:
             figure.savefig(written[-1], dpi=110)
             plt.close(figure)  # type: ignore[union-attr]
     except OSError as error:
-        raise UsageError(f"cannot write {out} ({error.strerror}); choose another directory with --out") from error
+        raise _unwritable(out, error) from error
     return written
+
+
+def place(out: Path) -> None:
+    """Make the directory for a study's files.
+
+    Raises:
+        UsageError: there is something else, or it cannot be written.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _unwritable(out: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write {out} ({error.strerror}); choose another directory with --out")

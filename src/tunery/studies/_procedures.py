@@ -188,7 +188,7 @@ class Bench:
         self._say(f"{self._subject.name}: the winners' true latencies")
         keys = {one.winner for one in self.found.procedures if one.winner}
         results = self._finals(sorted(keys), TRUTH_ROUNDS)
-        self.found.truth_s = {str(m.context["candidate"]): m.latency_s for m in results if m.latency_s}
+        self.found.truth_s = {str(m.context["candidate"]): median(m.paced_s) for m in results if m.paced_s}
         for one in self.found.procedures:
             one.truth_s = self.found.truth_s.get(one.winner, math.nan)
 

@@ -56,7 +56,7 @@ async def prepare(  # noqa: PLR0917 - what it is made with
     runtime.submit(JOB)
     tasks = []
     for request, kind in wanted:
-        say(f"extracting {request.model}")
+        say(f"extracting the {kind} tasks of {request.model}")
         imported = await import_model(runtime, store, request, cache, JOB)
         found = next((t for t in imported.tasks if t.workload.kind == kind and t.tunable), None)
         if found is None:

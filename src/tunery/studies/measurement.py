@@ -42,6 +42,13 @@ STOCK, FIXED, RACED = "stock evaluator", "fixed repeats", "racing"
 AGAIN = "racing again"
 WATCHED, UNWATCHED = "watched", "unwatched"
 TRUSTED = ", own timings trusted"
+_LEGEND = (
+    "kernel time: the candidates' own runs; wall: with loading and verifying. winner truly: the named winner's\n"
+    "latency, timed for long and alone; over the best: against the fastest of all that were named. finals: whether\n"
+    "isolated finals named it, or (own timings trusted) the fastest in that way's own timings. tau: Kendall's rank\n"
+    "agreement, 1 is the same order; deviation: by how much kernels take longer beside others. watched: measuring\n"
+    "waits while others use the machine, and what they disturbed is repeated or marked"
+)
 _FREQUENCY = (
     "a change of clock frequency is not part of this study: a virtual machine cannot make one; what the watch does "
     "about throttling is tested on the fake device"
@@ -150,7 +157,7 @@ def _report(calibration: Calibration, found: Sequence[Findings], options: Option
         "tasks": [_data(one, calibration) for one in found],
     }
     summary = f"{_saved(found)}\n{_calibration_line(calibration)}"
-    text = "\n\n".join([*(_table(one, calibration) for one in found), summary, _FREQUENCY])
+    text = "\n\n".join([*(_table(one, calibration) for one in found), _LEGEND, summary, _FREQUENCY])
     plots = {
         "measurement-cost.png": lambda figure: _draw_costs(figure, found),
         "measurement-truth.png": lambda figure: _draw_truths(figure, found),
@@ -276,7 +283,8 @@ def _calibration_line(calibration: Calibration) -> str:
         f"{p.kind}-bound, {p.degree} at once: {p.deviation:+.1%} slower, tau {p.tau:.3f}, {p.gain:.2f}x throughput"
         for p in calibration.points
     )
-    return f"calibration: {points or 'one slot'}. Chosen: {dict(calibration.degrees)}"
+    chosen = ", ".join(f"{degree} for {kind}-bound kernels" for kind, degree in calibration.degrees.items())
+    return f"calibration: {points or 'one slot'}. Measured at once: {chosen or 'one'}"
 
 
 def _data(one: Findings, calibration: Calibration) -> dict[str, Any]:
