@@ -164,6 +164,10 @@ class Dialect(ABC):
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
         """Start or resume the search for a task; what is in `history` is not proposed again."""
 
+    def foresee(self, task: Task, n: int, cost_model: str, seed: int) -> list[Candidate]:
+        """Return candidates of a task that will not be measured: what `n` looks with the cost model find."""
+        return self.open(task, (), cost_model, seed).propose(n)
+
     @abstractmethod
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
         """Compile a candidate to a file in `directory`.

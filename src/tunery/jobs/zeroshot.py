@@ -46,12 +46,11 @@ _EFFORTS = ((0.08, 48), (0.02, 24), (0.002, 12), (0.0, 4))
 
 @dataclass
 class Filled:
-    """What came of it: choices by task key, the reasons where there was none, and the seconds each part took."""
+    """What came of it: choices by task key, and the reasons where there was none."""
 
     choices: dict[str, Choice] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     measured: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
 
 
 async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
@@ -73,21 +72,23 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         )
     account = Account(store, JOB, runtime, load_prices(request.prices), Power())
     context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, model))
-    filled, began = Filled(), time.monotonic()
+    filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
-    predicted = await asyncio.gather(*(_predict(context, number, task, whole, guess, filled)
-                                       for number, task in enumerate(open_)))  # fmt: skip
-    filled.seconds["predict"] = time.monotonic() - began
-    began = time.monotonic()
+
+    async def one(task: Task) -> tuple[Task, Prediction | None]:
+        prediction = await _predict(context, task, whole, guess, filled)
+        if prediction and not guess.few_shot:  # at once: others are predicted meanwhile
+            await _verify(context, task, prediction, filled)
+        return task, prediction
+
+    done = await asyncio.gather(*(one(task) for task in open_))
     if guess.few_shot:
-        await _measure(context, [(t, p) for t, p in zip(open_, predicted, strict=True) if p], guess, filled)
-        filled.seconds["measure"] = time.monotonic() - began
-        known, began = choose(store, tasks, provenance), time.monotonic()
-    answered = {choice.task_key for choice in known.choices if choice.candidate}
-    await asyncio.gather(*(_verify(context, task, prediction, filled)
-                           for task, prediction in zip(open_, predicted, strict=True)
-                           if prediction and task.key not in answered))  # fmt: skip
-    filled.seconds["verify"] = time.monotonic() - began
+        predicted = [(task, prediction) for task, prediction in done if prediction]
+        await _measure(context, predicted, guess, filled)
+        known = choose(store, tasks, provenance)
+        answered = {choice.task_key for choice in known.choices if choice.candidate}
+        left = (pair for pair in predicted if pair[0].key not in answered)
+        await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
     choices = (filled.choices.get(choice.task_key, choice) for choice in known.choices)
     return replace(known, choices=tuple(choices)), filled
 
@@ -107,16 +108,12 @@ def urgency(task: Task, prediction: Prediction) -> float:
     return task.weight * max(task.workload.flop, 1.0) * doubt
 
 
-async def _predict(  # noqa: PLR0917 - the parts of one prediction
-    context: Context, number: int, task: Task, whole: float, guess: Guess, filled: Filled
-) -> Prediction | None:
-    workers = context.runtime.workers(Role.PROPOSER)
-    worker = workers[number % len(workers)]
+async def _predict(context: Context, task: Task, whole: float, guess: Guess, filled: Filled) -> Prediction | None:
     count = max(wanted(task.weight * task.workload.flop / whole), guess.few_shot) if task.tunable else 1
     try:
-        async with stage(context, task, "propose", Role.PROPOSER, count, worker):
+        async with stage(context, task, "propose", Role.PROPOSER, count) as grant:
             prediction: Prediction = await context.runtime.call(
-                worker, "predict", task, count, max(_KEEP, guess.few_shot), context.learning.model, context.seed,
+                grant.worker, "predict", task, count, max(_KEEP, guess.few_shot), context.learning.model, context.seed,
                 deadline_s=PREDICT_DEADLINE_S,
             )  # fmt: skip
     except (EngineError, DialectError) as error:

@@ -153,10 +153,10 @@ class ProposerHost:
         return tuple(float(score) if np.isfinite(score) else None for score in scores)
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
-        """Search `n` candidates by the cost model alone and return the `keep` it thinks fastest."""
+        """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest."""
         from tunery.costmodels import with_task
 
-        candidates = self._dialect.open(task, (), cost_model, seed).propose(n)
+        candidates = self._dialect.foresee(task, n, cost_model, seed)
         if not candidates:
             return Prediction((), ())
         rows = with_task(self._dialect.features(task, candidates), task)

@@ -30,6 +30,7 @@ from tunery.domain import Artifact, Candidate, Network, Target, Task
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features import FeatureCache
+    from tunery.dialects.metaschedule.foresight import Foresight
 
 
 class MetaScheduleDialect(Dialect):
@@ -39,6 +40,7 @@ class MetaScheduleDialect(Dialect):
 
     def __init__(self) -> None:
         self._features: dict[str, FeatureCache] = {}
+        self._foresight: Foresight | None = None
 
     @cached_property
     @override
@@ -73,11 +75,24 @@ class MetaScheduleDialect(Dialect):
         for name in expressions(task).found:
             try:
                 space = space_of(task, name)
+                space.designs  # noqa: B018 - generated now, or not at all
             except DialectError:
                 continue  # without a design space it is not searched
             mine = part(history, name)
             searches[name] = DraftedProposer(task, space, mine, cost_model, seed, features=features)
         return PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
+
+    @override
+    def foresee(self, task: Task, n: int, cost_model: str, seed: int) -> list[Candidate]:
+        from tunery.dialects.metaschedule.features import FeatureCache
+        from tunery.dialects.metaschedule.foresight import Foresight
+        from tunery.dialects.metaschedule.program import space_of
+
+        if not space_of(task).tunable:
+            return self.open(task, (), cost_model, seed).propose(n)
+        self._foresight = self._foresight or Foresight()
+        features = self._features[task.key] = FeatureCache()
+        return self._foresight.candidates(task, n, cost_model, seed, features)
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

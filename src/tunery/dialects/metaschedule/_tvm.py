@@ -41,6 +41,15 @@ def _without_others() -> None:
         sys.modules.setdefault(full, ModuleType(full))
 
 
+def _without_type_checks() -> None:
+    """Take the checks of argument types off schedules' methods: a third of what preparing a search took."""
+    from tvm.s_tir.schedule import Schedule
+
+    for name, method in list(vars(Schedule).items()):
+        if hasattr(method, "__wrapped__"):
+            setattr(Schedule, name, method.__wrapped__)
+
+
 _original, inspect.stack = inspect.stack, _frames
 _collecting = gc.isenabled()
 gc.disable()  # a million short-lived syntax nodes, none of them cyclic garbage worth looking for
@@ -52,6 +61,8 @@ try:
     import tvm_ffi
     from tvm import relax
     from tvm.s_tir import meta_schedule
+
+    _without_type_checks()
 finally:
     inspect.stack = _original
     if _collecting:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tunery._errors import DialectError
@@ -50,8 +50,19 @@ class Space:
     module: Any
     target: Any
     context: Any
-    designs: tuple[Any, ...]
     expression: Expression
+
+    @cached_property
+    def designs(self) -> tuple[Any, ...]:
+        """The design space: generated (post-order application of MetaSchedule's rules) when it is first asked for.
+
+        Raises:
+            DialectError: MetaSchedule cannot handle the program.
+        """
+        try:
+            return tuple(self.context.generate_design_space())
+        except Exception as error:
+            raise _no_space(error) from error
 
     @property
     def tunable(self) -> bool:
@@ -60,7 +71,7 @@ class Space:
 
 
 def open_space(module: Any, target: Any) -> Space:
-    """Generate the design space of a program (post-order application of MetaSchedule's rules).
+    """Return the space of a program.
 
     Raises:
         DialectError: MetaSchedule cannot handle the program.
@@ -69,7 +80,7 @@ def open_space(module: Any, target: Any) -> Space:
 
 
 def open_expression(expression: Expression, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> Space:
-    """Generate the design space of an expression.
+    """Return the space of an expression.
 
     Raises:
         DialectError: MetaSchedule cannot handle the program.
@@ -85,10 +96,13 @@ def open_expression(expression: Expression, target: Any, *, strategy: Any = "rep
             task_name="main",
             logger=_quiet(),
         )
-        designs = tuple(context.generate_design_space())
     except Exception as error:
-        raise DialectError(f"MetaSchedule has no design space for this program: {_first_line(error)}") from error
-    return Space(expression.module, target, context, designs, expression)
+        raise _no_space(error) from error
+    return Space(expression.module, target, context, expression)
+
+
+def _no_space(error: Exception) -> DialectError:
+    return DialectError(f"MetaSchedule has no design space for this program: {_first_line(error)}")
 
 
 def _generator(expression: Expression) -> Any:
@@ -97,9 +111,14 @@ def _generator(expression: Expression) -> Any:
     return meta_schedule.space_generator.ScheduleFn(expression.design, sch_rules=[])
 
 
+def _parsed(program: str) -> Any:
+    """Read a program without TVM's upgrade from older versions, which takes ten times as long: keys say the version."""
+    return tvm_ffi.serialization.from_json_graph_str(program)
+
+
 @lru_cache(maxsize=256)
 def _expressions(workload_key: str, program: str, target_json: str) -> Expressions:  # noqa: ARG001 - a cheap hash
-    return expressions_of(tvm.ir.load_json(program), tvm.target.Target(json.loads(target_json)))
+    return expressions_of(_parsed(program), tvm.target.Target(json.loads(target_json)))
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.genomes import Design, Genome
+from tunery.dialects.metaschedule.genomes import Design, Gene, Genome
 from tunery.dialects.metaschedule.program import Space, post_process, program_key, replay, trace_body
 from tunery.domain import Candidate, Outcome, Task
 
@@ -96,6 +96,40 @@ class DraftedProposer(Proposer):
             if len(self._waiting) < n:
                 self._replay(self._bred(n - len(self._waiting)))
         return self._chosen(n, lucky[: n // _RANDOM_SHARE])
+
+    # -- without measurements: what is replayed is chosen by the draft, what is best by the cost model alone -----------
+
+    @property
+    def designs(self) -> list[tuple[Gene, ...]]:
+        """The genes of each design."""
+        return [design.genes for design in self._designs]
+
+    def try_out(self, genomes: Sequence[Genome]) -> None:
+        """Replay these."""
+        self._replay(genomes)
+        self._refit()
+
+    def explore(self, n: int) -> None:
+        """Replay `n` more genomes."""
+        if n > 0:
+            self._replay(self._bred(n))
+            self._refit(again=True)
+
+    def best_score(self) -> float:
+        """Return the highest score so far, 0 if there is none."""
+        return float(np.nanmax(np.append(self._model.scores(list(self._waiting)), 0.0)))
+
+    def best_genomes(self, n: int) -> tuple[Genome, ...]:
+        """Return the `n` genomes with the highest scores."""
+        return tuple(self._waiting[key] for key in self._by_score()[:n])
+
+    def ranked(self) -> list[Candidate]:
+        """Return all that was replayed and not proposed yet, the highest score first."""
+        return self._chosen(len(self._waiting), self._by_score())
+
+    def _by_score(self) -> list[str]:
+        keys = list(self._waiting)
+        return [keys[i] for i in np.argsort(-np.nan_to_num(self._model.scores(keys)), kind="stable")]
 
     def _chosen(self, n: int, lucky: Sequence[str]) -> list[Candidate]:
         """Return the most promising of what was replayed, with those that luck has chosen."""

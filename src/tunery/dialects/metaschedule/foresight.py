@@ -1,0 +1,133 @@
+"""Candidates for a task that is not going to be measured: the best of few replays, by the cost model alone.
+
+Tasks of one network resemble one another, and often two have the same convolution with other operators fused to it. So
+what scored best for one is tried first for the next, with its tiles fitted to the other extents.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule import winograd
+from tunery.dialects.metaschedule.breeding import extent_of
+from tunery.dialects.metaschedule.expressions import GENERIC
+from tunery.dialects.metaschedule.features import FeatureCache
+from tunery.dialects.metaschedule.genomes import LOCATION, ROOT, TILE, Gene, Genome, divisors
+from tunery.dialects.metaschedule.program import expressions, space_of
+from tunery.dialects.metaschedule.proposer import DraftedProposer
+from tunery.domain import Candidate, Task
+
+# F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
+_EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)))
+_LEAST_FOR_ALTERNATIVES = 12
+_ALTERNATIVE = 4  # replays of an expression before the best so far says which one gets the rest
+_ROUND = 6
+_SEEDS, _KEPT = 4, 2
+_SPARED = 0.5  # of the replays, where there are seeds
+
+Designs = Sequence[Sequence[Gene]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The best genomes of a task's search, with the extents of its tiles."""
+
+    extents: tuple[int, ...]
+    genomes: tuple[Genome, ...]
+
+
+class Foresight:
+    """Finds candidates by the cost model, and keeps what was best for the tasks that follow."""
+
+    def __init__(self) -> None:
+        self._memories: dict[object, list[_Memory]] = {}
+
+    def candidates(self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache) -> list[Candidate]:
+        """Return what up to `n` replays of a tunable task found, the highest score first."""
+        searches = self._searches(task, n, cost_model, seed, features)
+        left = n
+        for name, search in searches.items():
+            seeds = self._seeds(task, name, search)
+            if seeds and name == GENERIC:
+                left = max(_ALTERNATIVE, round(_SPARED * n))
+            search.try_out(seeds)
+            first = max(_ROUND if name == GENERIC else _ALTERNATIVE, len(seeds)) - len(seeds)
+            search.explore(first)
+            left -= first + len(seeds)
+        best = max(searches, key=lambda name: searches[name].best_score())
+        while left > 0:
+            count = min(_ROUND, left)
+            searches[best].explore(count)
+            left -= count
+        for name, search in searches.items():
+            extents = _extents(search.designs)
+            self._memories.setdefault(_structure(task, name, search.designs), []).append(
+                _Memory(extents, search.best_genomes(_KEPT))
+            )
+        found = [candidate for search in searches.values() for candidate in search.ranked()]
+        return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
+
+    def _searches(
+        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache
+    ) -> dict[str, DraftedProposer]:
+        found = {}
+        for name in _EXPRESSIONS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,):
+            if name not in expressions(task).found:
+                continue
+            try:
+                space = space_of(task, name)
+                found[name] = DraftedProposer(task, space, (), cost_model, seed, features=features)
+            except DialectError:
+                if name == GENERIC:
+                    raise
+        return found
+
+    def _seeds(self, task: Task, name: str, search: DraftedProposer) -> list[Genome]:
+        """Return the best of the tasks that are most like this one, fitted to it."""
+        designs = search.designs
+        extents = _extents(designs)
+        known = self._memories.get(_structure(task, name, designs), [])
+        near = sorted(known, key=lambda memory: _distance(memory.extents, extents))
+        found = [fitted(genome, designs[genome.design]) for memory in near for genome in memory.genomes]
+        return list(dict.fromkeys(found))[:_SEEDS]
+
+
+def _structure(task: Task, expression: str, designs: Designs) -> object:
+    shape = tuple(tuple((gene.kind, gene.levels, gene.source) for gene in genes) for genes in designs)
+    return task.workload.kind, expression, shape
+
+
+def _extents(designs: Designs) -> tuple[int, ...]:
+    return tuple(gene.extent for genes in designs for gene in genes if gene.kind == TILE)
+
+
+def _distance(a: Sequence[int], b: Sequence[int]) -> float:
+    return sum(abs(math.log(x / y)) for x, y in zip(a, b, strict=True))
+
+
+def fitted(genome: Genome, genes: Sequence[Gene]) -> Genome:
+    """Return a genome of another task with its tiles fitted to these extents, its other choices where they exist."""
+    choices: list[tuple[int, ...]] = []
+    for gene, choice in zip(genes, genome.choices, strict=True):
+        if gene.kind == TILE:
+            choices.append(fitted_tile(choice, extent_of(gene, choices), gene.innermost))
+        elif choice[0] in gene.values:
+            choices.append(choice)
+        else:
+            choices.append((ROOT if gene.kind == LOCATION else gene.values[-1],))
+    return Genome(genome.design, tuple(choices))
+
+
+def fitted_tile(factors: Sequence[int], extent: int, innermost: int) -> tuple[int, ...]:
+    """Return factors of `extent` near the given ones, the inner ones first; the outermost takes what is left.
+
+    >>> fitted_tile((7, 1, 2, 4), 28, 64)
+    (7, 1, 1, 4)
+    """
+    left, inner = extent, []
+    for place, factor in enumerate(reversed(factors[1:])):
+        fitting = [d for d in divisors(left) if place or d <= innermost]
+        inner.append(min(fitting, key=lambda d: abs(math.log(d / factor))))
+        left //= inner[-1]
+    return (left, *reversed(inner))
