@@ -112,4 +112,4 @@ def test_what_is_heavy_and_unsure_is_measured_first() -> None:
     assert urgency(task(1e6), unsure) > urgency(task(1e6), sure)
     assert urgency(task(1e6, 4), sure) > urgency(task(1e6), sure)
     assert urgency(task(1e9), sure) > urgency(task(1e6), unsure)
-    assert [wanted(share) for share in (1.0, 0.05, 0.01, 0.0)] == [48, 24, 12, 4]
+    assert [wanted(share) for share in (1.0, 0.05, 0.01, 0.0)] == [32, 16, 8, 4]

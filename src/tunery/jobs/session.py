@@ -192,7 +192,7 @@ def compile_model(request: Request, output: Path, guess: Guess | None = None) ->
         raise UsageError(f"there is no directory {output.parent}; create it, or choose another place with -o")
     if output.exists() and not output.is_file():  # a device or a pipe would be replaced by a file
         raise UsageError(f"{output} is not a file; choose another place with -o")
-    with open_store(request.store) as store, _runtime(request) as runtime:
+    with _runtime(request) as runtime, open_store(request.store) as store:  # workers take the longer to start
         for name in ("compile", "check"):
             runtime.submit(name)
         return _run(_compile_checked(runtime, store, request, output, guess))

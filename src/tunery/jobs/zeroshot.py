@@ -40,8 +40,8 @@ from tunery.workers.services import Prediction
 JOB = "compile"
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S = 60.0, 30.0
 _KEEP = 3  # picks that are tried until one is right
-# Candidates to rank, by the task's share of the network's arithmetic: each costs about 10 ms, twice over.
-_EFFORTS = ((0.08, 48), (0.02, 24), (0.002, 12), (0.0, 4))
+# Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core.
+_EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 
 
 @dataclass
@@ -94,10 +94,10 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
 
 
 def wanted(share: float) -> int:
-    """Return how many candidates of a task are worth ranking, by its share of the network's arithmetic.
+    """Return how many candidates of a task are worth a look, by its share of the network's arithmetic.
 
     >>> [wanted(0.5), wanted(0.001)]
-    [48, 4]
+    [32, 4]
     """
     return next(count for least, count in _EFFORTS if share >= least)
 

@@ -5,6 +5,7 @@ what scored best for one is tried first for the next, with its tiles fitted to t
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ _ALTERNATIVE = 4  # replays of an expression before the best so far says which o
 _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
+_BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
 
 Designs = Sequence[Sequence[Gene]]
 
@@ -42,6 +44,7 @@ class Foresight:
 
     def __init__(self) -> None:
         self._memories: dict[object, list[_Memory]] = {}
+        self._losses: Counter[str] = Counter()  # in a row
 
     def candidates(self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first."""
@@ -56,6 +59,9 @@ class Foresight:
             search.explore(first)
             left -= first + len(seeds)
         best = max(searches, key=lambda name: searches[name].best_score())
+        for name, search in searches.items():
+            behind = search.best_score() < _BEHIND * searches[best].best_score()
+            self._losses[name] = self._losses[name] + 1 if behind else 0
         while left > 0:
             count = min(_ROUND, left)
             searches[best].explore(count)
@@ -73,7 +79,7 @@ class Foresight:
     ) -> dict[str, DraftedProposer]:
         found = {}
         for name in _EXPRESSIONS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,):
-            if name not in expressions(task).found:
+            if name not in expressions(task).found or (name != GENERIC and self._losses[name] >= _GIVEN_UP):
                 continue
             try:
                 space = space_of(task, name)

@@ -1,0 +1,86 @@
+"""Candidates without a measurement: the best of few looks, and what one task teaches about the next."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
+from tunery.dialects import get_dialect
+from tunery.dialects.metaschedule.features import FeatureCache
+from tunery.dialects.metaschedule.foresight import Foresight, fitted, fitted_tile
+from tunery.dialects.metaschedule.genomes import Genome
+from tunery.dialects.metaschedule.program import space_of
+from tunery.dialects.metaschedule.proposer import DraftedProposer
+from tunery.dialects.metaschedule.specimens import _matmul
+from tunery.domain import Task
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def tasks() -> list[Task]:
+    target = get_dialect("metaschedule").resolve_target("native", 1)
+    return [_matmul("product", *sizes, target) for sizes in ((64, 96, 128), (128, 96, 32))]
+
+
+@pytest.fixture(scope="module")
+def model(tasks: list[Task]) -> str:
+    dialect, dataset = get_dialect("metaschedule"), Dataset()
+    candidates = dialect.open(tasks[0], (), None, 0).propose(24)
+    rows = with_task(dialect.features(tasks[0], candidates), tasks[0])
+    for number, (candidate, row) in enumerate(zip(candidates, rows, strict=True)):
+        dataset.add(tasks[0].key, candidate.key, row, 1e-3 * (1 + number % 7))
+    return BoostedModel.fit(dataset).dumps()
+
+
+@given(st.lists(st.integers(1, 64), min_size=2, max_size=4), st.integers(1, 4096), st.integers(1, 64))
+def test_a_fitted_tile_is_a_tile_of_the_extent(factors: list[int], extent: int, innermost: int) -> None:
+    tile = fitted_tile(factors, extent, innermost)
+    assert math.prod(tile) == extent
+    assert len(tile) == len(factors)
+    assert tile[-1] <= innermost
+
+
+@given(st.lists(st.integers(1, 32), min_size=2, max_size=4))
+def test_a_tile_that_fits_stays(factors: list[int]) -> None:
+    assert fitted_tile(factors, math.prod(factors), 64) == tuple(factors)
+
+
+def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: str) -> None:
+    dialect = get_dialect("metaschedule")
+    found = dialect.foresee(tasks[0], 10, model, 0)
+    scores = [candidate.score for candidate in found]
+    assert all(score and score > 0 for score in scores)
+    assert scores == sorted(scores, key=lambda score: -(score or 0))
+    assert 4 <= len({candidate.key for candidate in found}) <= 10
+    again = load_cost_model(model).predict(with_task(dialect.features(tasks[0], found), tasks[0]))
+    np.testing.assert_allclose(again, scores, rtol=1e-5)
+
+
+def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[list[Genome]] = []
+    replay = DraftedProposer._replay
+
+    def watched(self: DraftedProposer, genomes: list[Genome]) -> list[str]:
+        tried.append(list(genomes))
+        return replay(self, genomes)
+
+    monkeypatch.setattr(DraftedProposer, "_replay", watched)
+    foresight = Foresight()
+    first = foresight.candidates(tasks[0], 16, model, 0, FeatureCache())
+    looks, best = sum(map(len, tried)), first[0]
+    search = DraftedProposer(tasks[1], space_of(tasks[1]), (), model, 0)
+    other = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 0)
+    genome = other._genome(best.body)
+    assert genome is not None
+    tried.clear()
+    foresight.candidates(tasks[1], 16, model, 0, FeatureCache())
+    assert fitted(genome, search.designs[genome.design]) in tried[0]
+    assert sum(map(len, tried)) < looks == 16, "what is known from another task need not be looked for again"
+
+
+def test_few_looks_are_few(tasks: list[Task], model: str) -> None:
+    assert 1 <= len(Foresight().candidates(tasks[0], 4, model, 0, FeatureCache())) <= 6
