@@ -1,6 +1,7 @@
 import json
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -85,16 +86,26 @@ def test_a_pass_that_others_disturbed_is_made_once_more() -> None:
     assert _undisturbed(run, None, lambda _: None).wall_s == 2.0
 
 
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def signalled(*_: object) -> None:
+    signal.raise_signal(signal.SIGINT)
+    raise AssertionError("it went on measuring")
+
+
+@pytest.mark.parametrize("stopped", [interrupted, signalled])
 def test_whoever_stops_a_calibration_hears_that_nothing_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stopped: Callable[..., None],
 ) -> None:
     from tunery.cli import main
     from tunery.jobs import calibrate
 
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(calibrate, "_curve", interrupted)
+    monkeypatch.setattr(calibrate, "_curve", stopped)
     place = str(tmp_path / "store.db")
     monkeypatch.setattr("sys.argv", ["tunery", "devices", "calibrate", "--dialect", "fake", "--store", place])
     with pytest.raises(SystemExit) as ended:
@@ -103,25 +114,6 @@ def test_whoever_stops_a_calibration_hears_that_nothing_is_kept(
     assert "nothing of this calibration is kept" in capsys.readouterr().err
     with open_store(place) as store:
         assert store.calibrations(this_device(usable_cores()).fingerprint) == []
-
-
-def test_one_ctrl_c_ends_a_calibration_in_the_middle_of_a_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tunery.cli import main
-    from tunery.jobs import calibrate
-
-    def interrupted(*_: object) -> None:
-        signal.raise_signal(signal.SIGINT)
-        raise AssertionError("it went on measuring")
-
-    monkeypatch.setattr(calibrate, "_curve", interrupted)
-    place = str(tmp_path / "store.db")
-    monkeypatch.setattr("sys.argv", ["tunery", "devices", "calibrate", "--dialect", "fake", "--store", place])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    assert "nothing of this calibration is kept" in capsys.readouterr().err
 
 
 def test_a_calibration_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

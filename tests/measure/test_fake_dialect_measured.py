@@ -31,16 +31,14 @@ def test_a_task_is_raced_and_decided_and_no_planted_fault_wins(op: str, tmp_path
     candidates = [dialect.candidate(task, index) for index in range(60)]
     provenance = Provenance("fake", dialect.compiler, "device", bench.settings_key())
     records, best = [], None
-    for candidate in candidates:
-        result = bench.race(task, dialect.build(task, candidate, tmp_path), candidate, best, reference)
+    for index, candidate in enumerate(candidates):
+        # What a busy machine makes slow is given up before it is checked: without an incumbent nothing is.
+        incumbent_s = None if index in PLANTED.values() else best
+        result = bench.race(task, dialect.build(task, candidate, tmp_path), candidate, incumbent_s, reference)
         records.append(Record(candidate, result, provenance))
         if result.outcome is Outcome.OK and result.latency_s is not None:
             best = min(best or result.latency_s, result.latency_s)
-    planted = [records[i].measurement.outcome for i in PLANTED.values()]
-    found = sum(outcome in {Outcome.WRONG_RESULT, Outcome.RUN_FAILED} for outcome in planted)
-    # A busy machine may make one so slow that it is given up before it is checked.
-    assert found >= len(PLANTED) - 1
-    assert Outcome.OK not in planted
+    assert {records[i].measurement.outcome for i in PLANTED.values()} <= {Outcome.WRONG_RESULT, Outcome.RUN_FAILED}
     healthy = [record.measurement for i, record in enumerate(records) if i not in PLANTED.values()]
     assert {one.outcome for one in healthy} <= {Outcome.OK, Outcome.ABANDONED}
     assert sum(one.outcome is Outcome.ABANDONED for one in healthy) > 20

@@ -33,7 +33,7 @@ def predicted_s(baseline_s: float | None, best_s: float | None) -> float:
 async def hold(
     context: Context, task: Task, yardsticks: Yardsticks, challengers: Sequence[Candidate], baseline_s: float | None
 ) -> tuple[float | None, list[Measurement]]:
-    """Build and time `challengers` beside the baseline, record all; return its new latency, and all times."""
+    """Build and time `challengers` beside the baseline, record all; return its latency now, and all results."""
     # A baseline without a latency is faulty: it would cost the others their common round.
     entrants = [yardsticks.baseline] if baseline_s else []
     for candidate in challengers:
