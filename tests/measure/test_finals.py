@@ -41,3 +41,29 @@ def test_rounds_that_nobody_disturbed_decide_where_there_are_enough(bench: Bench
         assert len(result.context["contaminated_s"]) > 5
         assert result.context["contaminated"] is False
         assert result.latency_s == pytest.approx(latency_s, rel=0.02)
+
+
+def test_those_that_are_behind_leave_early_and_those_that_are_near_stay(bench: BenchMaker) -> None:
+    levels = {"best": 1e-3, "near": 1.002e-3, **{f"far{i}": (1.05 + 0.02 * i) * 1e-3 for i in range(10)}}
+    scripts = {name: {"latency_s": level, "noise": gaussian(0.01)} for name, level in levels.items()}
+    results = bench().finals(rounds=40, **scripts)
+    taken = {name: len(result.samples_s) for name, result in zip(scripts, results, strict=True)}
+    assert taken["best"] == taken["near"] == 40
+    assert all(taken[name] <= 16 for name in taken if name.startswith("far"))
+    assert [len(result.context["pace"]) for result in results] == list(taken.values()), "each has its own rounds' pace"
+    named = [Candidate(name, "t", "") for name in scripts]
+    assert winner(named, results) in {0, 1}
+
+
+def test_where_one_is_left_it_need_not_run_on_alone(bench: BenchMaker) -> None:
+    fast, slow = bench().finals(rounds=100, fast=FAST, slow={**SLOW, "latency_s": 1.1e-3})
+    assert len(fast.samples_s) == len(slow.samples_s) == 40
+    near = {**SLOW, "latency_s": 0.95e-3}
+    assert [len(result.samples_s) for result in bench().finals(rounds=100, fast=FAST, near=near)] == [100, 100]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_none_of_those_that_are_equal_is_left_behind_often(bench: BenchMaker, seed: int) -> None:
+    scripts = {f"{i}": {"latency_s": 1e-3, "noise": gaussian(0.03)} for i in range(8)}
+    results = bench(seed=seed).finals(rounds=40, **scripts)
+    assert sum(len(result.samples_s) == 40 for result in results) >= 6

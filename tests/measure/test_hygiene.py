@@ -54,10 +54,12 @@ def test_the_cache_mode_is_part_of_what_names_a_timing() -> None:
 
 
 def test_the_pace_is_what_all_that_take_turns_share() -> None:
-    assert pace([[1.0, 2.0, 1.0], [3.0, 6.0, 3.0], [9.0]]) == [1.0, 2.0, 1.0]
-    assert pace([[1.0, 2.0, 1.0], [9.0]]) == []
-    assert pace([]) == []
-    assert pace([[0.0, 0.0], [1.0, 1.0]]) == []
+    one = {0: 1.0, 1: 2.0, 3: 1.0}
+    assert pace([one, {0: 3.0, 1: 6.0, 3: 3.0}, {0: 9.0}]) == one
+    assert pace([one, {0: 9.0}]) == {}
+    assert pace([one, {0: 1.0, 1: 2.0, 2: 1.0}]) == {}, "they took part in different rounds"
+    assert pace([]) == {}
+    assert pace([{0: 0.0, 1: 0.0}, {0: 1.0, 1: 1.0}]) == {}
 
 
 @pytest.mark.parametrize("wrong", [[1.0], ["1", "1"], [0.0, 1.0], [-1.0, 1.0], [float("nan"), 1.0], "11", None])
@@ -78,7 +80,7 @@ def test_a_machine_whose_speed_moves_names_the_faster_all_the_same() -> None:
             for level in (1.0, 1.03, 1.06)
         ]
         for with_pace in lost:
-            context = {"pace": pace(taken)} if with_pace else {}
+            context = {"pace": list(pace([dict(enumerate(one)) for one in taken]).values())} if with_pace else {}
             checked = Verification("", 3, 0.0, passed=True)
             results = [Measurement(Outcome.OK, tuple(one), Mode.FINAL, "", context, checked) for one in taken]
             lost[with_pace] += winner(keys, results) != 0

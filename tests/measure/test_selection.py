@@ -65,9 +65,8 @@ def test_those_that_are_separated_from_the_best_stay_out() -> None:
     assert keys(finalists(records, 10, drift=0.3)) == ["a", "b", "d", "c"]
 
 
-def test_only_ok_races_count() -> None:
+def test_only_races_count() -> None:
     records = [
-        record("a", spread(1.0), Outcome.ABANDONED),
         record("b", spread(0.5), Outcome.WRONG_RESULT),
         record("c", spread(0.5), mode=Mode.FINAL),
         record("d", spread(2.0)),
@@ -75,6 +74,12 @@ def test_only_ok_races_count() -> None:
     ]
     assert keys(finalists(records, 10)) == ["d"]
     assert finalists([], 3) == []
+
+
+def test_one_that_was_given_up_by_less_than_the_machine_drifts_is_a_finalist() -> None:
+    near, far = record("a", [1.09, 1.08], Outcome.ABANDONED), record("b", [1.2], Outcome.ABANDONED)
+    assert keys(finalists([near, far, record("c", spread(1.0))], 10)) == ["c", "a"]
+    assert finalists([near, far], 10) == [], "nobody lasted that they were given up for"
 
 
 def test_several_races_of_a_candidate_count_as_one() -> None:

@@ -35,7 +35,7 @@ def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path, monkeypatch: py
     lines: list[str] = []
     options = Options(quick=True, say=lines.append)
 
-    def interrupted(bench: Bench) -> None:
+    def interrupted(bench: Bench, times: int) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

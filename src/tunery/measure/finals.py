@@ -6,35 +6,44 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from tunery.domain import Measurement, Mode, Outcome, Verification
+from tunery.domain import Measurement, Mode, Outcome, Verification, median_interval
+from tunery.domain.ties import CLOSE
+from tunery.measure.hygiene import pace
 from tunery.measure.load import Watch
 from tunery.measure.sampling import Sample, Sampler
 from tunery.measure.settings import Settings
 
+LOOK = 8
+"""After every so many rounds those leave that the best has clearly beaten."""
+_ENOUGH = 40
+"""Rounds after which nobody need stay beside the last one."""
 _STEADY = 0.02
 _STEADY_RUN = 3
+_TAKES = 3
 
 
 @dataclass(slots=True)
 class Finalist:
     """One finalist's state: `sampler` is None once it is out of the running.
 
-    `settled` is a sample from before the rounds; `beaten` says that this was far slower than the fastest, and is its
-    only sample. `verify` completes the verification of one that is slow, if it may yet win; `rotate` lets its weights
-    come from memory once it has settled. `disturbed` are the samples of contaminated rounds that were not repeated,
-    `contaminated` those that do not count.
+    `samples` and `disturbed` are by round: the latter those of contaminated rounds that were not repeated;
+    `contaminated` are samples that do not count. `settled` is one from before the rounds; `beaten` says that this was
+    far slower than the fastest, and is its only sample; `behind`, that it lost the rounds it took part in. `verify`
+    completes the verification of one that is slow, if it may yet win; `rotate` lets its weights come from memory once
+    it has settled.
     """
 
     sampler: Sampler | None = None
     verification: Verification | None = None
-    samples: list[float] = field(default_factory=list)
-    disturbed: list[float] = field(default_factory=list)
+    samples: dict[int, float] = field(default_factory=dict)
+    disturbed: dict[int, float] = field(default_factory=dict)
     contaminated: list[float] = field(default_factory=list)
     spent_s: float = 0.0
     measure_s: float = 0.0
     forced: bool = False
     settled: Sample | None = None
     beaten: bool = False
+    behind: bool = False
     verify: Callable[[], Verification] | None = None
     rotate: Callable[[], None] | None = None
     error: str = ""
@@ -53,16 +62,19 @@ class Finalist:
     def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
         """Whether it takes part in the next round: slow and hopeless ones stop early."""
         taken = len(self.samples) + len(self.disturbed)
-        if self.sampler is None or self.wrong or self.beaten or taken >= rounds:
+        if self.sampler is None or self.wrong or self.beaten or self.behind or taken >= rounds:
             return False
-        if len(self.samples) >= settings.final_least and min(self.samples) > settings.hopeless * fastest_s > 0:
+        if len(self.samples) >= settings.final_least and min(self.samples.values()) > settings.hopeless * fastest_s > 0:
             return False
         return self.spent_s < settings.final_s or taken < settings.final_least
 
     def close(self, settings: Settings) -> None:
         """Count disturbed samples where too few others are left, and say so."""
         self.forced = bool(self.disturbed) and len(self.samples) < settings.final_least
-        (self.samples if self.forced else self.contaminated).extend(self.disturbed)
+        if self.forced:
+            self.samples |= self.disturbed
+        else:
+            self.contaminated.extend(self.disturbed.values())
 
     def measurement(self, context: Mapping[str, Any]) -> Measurement:
         """Return the result."""
@@ -77,20 +89,50 @@ class Finalist:
             "contaminated": self.forced,
             "contaminated_s": list(self.contaminated),
         }
-        samples = () if outcome is not Outcome.OK else tuple(self.samples)
+        samples = () if outcome is not Outcome.OK else tuple(self.samples.values())
         return Measurement(
             outcome, samples, Mode.FINAL, detail, {**context, **own}, self.verification, measure_s=self.measure_s
         )
 
 
-def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch) -> int:
+def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch, look: int = LOOK) -> int:
     """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated.
+
+    After every `look` rounds (0: never) those leave that are behind, so that many may enter, and near ones stay long
+    (the idea of racing: Maron and Moore, Hoeffding Races, NIPS 1993; by what several took in the same round: Birattari
+    et al., F-Race, GECCO 2002).
 
     A round in which any sample was contaminated is put aside as a whole and repeated, at most `settings.retries` times.
     After that contaminated rounds take a clean one's place; they count, and the measurements say so, where fewer than
     `settings.final_least` clean samples were taken.
     """
     order = random.Random(settings.seed)  # noqa: S311 - shuffles, keeps no secret
+    _settle_all(finalists, rounds, settings)
+    repeats = done = 0
+    while running := _running(finalists, rounds, settings):
+        if look and done % look == 0:
+            _leave_out_behind(running, 1 if done >= _ENOUGH else 2)
+            running = [finalist for finalist in running if not finalist.behind]
+            if len(running) == 1 and done >= _ENOUGH:
+                break
+        order.shuffle(running)
+        mark = watch.mark(full=True)
+        taken = [(finalist, sample) for finalist in running if (sample := _sample(finalist, settings))]
+        dirty = bool(watch.since(mark).contaminated) or any(sample.load.contaminated for _, sample in taken)
+        repeat = dirty and repeats < settings.retries
+        repeats += repeat
+        for finalist, sample in taken:
+            if repeat:
+                finalist.contaminated.append(sample.seconds)
+            else:
+                (finalist.disturbed if dirty else finalist.samples)[done] = sample.seconds
+        done += not repeat
+    for finalist in finalists:
+        finalist.close(settings)
+    return repeats
+
+
+def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> None:
     for finalist in finalists:
         if finalist.wants_more(rounds, settings) and finalist.settled is None:
             finalist.settled = _guarded(finalist, settle, settings)
@@ -98,20 +140,6 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
     for finalist in finalists:
         if finalist.rotate is not None:
             finalist.rotate()
-    repeats = 0
-    while running := _running(finalists, rounds, settings):
-        order.shuffle(running)
-        mark = watch.mark(full=True)
-        taken = [(finalist, sample) for finalist in running if (sample := _guarded(finalist, _sample, settings))]
-        dirty = bool(watch.since(mark).contaminated) or any(sample.load.contaminated for _, sample in taken)
-        repeat = dirty and repeats < settings.retries
-        repeats += repeat
-        for finalist, sample in taken:
-            kept = finalist.disturbed if dirty else finalist.samples
-            (finalist.contaminated if repeat else kept).append(sample.seconds)
-    for finalist in finalists:
-        finalist.close(settings)
-    return repeats
 
 
 def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> None:
@@ -120,7 +148,7 @@ def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> 
     fastest_s = min((settled.seconds for _, settled in staying), default=0.0)
     for finalist, settled in staying:
         if settled.bare_s >= settings.far * fastest_s and settled.bare_s - fastest_s >= settings.far_s:
-            finalist.samples, finalist.beaten = [settled.seconds], True
+            finalist.samples, finalist.beaten = {0: settled.seconds}, True
         elif finalist.verify is not None:
             try:
                 finalist.verification = finalist.verify()
@@ -128,8 +156,25 @@ def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> 
                 finalist.fail(error)
 
 
+def _leave_out_behind(running: Sequence[Finalist], least: int) -> None:
+    """Let those go that were slower than the best, by more than a tie, in more of the rounds than chance explains.
+
+    A disturbed round counts like another: it disturbed all. The `least` best stay: of one alone nothing tells the pace.
+    """
+    taken = [finalist.samples | finalist.disturbed for finalist in running]
+    paces = pace(taken)
+    if not paces:
+        return
+    usual = [median(samples[i] / paces[i] for i in paces if i in samples) for samples in taken]
+    ranked = sorted(range(len(running)), key=usual.__getitem__)
+    best = taken[ranked[0]]
+    for i in ranked[least:]:
+        found = median_interval([taken[i][at] / best[at] for at in best if at in taken[i]])
+        running[i].behind = found is not None and found[0] > 1 + CLOSE
+
+
 def _running(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> list[Finalist]:
-    fastest_s = min((min(f.samples) for f in finalists if f.samples and not f.wrong), default=0.0)
+    fastest_s = min((min(f.samples.values()) for f in finalists if f.samples and not f.wrong), default=0.0)
     return [finalist for finalist in finalists if finalist.wants_more(rounds, settings, fastest_s)]
 
 
@@ -150,7 +195,17 @@ def settle(sampler: Sampler, settings: Settings) -> Sample:
     return fastest
 
 
-def _sample(sampler: Sampler, settings: Settings) -> Sample:
+def _sample(finalist: Finalist, settings: Settings) -> Sample | None:
+    """Take a sample, again at once while it is disturbed and costs little; None if it failed."""
+    for left in reversed(range(_TAKES)):
+        sample = _guarded(finalist, _turn, settings)
+        if sample is None or not left or not sample.load.contaminated or sample.spent_s >= settings.untimed_below_s:
+            return sample
+        finalist.contaminated.append(sample.seconds)
+    return None
+
+
+def _turn(sampler: Sampler, settings: Settings) -> Sample:
     """Take a sample; a short kernel runs once before, for the others have used the caches since its last turn."""
     if sampler.last_s < settings.untimed_below_s:
         sampler.warm_up()

@@ -56,18 +56,19 @@ def drift(samples: Sequence[Sequence[float]]) -> float | None:
     return median(moved) if moved else None
 
 
-def pace(samples: Sequence[Sequence[float]]) -> list[float]:
+def pace(samples: Sequence[Mapping[int, float]]) -> dict[int, float]:
     """Return how slow the machine was in each round in which kernels took turns; 1 is as usual.
 
-    The median over the kernels of what each took over its own median, of those that took part in every round; empty
-    where these are fewer than two. Ranking by samples over their round's pace compares pairs taken at the same time,
-    which a machine that others use needs: between rounds its speed moves by more than finalists differ.
+    `samples` are each kernel's, by round. The median over the kernels of what each took over its own median, of those
+    that took part in every round; empty where these are fewer than two. Ranking by samples over their round's pace
+    compares pairs taken at the same time, which a machine that others use needs: between rounds its speed moves by more
+    than finalists differ.
     """
-    rounds = max(map(len, samples), default=0)
-    usual = [(taken, median(taken)) for taken in samples if len(taken) == rounds > 1]
+    rounds = max(samples, key=len, default={}).keys()
+    usual = [(taken, median(taken.values())) for taken in samples if taken.keys() == rounds and len(rounds) > 1]
     if len(usual) < 2 or not all(middle > 0 for _, middle in usual):
-        return []
-    return [median(taken[i] / middle for taken, middle in usual) for i in range(rounds)]
+        return {}
+    return {i: median(taken[i] / middle for taken, middle in usual) for i in rounds}
 
 
 class Flush:

@@ -10,26 +10,30 @@ intervals. The machine's speed moves by 3 % between two races, and weights that 
 (decision 013).
 """
 
+_RACED = {Outcome.OK, Outcome.ABANDONED}
+
 
 def finalists(records: Sequence[Record], limit: int, drift: float = RACE_DRIFT) -> list[Candidate]:
     """Return the candidates of one task that their race samples do not separate from the best, at most `limit`.
 
     A candidate is separated when the interval of its median lies above the best's by more than `drift`. Several
     records of one candidate count as one with all their samples; where it was raced alone, what was timed beside others
-    is left out. Fastest first, by key where equal; only races whose outcome is ok count, of the provenance the caller
-    chose. Of a contaminated race only the smallest sample says how fast the candidate may be, and of a shared one the
-    samples less the deviation that sharing was seen to cause.
+    is left out. Fastest first, by key where equal; of the provenance the caller chose. Abandoned ones count too: a race
+    gives up against an incumbent timed at another moment, for less than `drift` perhaps. Of a contaminated race only
+    the smallest sample says how fast the candidate may be, and of a shared one the samples less the deviation that
+    sharing was seen to cause.
     """
     raced: dict[str, list[Record]] = {}
     for record in records:
         measurement = record.measurement
-        if measurement.outcome is Outcome.OK and measurement.mode is not Mode.FINAL and measurement.samples_s:
+        if measurement.outcome in _RACED and measurement.mode is not Mode.FINAL and measurement.samples_s:
             raced.setdefault(record.candidate.key, []).append(record)
     intervals = {key: _race_interval(found) for key, found in raced.items()}
-    if not intervals:
-        return []
     ranked = sorted(intervals, key=lambda key: (intervals[key][1], key))
-    bound = intervals[ranked[0]][2] * (1 + drift)
+    best = next((key for key in ranked if any(r.measurement.outcome is Outcome.OK for r in raced[key])), None)
+    if best is None:
+        return []
+    bound = intervals[best][2] * (1 + drift)
     return [raced[key][0].candidate for key in ranked if intervals[key][0] <= bound][:limit]
 
 

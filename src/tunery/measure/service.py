@@ -14,7 +14,7 @@ from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcom
 from tunery.measure.clocks import read_clocks
 from tunery.measure.device import cache_bytes
 from tunery.measure.energy import open_meter
-from tunery.measure.finals import Finalist, run_finals
+from tunery.measure.finals import LOOK, Finalist, run_finals
 from tunery.measure.hygiene import Flush, Repeats, drift, identical, pace
 from tunery.measure.load import Load, LoadWatch, Mark, Watch
 from tunery.measure.noise import Noise
@@ -113,22 +113,24 @@ class Measurer:
             measure_s=self._clock() - start,
         )
 
-    def finals(
+    def finals(  # noqa: PLR0917 - as `race`
         self,
         task: Task,
         artifacts: Sequence[Artifact],
         candidates: Sequence[Candidate],
         reference: Artifact,
         rounds: int,
+        look: int = LOOK,
     ) -> list[Measurement]:
         """Verify the finalists fully and time them alone and interleaved; the caller puts the baseline among them.
 
-        Returns one measurement per candidate, in their order, in mode FINAL.
+        After every `look` of at most `rounds` rounds those leave that are clearly behind; with 0 all stay. Returns one
+        measurement per candidate, in their order, in mode FINAL.
         """
         finalists = [self._prepare(task, artifact, reference) for artifact in artifacts]
         self._keep_placement()
         mark, energy_j = self._watch.mark(full=True), self._meter.read_j()
-        repeats = run_finals(finalists, rounds, self._settings, self._watch)
+        repeats = run_finals(finalists, rounds, self._settings, self._watch, look)
         load = self._watch.since(mark)
         shared = {**self._context(task), "load": _plain(load), "repeated_rounds": repeats, "rounds": rounds}
         shared["energy"] = {
@@ -136,23 +138,18 @@ class Measurer:
             "meter": self._meter.name,
             "modelled": self._meter.modelled,
         }
-        shared["drift"] = drift([finalist.samples for finalist in finalists])
+        shared["drift"] = drift([list(finalist.samples.values()) for finalist in finalists])
         paces = pace([f.samples for f in finalists if f.sampler is not None and not f.wrong and not f.beaten])
-        broken = identical({i: finalist.samples for i, finalist in enumerate(finalists)})
+        broken = identical({i: list(finalist.samples.values()) for i, finalist in enumerate(finalists)})
         for i, finalist in enumerate(finalists):
             finalist.forced |= not shared["affinity_held"]
             if i in broken:
                 finalist.fail(BadTimeError("the clock shows the very same times for different candidates"))
-        return [
-            finalist.measurement(
-                {
-                    **shared,
-                    "candidate": candidate.key,
-                    **({"pace": paces} if len(finalist.samples) == len(paces) else {}),
-                }
-            )
-            for finalist, candidate in zip(finalists, candidates, strict=True)
-        ]
+        results = []
+        for finalist, candidate in zip(finalists, candidates, strict=True):
+            own = {"pace": [paces[i] for i in finalist.samples]} if finalist.samples.keys() <= paces.keys() else {}
+            results.append(finalist.measurement({**shared, "candidate": candidate.key, **own}))
+        return results
 
     def _race(  # noqa: PLR0917 - `race` taken apart
         self,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from itertools import combinations, product
 from statistics import median
 from typing import Any
 
@@ -17,6 +18,7 @@ from tunery.jobs.finals import FINALISTS, ROUNDS
 from tunery.jobs.slots import Entrant, Pass, SlotWorkers
 from tunery.measure import finalists, winner
 from tunery.measure.calibration import agreement, expected_deviation, starting_degree
+from tunery.measure.finals import LOOK
 from tunery.studies._subjects import Subject
 from tunery.studies._timing import as_race, device_s
 
@@ -133,19 +135,25 @@ class Bench:
         copy = Procedure(name, of.device_s, of.wall_s, of.latencies, named, of.degree, False, of.contaminated)
         self.found.procedures.append(copy)
 
-    def agreements(self, degree: int) -> None:
-        """Time the best half and all candidates fully: twice alone and once beside others; note how ranks agree."""
-        self._say(f"{self._subject.name}: rank agreement, {degree} at once")
-        one, two = (_by_key(self._pass("fixed", 1)) for _ in range(2))
-        shared = _by_key(self._pass("fixed", degree)) if degree > 1 else {}
-        ordered = sorted(one, key=one.__getitem__)
+    def agreements(self, degree: int, times: int) -> None:
+        """Time all candidates fully, alone and beside others in turns; note how ranks agree, of all and the best half.
+
+        Medians over all pairs of passes: one pass differs from the next by what strangers take.
+        """
+        self._say(f"{self._subject.name}: rank agreement, alone and {degree} at once, {times} times")
+        alone, shared = [], []
+        for _ in range(times):
+            alone.append(_by_key(self._pass("fixed", 1)))
+            shared += [_by_key(self._pass("fixed", degree))] if degree > 1 else []
+        ordered = sorted(alone[0], key=alone[0].__getitem__)
         for part, keys in (("all", ordered), ("best half", ordered[: max(2, len(ordered) // 2)])):
-            left = {key: one[key] for key in keys}
-            self.found.tau[f"alone, {part}"] = agreement(left, two)
+            cut = [{key: one[key] for key in keys if key in one} for one in alone]
+            self.found.tau[f"alone, {part}"] = median(agreement(*pair) for pair in combinations(cut, 2))
             if shared:
-                self.found.tau[f"shared, {part}"] = agreement(left, shared)
+                self.found.tau[f"shared, {part}"] = median(agreement(*pair) for pair in product(cut, shared))
         if shared:
-            moved = [shared[key] / one[key] - 1 for key in one.keys() & shared.keys()]
+            moved = [median(s[key] for s in shared if key in s) / median(a[key] for a in alone if key in a) - 1
+                     for key in ordered if any(key in s for s in shared)]  # fmt: skip
             self.found.tau["deviation"] = median(moved)
 
     def throughput(self, degree: int, times: int) -> None:
@@ -183,12 +191,14 @@ class Bench:
             same = named == first or _tied(held, first)
             self.found.repeated.append((named, held[named].latency_s or math.nan, same))
 
-    def truths(self) -> None:
-        """Time every winner there was, alone, interleaved and long: what each choice is really worth."""
-        self._say(f"{self._subject.name}: the winners' true latencies")
-        keys = {one.winner for one in self.found.procedures if one.winner}
-        results = self._finals(sorted(keys), TRUTH_ROUNDS)
-        self.found.truth_s = {str(m.context["candidate"]): median(m.paced_s) for m in results if m.paced_s}
+    def truths(self, times: int) -> None:
+        """Time every winner there was, alone, interleaved and long, so many times: what each choice is really worth."""
+        self._say(f"{self._subject.name}: the winners' true latencies, {times} times")
+        keys = sorted({one.winner for one in self.found.procedures if one.winner})
+        turns = [[m.paced_s for m in self._finals(keys, TRUTH_ROUNDS, look=0)] for _ in range(times)]
+        for key, *taken in zip(keys, *turns, strict=True):
+            held = [median(samples) for samples in taken if samples]
+            self.found.truth_s[key] = median(held) if held else math.nan
         for one in self.found.procedures:
             one.truth_s = self.found.truth_s.get(one.winner, math.nan)
 
@@ -208,12 +218,12 @@ class Bench:
         chosen = winner([self._entrant(key)[0] for key in keys], results)
         return ("" if chosen is None else keys[chosen]), results
 
-    def _finals(self, keys: Sequence[str], rounds: int) -> list[Measurement]:
+    def _finals(self, keys: Sequence[str], rounds: int, look: int = LOOK) -> list[Measurement]:
         entrants = [self._entrant(key) for key in keys]
         subject = self._subject
         results: list[Measurement] = self._workers.call(
             0, "finals", subject.task, [a for _, a in entrants], [c for c, _ in entrants], subject.reference[1],
-            rounds, deadline_s=_FINALS_DEADLINE_S,
+            rounds, look, deadline_s=_FINALS_DEADLINE_S,
         )  # fmt: skip
         return results
 

@@ -25,7 +25,7 @@ from tunery.studies._procedures import Bench, Findings, Procedure, hog, rival
 from tunery.studies._subjects import Subject, prepare
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
-REPEATS = 5
+REPEATS, PASSES, TRUTHS = 5, 3, 8
 SAME = 0.01
 RACING_GAIN, THROUGHPUT = 5.0, 0.85
 _SERVICE = "tunery.studies._timing:StudyMeasurer"
@@ -134,7 +134,7 @@ def _steps(bench: Bench, workers: SlotWorkers, options: Options, spare: str) -> 
     for degree in sorted({bench.found.degree, beside} - {1}):
         steps[_parallel(degree)] = partial(at_once, degree)
     steps["throughput"] = partial(bench.throughput, beside, 2 if options.quick else REPEATS)
-    steps["agreement"] = partial(bench.agreements, beside)
+    steps["agreement"] = partial(bench.agreements, beside, 2 if options.quick else PASSES)
     steps["repeat"] = partial(bench.repeat, 2 if options.quick else REPEATS)
     loads: list[tuple[str, Callable[[], AbstractContextManager[None]]]] = [("a CPU hog", partial(hog, cores))]
     if not options.quick:
@@ -142,7 +142,7 @@ def _steps(bench: Bench, workers: SlotWorkers, options: Options, spare: str) -> 
     for load, begin in loads:
         for watch in (WATCHED, UNWATCHED):
             steps[f"{load}, {watch}"] = partial(loaded, load, begin, watch)
-    steps["truths"] = bench.truths
+    steps["truths"] = partial(bench.truths, 2 if options.quick else TRUTHS)
     return steps
 
 
