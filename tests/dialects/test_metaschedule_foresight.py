@@ -51,7 +51,7 @@ def test_a_tile_that_fits_stays(factors: list[int]) -> None:
 
 def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: str) -> None:
     dialect = get_dialect("metaschedule")
-    found = dialect.foresee(tasks[0], 10, model, 0)
+    found = dialect.foresee(tasks[0], 10, model, 0).candidates
     scores = [candidate.score for candidate in found]
     assert all(score and score > 0 for score in scores)
     assert scores == sorted(scores, key=lambda score: -(score or 0))
@@ -77,7 +77,8 @@ def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, m
     genome = other._genome(best.body)
     assert genome is not None
     tried.clear()
-    foresight.candidates(tasks[1], 16, model, 0, FeatureCache())
+    # A lesson is text, for tasks that another process looks at.
+    Foresight([foresight.lesson]).candidates(tasks[1], 16, model, 0, FeatureCache())
     assert fitted(genome, search.designs[genome.design]) in tried[0]
     assert sum(map(len, tried)) < looks == 16, "what is known from another task need not be looked for again"
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,13 +8,14 @@ from job_tools import records_in, request_in, run_in
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.dialects import Foreseen
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import Rung, Target, Task, Workload
 from tunery.jobs import Request, query
 from tunery.jobs._request import Guess
 from tunery.jobs.session import compile_model, extract
 from tunery.jobs.zeroshot import urgency, wanted
-from tunery.workers.services import Prediction, ProposerHost
+from tunery.workers.services import Builder, Prediction, ProposerHost
 
 SOURCE = "fake:unseen?tasks=3"
 
@@ -75,6 +77,28 @@ def test_nothing_unverified_is_delivered(request_: Request, fault: str) -> None:
     for choice in answer.choices:
         if choice.candidate:
             assert dialect.fault(by_key[choice.task_key], choice.candidate) is None
+
+
+def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[list[str]] = []
+
+    def foresee(self: FakeDialect, task: Task, n: int, model: str, seed: int, lessons: Sequence[str] = ()) -> Foreseen:
+        heard.append(list(lessons))
+        return Foreseen(tuple(self.open(task, (), model, seed).propose(n)), f"of {task.workload.name}")
+
+    monkeypatch.setattr(FakeDialect, "foresee", foresee)
+    tasks = extract(request_).tasks
+    model = tmp_path / "model"
+    model.write_text(registry.pretrained("fake", {"kind": "fake"}) or "")
+    lessons: list[str] = []
+    for task in tasks:
+        pick = Builder("fake", tmp_path).pick(task, 4, 3, model, 0, list(lessons))
+        assert pick.candidate is not None
+        assert pick.refused == ""
+        lessons.append(pick.lesson)
+    assert heard == [lessons[:count] for count in range(len(tasks))]
 
 
 def test_half_of_them_wrong_costs_only_those(request_: Request) -> None:

@@ -3,13 +3,14 @@
 from importlib.metadata import entry_points
 
 from tunery._errors import UsageError
-from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Kernel, Place, Proposer, Told
+from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Foreseen, Kernel, Place, Proposer, Told
 
 __all__ = [
     "Array",
     "Compiled",
     "CompiledNetwork",
     "Dialect",
+    "Foreseen",
     "Kernel",
     "Place",
     "Proposer",

@@ -33,6 +33,14 @@ class Told:
     latency_s: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """Candidates that a cost model thinks fast, and what they teach about like tasks, in words of the dialect's own."""
+
+    candidates: tuple[Candidate, ...]
+    lesson: str = ""
+
+
 class Proposer(ABC):
     """The search for one task. Stateful, and rebuilt from history when its process is lost."""
 
@@ -164,9 +172,19 @@ class Dialect(ABC):
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
         """Start or resume the search for a task; what is in `history` is not proposed again."""
 
-    def foresee(self, task: Task, n: int, cost_model: str, seed: int) -> list[Candidate]:
-        """Return candidates of a task that will not be measured: what `n` looks with the cost model find."""
-        return self.open(task, (), cost_model, seed).propose(n)
+    def foresee(
+        self,
+        task: Task,
+        n: int,
+        cost_model: str,
+        seed: int,
+        lessons: Sequence[str] = (),  # noqa: ARG002 - for those that learn
+    ) -> Foreseen:
+        """Return candidates of a task that will not be measured: what `n` looks with the cost model find.
+
+        `lessons` are those of tasks that were looked at before, in any process.
+        """
+        return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
 
     @abstractmethod
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

@@ -35,10 +35,10 @@ from tunery.jobs.context import Context
 from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
 from tunery.store import Store
-from tunery.workers.services import Prediction
+from tunery.workers.services import Pick, Prediction
 
 JOB = "compile"
-PREDICT_DEADLINE_S, CHECK_DEADLINE_S = 60.0, 30.0
+PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
 _KEEP = 3  # picks that are tried until one is right
 # Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
@@ -75,20 +75,17 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
 
-    async def one(task: Task) -> tuple[Task, Prediction | None]:
-        prediction = await _predict(context, task, whole, guess, filled)
-        if prediction and not guess.few_shot:  # at once: others are predicted meanwhile
-            await _verify(context, task, prediction, filled)
-        return task, prediction
-
-    done = await asyncio.gather(*(one(task) for task in open_))
+    looks = {task.key: _looks(task, whole, guess) for task in open_}
     if guess.few_shot:
-        predicted = [(task, prediction) for task, prediction in done if prediction]
+        done = await asyncio.gather(*(_predict(context, task, looks[task.key], guess, filled) for task in open_))
+        predicted = [(task, prediction) for task, prediction in zip(open_, done, strict=True) if prediction]
         await _measure(context, predicted, guess, filled)
         known = choose(store, tasks, provenance)
         answered = {choice.task_key for choice in known.choices if choice.candidate}
         left = (pair for pair in predicted if pair[0].key not in answered)
         await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
+    else:
+        await _pick_all(context, [(task, looks[task.key]) for task in open_], guess, filled)
     choices = (filled.choices.get(choice.task_key, choice) for choice in known.choices)
     return replace(known, choices=tuple(choices)), filled
 
@@ -108,8 +105,39 @@ def urgency(task: Task, prediction: Prediction) -> float:
     return task.weight * max(task.workload.flop, 1.0) * doubt
 
 
-async def _predict(context: Context, task: Task, whole: float, guess: Guess, filled: Filled) -> Prediction | None:
-    count = max(wanted(task.weight * task.workload.flop / whole), guess.few_shot) if task.tunable else 1
+def _looks(task: Task, whole: float, guess: Guess) -> int:
+    return max(wanted(task.weight * task.workload.flop / whole), guess.few_shot) if task.tunable else 1
+
+
+async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: Guess, filled: Filled) -> None:
+    """Choose for each task what is right and thought fastest; each learns from those that were done before it."""
+    lessons: list[str] = []
+    model = context.runtime.scratch / "cost-model.json"
+    model.write_text(context.learning.model or "")
+
+    async def one(task: Task, count: int) -> None:
+        try:
+            async with stage(context, task, "build", Role.BUILDER, count) as grant:
+                pick: Pick = await context.runtime.call(
+                    grant.worker, "pick", task, count, _KEEP, model, context.seed, list(lessons),
+                    deadline_s=PICK_DEADLINE_S,
+                )  # fmt: skip
+        except (EngineError, DialectError):  # a hang or a crash: which candidate's it was is found out one by one
+            prediction = await _predict(context, task, count, guess, filled)
+            if prediction:
+                await _verify(context, task, prediction, filled)
+            return
+        if pick.lesson:
+            lessons.append(pick.lesson)
+        if pick.candidate:
+            filled.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, pick.candidate)
+        else:
+            filled.refused[task.key] = pick.refused
+
+    await asyncio.gather(*(one(*each) for each in tasks))
+
+
+async def _predict(context: Context, task: Task, count: int, guess: Guess, filled: Filled) -> Prediction | None:
     try:
         async with stage(context, task, "propose", Role.PROPOSER, count) as grant:
             prediction: Prediction = await context.runtime.call(

@@ -4,13 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from tunery._errors import DialectError, UsageError
 from tunery.costmodels import CostModel, load_cost_model
-from tunery.dialects import Compiled, Proposer, Told, get_dialect
+from tunery.dialects import Compiled, Dialect, Proposer, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
 from tunery.measure import FULL_LENGTH, Measurer
 
@@ -46,6 +47,19 @@ class Prediction:
 
     candidates: tuple[Candidate, ...]
     uncertainty: tuple[float, ...]
+    lesson: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The fastest candidate by prediction that computes what the reference computes; None and why not if there is none.
+
+    `lesson` is what the task teaches about like ones.
+    """
+
+    candidate: Candidate | None
+    refused: str
+    lesson: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +168,7 @@ class ProposerHost:
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
         """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest."""
-        from tunery.costmodels import with_task
-
-        candidates = self._dialect.foresee(task, n, cost_model, seed)
-        if not candidates:
-            return Prediction((), ())
-        rows = with_task(self._dialect.features(task, candidates), task)
-        model = load_cost_model(cost_model)
-        # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
-        scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
-        order = np.argsort(-scores, kind="stable")[:keep]
-        doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
-        doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
-        return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order))
+        return _predict(self._dialect, task, n, keep, cost_model, seed)
 
     def learn(self, cost_model: str) -> None:
         """Hand a new cost model to every open search."""
@@ -184,6 +186,30 @@ class ProposerHost:
         from tunery.costmodels import with_task
 
         return tuple(row.tobytes() for row in with_task(self._dialect.features(task, candidates), task))
+
+
+def _predict(  # noqa: PLR0917 - what a prediction depends on
+    dialect: Dialect, task: Task, n: int, keep: int, cost_model: str, seed: int, lessons: Sequence[str] = ()
+) -> Prediction:
+    from tunery.costmodels import with_task
+
+    foreseen = dialect.foresee(task, n, cost_model, seed, lessons)
+    candidates = foreseen.candidates
+    if not candidates:
+        return Prediction((), (), foreseen.lesson)
+    rows = with_task(dialect.features(task, candidates), task)
+    model = load_cost_model(cost_model)
+    # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
+    scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
+    order = np.argsort(-scores, kind="stable")[:keep]
+    doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
+    doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
+    return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.lesson)
+
+
+@lru_cache(maxsize=1)
+def _text(path: Path) -> str:
+    return path.read_text()
 
 
 class Featurizer:
@@ -231,6 +257,27 @@ class Builder:
             DialectError: it does not build.
         """
         self._dialect.build_part(task, candidate, self._directory)
+
+    def pick(  # noqa: PLR0917 - arguments cross a process border by position
+        self, task: Task, n: int, keep: int, cost_model: Path, seed: int, lessons: Sequence[str]
+    ) -> Pick:
+        """Predict, then check the `keep` candidates that the cost model in a file thinks fastest until one is right.
+
+        In one process the task is read once, and its programs are made once. What hangs or crashes takes all of it
+        with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
+        """
+        prediction = _predict(self._dialect, task, n, keep, _text(cost_model), seed, lessons)
+        refused = "its design space gave no candidate"
+        for candidate in prediction.candidates:
+            try:
+                verdict = self.check(task, candidate)
+            except DialectError as error:  # the next one may build
+                refused = str(error)
+                continue
+            if verdict.deliverable:
+                return Pick(candidate, "", prediction.lesson)
+            refused = verdict.detail
+        return Pick(None, refused, prediction.lesson)
 
     def check(self, task: Task, candidate: Candidate) -> Verification:
         """Build a candidate and compare it with the reference on independent inputs, untimed.

@@ -25,12 +25,11 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Proposer, Told
+from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Foreseen, Kernel, Proposer, Told
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features import FeatureCache
-    from tunery.dialects.metaschedule.foresight import Foresight
 
 
 class MetaScheduleDialect(Dialect):
@@ -40,7 +39,6 @@ class MetaScheduleDialect(Dialect):
 
     def __init__(self) -> None:
         self._features: dict[str, FeatureCache] = {}
-        self._foresight: Foresight | None = None
 
     @cached_property
     @override
@@ -83,16 +81,17 @@ class MetaScheduleDialect(Dialect):
         return PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
 
     @override
-    def foresee(self, task: Task, n: int, cost_model: str, seed: int) -> list[Candidate]:
+    def foresee(self, task: Task, n: int, cost_model: str, seed: int, lessons: Sequence[str] = ()) -> Foreseen:
         from tunery.dialects.metaschedule.features import FeatureCache
         from tunery.dialects.metaschedule.foresight import Foresight
         from tunery.dialects.metaschedule.program import space_of
 
         if not space_of(task).tunable:
-            return self.open(task, (), cost_model, seed).propose(n)
-        self._foresight = self._foresight or Foresight()
+            return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
         features = self._features[task.key] = FeatureCache()
-        return self._foresight.candidates(task, n, cost_model, seed, features)
+        foresight = Foresight(lessons)
+        found = foresight.candidates(task, n, cost_model, seed, features)
+        return Foreseen(tuple(found), foresight.lesson)
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

@@ -1,7 +1,6 @@
 """The cost model as the search sees it."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ class SteeringModel:
 
     def load(self, text: str) -> None:
         """Replace the model."""
-        self._model = _model(text)
+        self._model = load_cost_model(text)
         self._known.clear()
 
     def look(self, context: Any, schedules: Sequence[Any], keys: Sequence[str]) -> None:
@@ -57,9 +56,3 @@ class SteeringModel:
         speed = np.nan_to_num(self._model.predict(rows), nan=_FLOOR, posinf=_FLOOR, neginf=_FLOOR)
         cost = self._model.build_cost(rows)
         self._known.update((key, (float(s), float(c))) for (key, _), s, c in zip(found, speed, cost, strict=True))
-
-
-@lru_cache(maxsize=2)
-def _model(text: str) -> CostModel:
-    """Read a model once for all searches of the process: it takes 0.1 s."""
-    return load_cost_model(text)

@@ -4,6 +4,7 @@ Tasks of one network resemble one another, and often two have the same convoluti
 what scored best for one is tried first for the next, with its tiles fitted to the other extents.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.genomes import LOCATION, ROOT, TILE, Gene, Genome, divisors
 from tunery.dialects.metaschedule.program import expressions, space_of
 from tunery.dialects.metaschedule.proposer import DraftedProposer
-from tunery.domain import Candidate, Task
+from tunery.domain import Candidate, Task, digest
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)))
@@ -40,11 +41,17 @@ class _Memory:
 
 
 class Foresight:
-    """Finds candidates by the cost model, and keeps what was best for the tasks that follow."""
+    """Finds candidates by the cost model, and keeps what was best for the tasks that follow.
 
-    def __init__(self) -> None:
-        self._memories: dict[object, list[_Memory]] = {}
+    `lesson` is what the latest task taught; another instance, in any process, may be given it.
+    """
+
+    def __init__(self, lessons: Sequence[str] = ()) -> None:
+        self.lesson = ""
+        self._memories: dict[str, list[_Memory]] = {}
         self._losses: Counter[str] = Counter()  # in a row
+        for lesson in lessons:
+            self._learn(lesson)
 
     def candidates(self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first."""
@@ -59,20 +66,28 @@ class Foresight:
             search.explore(first)
             left -= first + len(seeds)
         best = max(searches, key=lambda name: searches[name].best_score())
-        for name, search in searches.items():
-            behind = search.best_score() < _BEHIND * searches[best].best_score()
-            self._losses[name] = self._losses[name] + 1 if behind else 0
+        limit = _BEHIND * searches[best].best_score()
+        behind = {name: search.best_score() < limit for name, search in searches.items()}
         while left > 0:
             count = min(_ROUND, left)
             searches[best].explore(count)
             left -= count
-        for name, search in searches.items():
-            extents = _extents(search.designs)
-            self._memories.setdefault(_structure(task, name, search.designs), []).append(
-                _Memory(extents, search.best_genomes(_KEPT))
-            )
+        memories = [
+            (_structure(task, name, each.designs), _extents(each.designs), each.best_genomes(_KEPT))
+            for name, each in searches.items()
+        ]
+        self.lesson = json.dumps([behind, [[*kept, [[g.design, g.choices] for g in best]] for *kept, best in memories]])
+        self._learn(self.lesson)
         found = [candidate for search in searches.values() for candidate in search.ranked()]
         return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
+
+    def _learn(self, lesson: str) -> None:
+        behind, memories = json.loads(lesson)
+        for name, lost in behind.items():
+            self._losses[name] = self._losses[name] + 1 if lost else 0
+        for structure, extents, best in memories:
+            genomes = tuple(Genome(design, tuple(map(tuple, choices))) for design, choices in best)
+            self._memories.setdefault(structure, []).append(_Memory(tuple(extents), genomes))
 
     def _searches(
         self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache
@@ -99,9 +114,10 @@ class Foresight:
         return list(dict.fromkeys(found))[:_SEEDS]
 
 
-def _structure(task: Task, expression: str, designs: Designs) -> object:
+def _structure(task: Task, expression: str, designs: Designs) -> str:
+    """Return what two searches have in common if a genome of one can be fitted to the other."""
     shape = tuple(tuple((gene.kind, gene.levels, gene.source) for gene in genes) for genes in designs)
-    return task.workload.kind, expression, shape
+    return digest(task.workload.kind, expression, repr(shape))
 
 
 def _extents(designs: Designs) -> tuple[int, ...]:
