@@ -12,7 +12,7 @@ import tunery
 
 ROOT = Path(tunery.__file__).parent
 LEVELS = (
-    {"cli", "_api", "_report", "__init__", "__main__", "service", "studies"},
+    {"cli", "_api", "_comparison", "_report", "__init__", "__main__", "service", "studies"},
     {"jobs"},
     {"scheduler", "engines", "budgets", "delivery", "workers"},
     {"dialects", "measure", "costmodels", "store", "frontends"},

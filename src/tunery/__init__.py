@@ -4,7 +4,7 @@ import tunery
 
 tuned = tunery.load("resnet18.onnx").on("native").within("10min").tune()
 print(tuned.report())
-tuned.compile("resnet18.tunery").benchmark(against=["onnxruntime"])
+print(tuned.compile("resnet18.tunery").benchmark(against=["onnxruntime"]))
 network = tunery.load_compiled("resnet18.tunery")
 outputs = network(image)
 
@@ -13,7 +13,7 @@ Nothing heavy is imported before it is used. Everything that is not named here i
 
 from typing import TYPE_CHECKING
 
-from tunery._api import CompiledModel, Model, Placed, Planned, Tuned, load
+from tunery._api import Benchmark, CompiledModel, Model, Placed, Planned, Tuned, load
 from tunery._errors import (
     BudgetError,
     CrashError,
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError", "Model", "ModelError",
-    "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError", "TargetError", "Tuned", "TuneryError",
-    "UsageError", "WorkError", "__version__", "load", "load_compiled",
+    "Benchmark", "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError", "Model",
+    "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError", "TargetError", "Tuned",
+    "TuneryError", "UsageError", "WorkError", "__version__", "load", "load_compiled",
 ]  # fmt: skip
 
 

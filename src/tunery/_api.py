@@ -111,6 +111,9 @@ class Planned(_Step):
         from tunery.jobs._request import Request
         from tunery.jobs.session import tune
 
+        if not isinstance(seed, int) or seed < 0:
+            raise UsageError(f"seed={seed!r} is no seed; write a whole number, 0 or more")
+
         request = Request(
             model=self.placed.model.source,
             shapes=self.placed.model.shapes,
@@ -137,6 +140,10 @@ class Tuned(_Step):
         from tunery._report import tune_text
 
         return tune_text(self.result, self.request)
+
+    def __str__(self) -> str:
+        """Return the report."""
+        return self.report()
 
     def compile(self, path: str | os.PathLike[str] | None = None) -> "CompiledModel":
         """Build the network with the best verified records to `path` (default: its name in the current directory).
@@ -166,7 +173,7 @@ class CompiledModel(_Step):
 
         return load_compiled(self.path)
 
-    def benchmark(self, against: Sequence[str] = ("onnxruntime", "untuned"), *, seconds: float = 10.0) -> "BenchReport":
+    def benchmark(self, against: Sequence[str] = ("onnxruntime", "untuned"), *, seconds: float = 10.0) -> "Benchmark":
         """Measure this file, interleaved with its rivals on the same number of threads.
 
         Raises:
@@ -175,8 +182,24 @@ class CompiledModel(_Step):
         """
         from tunery.jobs.session import bench
 
-        report: BenchReport = bench(self.request, against, seconds, self.path)
-        return report
+        return Benchmark(bench(self.request, against, seconds, self.path))
+
+
+@dataclass(frozen=True)
+class Benchmark(_Step):
+    """A comparison of whole networks: printed it is a table, `result` has the numbers."""
+
+    result: "BenchReport"
+
+    def report(self) -> str:
+        """Return a table: each contestant's median latency and spread, and how many times faster tunery is."""
+        from tunery._comparison import bench_text
+
+        return bench_text(self.result)
+
+    def __str__(self) -> str:
+        """Return the report."""
+        return self.report()
 
 
 def load(model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None) -> Model:

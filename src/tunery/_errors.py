@@ -15,6 +15,9 @@ TuneryError                what happened, with which value, and what to do next
     └── RemoteError        the method raised; carries the remote type and message
 """
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 
 class TuneryError(Exception):
     """Base of all errors tunery raises on purpose; `str()` of it is one sentence for a user."""
@@ -75,3 +78,23 @@ class RemoteError(EngineError):
         super().__init__(message)
         self.kind = kind
         self.trace = trace
+
+
+_SHOWN = 60
+
+
+def misfit(found: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first of pydantic's `errors()` in words of ours: what it is about, what is there, and what should be.
+
+    Such as `budget.trials is 'many', but should be a valid integer`.
+    """
+    first = found[0]
+    where = ".".join(str(part) for part in first["loc"]) or "whole"
+    if first["type"] in {"missing", "missing_argument"}:
+        return f"{where} is missing"
+    value = repr(first["input"])
+    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+    wanted = str(first["msg"]).removeprefix("Value error, ")
+    if wanted.startswith("Input should be "):
+        return f"{where} is {shown}, but should be {wanted.removeprefix('Input should be ')}"
+    return f"{where} is {shown}: {wanted[:1].lower()}{wanted[1:]}"

@@ -2,6 +2,8 @@
 
 import io
 import math
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -58,6 +60,8 @@ def tune_data(report: "TuneReport") -> dict[str, Any]:
             "after_s": plain(report.after_s),
         },
         "store": report.store,
+        "slots": report.slots,
+        "calibrated_at": report.calibrated_at,
     }
 
 
@@ -76,6 +80,7 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "outcomes": plain(task.outcomes),
         "timings": task.timings,
         "contaminated": task.contaminated,
+        "degree": task.degree,
         "problem": task.problem,
     }
 
@@ -109,6 +114,8 @@ def tune_text(
     width: int | None = None,
 ) -> str:
     """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it."""
+    from tunery._comparison import bench_text
+
     job = report.job
     lines = [
         f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
@@ -116,12 +123,37 @@ def tune_text(
         *([job.message] if job.message else []),
         as_text(tasks_table(job.tasks), width),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
+        *_at_once(report),
         *_noise(job),
         *_cost(job),
         f"stored in   {report.store}",
         *_usage(report, request, output),
     ]
     return "\n".join(lines)
+
+
+def _at_once(report: "TuneReport") -> list[str]:
+    """Say how many kernels were measured at once, and why not more."""
+    degrees = Counter(task.degree for task in report.job.tasks if task.measured)
+    if not degrees:
+        return []
+    threads = report.tasks[0].target.threads
+    kernels = f"kernels of {threads} thread{'s' if threads > 1 else ''}"
+    if report.slots == 1:
+        return [f"measured    one at a time: {kernels} leave no cores for a second one"]
+    if report.calibrated_at is None:
+        return [
+            f"measured    one at a time; `tunery devices calibrate --threads {threads}` finds out whether up to "
+            f"{report.slots} {kernels} may be measured at once"
+        ]
+    day = time.strftime("%Y-%m-%d", time.localtime(report.calibrated_at))
+    if set(degrees) == {1}:
+        return [f"measured    one at a time, as calibrated for {kernels} on {day}, or found while tuning"]
+    found = ", ".join(
+        f"{degree} at once in {count} task{'s' if count > 1 else ''}"
+        for degree, count in sorted(degrees.items(), reverse=True)
+    )
+    return [f"measured    {found}, from what was calibrated for {kernels} on {day}; finals one at a time"]
 
 
 def _noise(job: JobStatus) -> list[str]:
@@ -236,100 +268,6 @@ def total(tasks: Sequence[TaskState], what: str) -> float | None:
     """Return the weighted sum of `baseline_s` or `best_s`, None while a task has none."""
     values = [(task.weight, getattr(task, what)) for task in tasks]
     return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
-
-
-def bench_text(report: "BenchReport", width: int | None = None) -> str:
-    """Return the table of a whole-network comparison, led by ONNX Runtime."""
-    from tunery.jobs._request import CONTESTANTS
-
-    table = new_table("", "#median ms", "#p10 to p90 ms", "#samples", "tunery is")
-    order = ["onnxruntime", "tunery", *sorted(set(report.latency_s) - {"onnxruntime", "tunery"})]
-    ours = report.latency_s["tunery"].median
-    for name in order:
-        if (latency := report.latency_s.get(name)) is None:
-            continue
-        spread = f"{milliseconds(latency.p10)} to {milliseconds(latency.p90)}"
-        verdict = "" if name == "tunery" else _verdict(latency.median, ours)
-        table.add_row(CONTESTANTS.get(name, name), milliseconds(latency.median), spread, str(latency.samples), verdict)
-    threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
-    rival = report.latency_s.get("onnxruntime")
-    verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
-    return "\n".join(
-        [
-            f"{report.network}, whole network, {threads}{verdict}",
-            as_text(table, width),
-            f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
-            *(f"{CONTESTANTS[name]} took no part: {reason}" for name, reason in report.absent.items()),
-            *_sum_of_tasks(report),
-        ]
-    )
-
-
-def _sum_of_tasks(report: "BenchReport") -> list[str]:
-    """Say how the network's time compares with its tasks', and where a difference arises."""
-    if report.tasks_s is None:
-        return []
-    whole = report.latency_s["tunery"].median
-    line = f"sum of tasks {milliseconds(report.tasks_s)} ms, {_more(whole, report.tasks_s)} in the network"
-    if report.kernels_s is not None:
-        line += (
-            f": its kernels {milliseconds(report.kernels_s)} ms ({_more(report.kernels_s, report.tasks_s)}), dispatch, "
-            f"allocation and copies {milliseconds(max(whole - report.kernels_s, 0.0))} ms"
-        )
-    return [line]
-
-
-def _more(value: float, base: float) -> str:
-    return f"{value / base - 1:+.0%}" if base > 0 else "-"
-
-
-def _verdict(rival_s: float, ours_s: float) -> str:
-    if not (ours_s > 0 and rival_s > 0):
-        return "-"
-    return f"{rival_s / ours_s:.2f}x faster" if rival_s >= ours_s else f"{ours_s / rival_s:.2f}x slower"
-
-
-def suite_text(results: Mapping[str, Any]) -> str:
-    """Return the table of a suite: each network, won or lost, and the operators that decide it."""
-    from tunery.jobs._request import CONTESTANTS
-
-    runs = results["runs"].values()
-    others = [name for name in CONTESTANTS if name not in ("onnxruntime", "tunery")
-              and any(name in (*run.get("latency_s", ()), *run.get("absent", ())) for run in runs)]  # fmt: skip
-    table = new_table("network", "#threads", "#ONNX Runtime ms", *(f"#{CONTESTANTS[name]} ms" for name in others),
-                      "#tunery ms", "#faster", "#over tasks", "decided by")  # fmt: skip
-    for run in sorted(results["runs"].values(), key=lambda run: (run["threads"], run["network"])):
-        if "error" in run:
-            table.add_row(run["network"], str(run["threads"]), *["-"] * (len(others) + 4), run["error"])
-            continue
-        ours, theirs = run["latency_s"]["tunery"], run["latency_s"]["onnxruntime"]
-        deciding = [f"{d['kind']} {d['share']:.0%} at {d['of_peak']:.0%} of peak" for d in run["deciding"]]
-        table.add_row(
-            run["network"], str(run["threads"]), _with_spread(theirs),
-            *(milliseconds(run["latency_s"].get(name, {}).get("median")) for name in others), _with_spread(ours),
-            f"{run['times_faster']:.2f}{'' if run['times_faster'] >= 1 else ' lost'}",
-            _more(ours["median"], run["tasks_s"]) if run["tasks_s"] else "-", ", ".join(deciding),
-        )  # fmt: skip
-    lines = [as_text(table)]
-    for threads, summary in results["summary"].items():
-        lines.append(
-            f"{'all runs' if threads == 'all' else f'{threads} threads'}: {summary['geometric_mean']:.2f}x faster than "
-            f"ONNX Runtime (geometric mean), {summary['won']} won, {summary['lost']} lost, least {summary['least']:.2f}"
-        )
-        lines += [
-            f"    {one['geometric_mean']:.2f}x faster than {CONTESTANTS[name]} in {one['runs']} runs, "
-            f"{one['won']} won, least {one['least']:.2f}"
-            for name, one in summary.get("others", {}).items()
-        ]
-    for goal, met in results["summary"].get("all", {}).get("goals", {}).items():
-        lines.append(f"{'met   ' if met else 'MISSED'}  {goal}")
-    peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items()]
-    lines.append(f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads")
-    return "\n".join(lines)
-
-
-def _with_spread(spread: Mapping[str, float]) -> str:
-    return f"{milliseconds(spread['median'])} ({milliseconds(spread['p10'])} to {milliseconds(spread['p90'])})"
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------

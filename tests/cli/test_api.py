@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import tunery
-from tunery.jobs import Progress
+from tunery.jobs import BenchReport, Latency, Progress
 
 CHAIN = {"dialect": "fake"}
 
@@ -24,7 +24,7 @@ def test_the_chain_tunes_reports_compiles_and_runs(store: str, tmp_path: Path) -
     assert tuned.result.job.spend.trials == 10
     assert {progress.phase for progress in seen} >= {"importing", "search", "finals"}
     assert "elementwise_0" in tuned.report()
-    assert tuned.result.job.job_id in tuned.report()
+    assert tuned.result.job.job_id in tuned.report() == str(tuned)
 
     compiled = tuned.compile()
     assert compiled.path == Path("demo.tunery")
@@ -63,6 +63,8 @@ def test_wrong_values_are_told_at_once() -> None:
         tunery.load("x.onnx").on().within("soon")
     with pytest.raises(tunery.UsageError, match="threads=-1"):
         tunery.load("x.onnx").on(threads=-1)
+    with pytest.raises(tunery.UsageError, match="seed='seven'"):
+        tunery.load("x.onnx").on().tune(seed="seven")
     with pytest.raises(tunery.UsageError, match="positive integers"):
         tunery.load("x.onnx", {"a": (1, 0)})
     with pytest.raises(AttributeError, match="nonsense"):
@@ -76,6 +78,17 @@ def test_errors_of_the_work_come_out_as_they_are(store: str) -> None:
         tunery.load("fake:x?unsupported=1").on(**CHAIN).tune(store=store)
     with pytest.raises(tunery.UsageError, match="tunery compile"):
         tunery.load_compiled("missing.tunery")
+
+
+def test_a_printed_comparison_is_a_table(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    latency = {"tunery": Latency(0.008, 0.007, 0.009, 70), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
+    measured = BenchReport("demo", 1, latency, 1e-6)
+    monkeypatch.setattr("tunery.jobs.session.bench", lambda *_: measured)
+    tuned = tunery.load("fake:demo?tasks=1").on(threads=1, **CHAIN).within("2trials").tune(store=store)
+    compared = tuned.compile().benchmark()
+    assert str(compared).splitlines()[0] == "demo, whole network, 1 thread: 1.50x faster than ONNX Runtime"
+    assert str(compared) == compared.report()
+    assert compared.result is measured
 
 
 def test_everything_that_is_promised_is_there() -> None:

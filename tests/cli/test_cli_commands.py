@@ -20,6 +20,17 @@ def test_tune_prints_each_task_the_totals_and_how_to_use_it(run: Run) -> None:
     assert "search" in answer.err
 
 
+def test_tune_says_how_many_kernels_were_measured_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ("tune", "fake:demo", *FAKE, "--budget", "24trials", "--threads", "1")
+    monkeypatch.setattr("tunery.jobs.resuming.slots", lambda *_: [(0,), (1,)])
+    text = run(*args).out
+    assert "measured    one at a time; `tunery devices calibrate --threads 1` finds out whether up to 2" in text
+    data = run(*args, "--json").data
+    assert (data["slots"], data["calibrated_at"], {task["degree"] for task in data["tasks"]}) == (2, None, {1})
+    monkeypatch.setattr("tunery.jobs.resuming.slots", lambda *_: [(0,)])
+    assert "measured    one at a time: kernels of 1 thread leave no cores for a second one" in run(*args).out
+
+
 def test_tune_json_has_the_documented_shape(run: Run) -> None:
     answer = run("tune", "fake:demo", *FAKE, "--budget", "24trials", "--json")
     data = answer.data

@@ -13,8 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from cli_tools import run_in_process
 
-from tunery.domain import Mode
+from tunery.cli._spending import SHARED
+from tunery.domain import JobState, Mode
 from tunery.store import open_store
 
 TRIALS = 60
@@ -103,8 +105,45 @@ def test_kill_minus_nine_loses_at_most_what_was_in_flight(tmp_path: Path) -> Non
     with start(tmp_path) as process:
         code, done, _ = finish(process)
     assert (code, done["status"], done["resumed"], done["spend"]["trials"]) == (0, "done", True, TRIALS)
+    rows = run_in_process("spend", done["job"], "--store", str(tmp_path / "store.db"), "--json").data["outcomes"]
+    spent = sum(row["count"] for row in rows if row["name"] not in {SHARED, "filtered"})
+    assert spent == TRIALS, "`spend` and `jobs show` count the same trials, charged or not"
     assert before <= raced(tmp_path)
     expect_all_measured_once(tmp_path, done["job"])
+
+
+SCRIPT = f"""
+import tunery
+from tunery import TuneryError
+
+try:
+    tunery.load({SLOW!r}).on(dialect="fake").within("{TRIALS}trials").tune()
+except TuneryError as error:
+    raise SystemExit(f"not tuned: {{error}}") from None
+"""
+
+
+def test_ctrl_c_in_a_script_leaves_a_job_that_goes_on_and_no_worker(tmp_path: Path) -> None:
+    (tmp_path / "tuning.py").write_text(SCRIPT)
+    script = [sys.executable, "tuning.py"]
+    with start(tmp_path, script) as process:
+        wait_until(lambda: len(raced(tmp_path)) >= 10)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == -signal.SIGINT
+    assert err.splitlines()[-1] == "KeyboardInterrupt"
+    expect_gone(family)
+    with open_store(str(tmp_path / "store.db")) as store:
+        [stopped] = store.jobs()
+    assert (stopped.state, 0 < stopped.spend.trials < TRIALS) == (JobState.STOPPED, True)
+
+    with start(tmp_path, script) as process:
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert store.job(stopped.job_id).spend.trials == TRIALS
+    expect_all_measured_once(tmp_path, stopped.job_id)
 
 
 def test_a_stopped_job_is_resumed_by_its_id(tmp_path: Path) -> None:

@@ -159,6 +159,24 @@ def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
         assert text == f"{name}={'x'.join(map(str, sizes))}"
 
 
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (("tune", "fake:demo", "--target", "quantum"), "quantum"),
+        (("tune", "zoo:resnet81"), "resnet18"),
+        (("tune", "zoo:resnet18@x"), "zoo:resnet18@8"),
+        (("tune", "missing.onnx"), "there is no file 'missing.onnx'"),
+        (("tune", "resnet18"), "zoo:resnet18"),
+        (("tune", "fake:demo", "--budget", "10parsecs"), "10parsecs"),
+        (("tune", "fake:demo", "--budget", "€5"), "2USD"),
+    ],
+)
+def test_a_mistyped_word_is_told_before_any_progress(run: Run, args: tuple[str, ...], word: str) -> None:
+    answer = run(*args, *FAKE)
+    assert_refused(answer, word)
+    assert len(answer.err.splitlines()) == 1
+
+
 def test_efforts_are_those_of_the_budgets() -> None:
     from tunery.budgets.meter import EFFORTS
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery._report import as_text, duration, milliseconds, plain, ratio, tasks_table, total
-from tunery.domain import Budget, JobState, TaskState
+from tunery._report import as_text, duration, milliseconds, plain, ratio, tasks_table, total, tune_text
+from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
+from tunery.jobs import Request, TuneReport
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,28 @@ def test_ratios_and_totals_need_both_sides() -> None:
 def task(name: str, baseline_s: float, best_s: float, weight: int = 1, **more: object) -> TaskState:
     found = {"tunable": True, "outcomes": {}, "measured": 0} | more
     return TaskState(name, name, name, "conv2d", weight, baseline_s=baseline_s, best_s=best_s, **found)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("slots", "calibrated_at", "degrees", "said"),
+    [
+        (1, None, [1], "one at a time: kernels of 2 threads leave no cores for a second one"),
+        (4, None, [1], "`tunery devices calibrate --threads 2` finds out whether up to 4 kernels of 2 threads"),
+        (4, 8.64e8, [1, 1], "one at a time, as calibrated for kernels of 2 threads on 1997-05-"),
+        (4, 8.64e8, [1, 3, 3], "3 at once in 2 tasks, 1 at once in 1 task, from what was calibrated for"),
+        (4, None, [], ""),
+    ],
+)
+def test_a_report_says_how_many_kernels_were_measured_at_once(
+    slots: int, calibrated_at: float | None, degrees: list[int], said: str
+) -> None:
+    states = tuple(task(str(i), 0.1, 0.1, measured=3, degree=degree) for i, degree in enumerate(degrees))
+    work = Task(Workload("w", "conv2d", "conv2d", "", (), 0, 0.0), Target("fake", {}, 2), 1, tunable=True)
+    network = Network("n", "n", "d", "", (), (), 0)
+    job = JobStatus("j", JobState.DONE, {}, tasks=states)
+    report = TuneReport(job, network, (work,), None, None, False, "s.db", slots, calibrated_at)
+    lines = [line for line in tune_text(report, Request("fake:x")).splitlines() if line.startswith("measured ")]
+    assert [said in line for line in lines] == [True] * bool(said)
 
 
 def test_a_table_leads_with_what_takes_longest_and_sums_up_what_was_not_reached() -> None:

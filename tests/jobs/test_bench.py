@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tunery._comparison import bench_text
 from tunery._errors import WorkError
-from tunery._report import bench_text
 from tunery.domain import Network
 from tunery.jobs import Progress, Request, compile_model
 from tunery.jobs import bench as compare_networks

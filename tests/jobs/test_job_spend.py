@@ -1,16 +1,18 @@
 """What a job says it cost is what it cost."""
 
 import resource
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_tools import request_in, run_in
 
 from tunery.budgets import load_prices
-from tunery.domain import Budget, JobState
+from tunery.domain import Budget, JobState, Origin, Record, Task
 from tunery.jobs import request_of, tune
-from tunery.store import open_store
+from tunery.store import Store, open_store
 
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
 
@@ -100,3 +102,30 @@ def test_a_budget_in_the_wrong_money_is_refused_before_anything_starts(tmp_path:
     with pytest.raises(Exception, match="2USD"):
         tune(request_in(tmp_path, "fake:wrong", "€2"))
     assert not (tmp_path / "store.db").exists()
+
+
+def test_a_job_that_was_stopped_within_a_batch_has_paid_for_each_of_its_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, original = threading.Event(), Store.add_record
+
+    def add(self: Store, task: Task, record: Record, *more: Any) -> None:
+        original(self, task, record, *more)
+        if record.candidate.origin is not Origin.BASELINE:
+            stop.set()  # the first race of its batch: the others are cut short
+
+    source = "fake:cut?tasks=1&run_s=0.1&build_s=0.01"
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add_record", add)
+        first = run_in(tmp_path, source, "24trials", stop=stop).job
+    assert (first.state, first.spend.trials > 0) == (JobState.STOPPED, True)
+    assert built(tmp_path, first.job_id) == first.spend.trials
+    done = run_in(tmp_path, source, "24trials").job
+    assert (done.job_id, done.spend.trials) == (first.job_id, 24)
+    assert built(tmp_path, done.job_id) == 24
+
+
+def built(directory: Path, job_id: str) -> int:
+    """How many candidates a job has paid the build of."""
+    with open_store(str(directory / "store.db")) as store:
+        return sum(charge.count for charge in store.ledger(job_id) if charge.stage == "build" and charge.outcome)

@@ -74,6 +74,8 @@ def test_a_calibrated_device_measures_on_several_slots_and_re_times_some_alone(
     assert report.job.spend.trials == 32, "what was timed again alone is no new trial"
     with open_store(place) as store:
         records, charges = store.records(), store.ledger(report.job.job_id)
+    assert (report.slots, report.calibrated_at) == (len(usable_cores()), 0.0)
+    assert {task.degree for task in report.job.tasks} <= {1, 2}
     shared = [r for r in records if r.measurement.mode is Mode.SHARED]
     assert {r.measurement.context["degree"] for r in shared} == {2}
     assert len({tuple(r.measurement.context["cores"]) for r in shared}) == 2, "on two disjoint core sets"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tunery._comparison import bench_text, suite_text
 from tunery._errors import UsageError, WorkError
-from tunery._report import bench_text, suite_text
 from tunery.domain import Budget
 from tunery.frontends import zoo
 from tunery.jobs import BenchReport, Latency, Request

@@ -80,8 +80,8 @@ def spoil(line: str, what: str) -> str:
     ("what", "message"),
     [
         ("cut off", "no JSON .was the file cut off"),
-        ("outcome", "measurement.outcome: Input should be 'ok'"),
-        ("field", "provenance.device: Field required"),
+        ("outcome", "measurement.outcome is 'splendid', but should be 'ok'"),
+        ("field", "provenance.device is missing"),
         ("task", "task unknown, which no line above describes"),
         ("time", "'created_at' is missing"),
         ("kind", "no JSON object"),

@@ -149,9 +149,12 @@ def memory() -> Check:
 
 def store_place(url: str) -> Check:
     """Can the store be opened and written?"""
-    from tunery.store import open_store
+    from tunery.store import missing, open_store
 
     try:
+        absent = missing(url)
+        if absent is not None:
+            return Check("store", State.OK, f"{absent}, not there yet: the first `tunery tune` begins it")
         with open_store(url) as opened:
             stats = opened.stats()
             opened.check()

@@ -35,23 +35,22 @@ def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[R
     return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["wall_s"]))
 
 
-def by_outcome(charges: "Iterable[Charge]", filtered: int) -> list[Row]:
-    """Add up by how candidates ended, `filtered` of them before a build; what belongs to no single one is `SHARED`.
+def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list[Row]:
+    """Add up by how candidates ended; what belongs to no single one is `SHARED`.
 
-    The counts are of candidates, so that they add up to all that were proposed: each is built once, but may be raced
-    again after a disturbance.
+    The counts are the jobs' own (`outcomes`), so that all but the filtered ones are their trials: each candidate once,
+    as it ended last, though it may have been raced again after a disturbance, or a kill have taken its charge.
     """
 
     def name(charge: "Charge") -> str:
         return charge.outcome if charge.outcome and charge.stage in _OF_ONE else SHARED
 
-    charges = list(charges)
     rows = sums(charges, name)
     for row in (row for row in rows if row["name"] != SHARED):
-        row["count"] = sum(c.count for c in charges if (c.stage, c.outcome) == ("build", row["name"]))
-    if filtered:
-        nothing: Row = {**dict.fromkeys(_ADDED, 0), "joules": None, "modelled": False, "money": {}}
-        rows.append({"name": "filtered", **nothing, "count": filtered})
+        row["count"] = outcomes.get(row["name"], 0)
+    nothing: Row = {**dict.fromkeys(_ADDED, 0), "joules": None, "modelled": False}
+    free = {outcome: count for outcome, count in outcomes.items() if count} | {row["name"]: 0 for row in rows}
+    rows += [{"name": outcome, **nothing, "money": {}, "count": count} for outcome, count in free.items() if count]
     return rows
 
 

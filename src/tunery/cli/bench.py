@@ -59,7 +59,8 @@ def bench(
         )
         _suite(suite, request, counts, seconds, output, as_json=json, verbose=verbose)
         return
-    from tunery._report import bench_data, bench_text
+    from tunery._comparison import bench_text
+    from tunery._report import bench_data
 
     if budget or output or len(counts) > 1:
         raise UsageError("--budget, -o and several thread counts belong to --suite; tune the model with `tunery tune`")
@@ -117,7 +118,7 @@ def thread_counts(text: str) -> tuple[int, ...]:
 def _suite(
     name: str, request: "Request", counts: tuple[int, ...], seconds: float, output: str, *, as_json: bool, verbose: bool
 ) -> None:
-    from tunery._report import suite_text
+    from tunery._comparison import suite_text
     from tunery.cli.tune import watched
     from tunery.jobs.opening import thread_count
     from tunery.jobs.suite import Plan, networks_of, run_suite

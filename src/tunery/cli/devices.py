@@ -25,7 +25,7 @@ def list_(
     from tunery.store import open_store
 
     device = this_device(usable_cores())
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         known = dict(opened.stats().devices)
         calibrations = opened.calibrations(device.fingerprint)
     here: dict[str, Any] = {

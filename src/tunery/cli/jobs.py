@@ -26,7 +26,7 @@ def list_(
     from tunery._report import as_text, duration, milliseconds, new_table, ratio, total
     from tunery.store import open_store
 
-    with open_store(store or daemon_store(socket)) as opened:
+    with open_store(store or daemon_store(socket), create=False) as opened:
         found = opened.jobs(limit)
     if json:
         emit({"jobs": [summary(status) for status in found]})
@@ -54,7 +54,7 @@ def show(
     from tunery._report import as_text, duration, task_data, tasks_table
     from tunery.store import open_store
 
-    with open_store(store or daemon_store(socket)) as opened:
+    with open_store(store or daemon_store(socket), create=False) as opened:
         status = opened.job(job)
     if json:
         emit({**summary(status), "request": status.request, "tasks": [task_data(task) for task in status.tasks]})
@@ -150,7 +150,7 @@ def resume(
             status = daemon.act("resume", job, None if detach else live.show)
         report(status, as_json=json)
         return
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         status = opened.job(job)
     if status.state in {JobState.DONE, JobState.CANCELLED}:
         raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")

@@ -21,7 +21,7 @@ def stats(
     """Count what the store holds."""
     from tunery.store import open_store
 
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         found = opened.stats()
     if json:
         emit(found)
@@ -54,7 +54,7 @@ def export(
     if parquet:
         _export_dataset(file, store, dialect, any_compiler=any_compiler, json=json, verbose=verbose)
         return
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         count = opened.export_records(file)
     if json:
         emit({"records": count, "path": file})
@@ -110,7 +110,7 @@ def prune(
     """Delete all but the fastest candidates' records; what is forgotten may be paid for again."""
     from tunery.store import open_store
 
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         if task:
             opened.task(task)  # a task that is not there is a mistake, not nothing to do
         removed = opened.prune(task or None, keep=keep)

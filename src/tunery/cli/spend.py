@@ -1,5 +1,6 @@
 """`tunery spend`: what jobs have cost, by stage, by task and by outcome."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,16 +39,18 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     from tunery.store import open_store
 
     file = check_output(chart, "spend.png") if chart else ""
-    with open_store(store) as opened:
+    with open_store(store, create=False) as opened:
         jobs = [opened.job(job)] if job else opened.jobs(_MOST_JOBS)
-        filtered = sum(task.outcomes.get("filtered", 0) for one in jobs for task in one.tasks)
+        outcomes = Counter[str]()
+        for task in (task for one in jobs for task in one.tasks):
+            outcomes.update(task.outcomes)
         charges = opened.ledger(job or None)
         names = _names(opened, charges)
     charges = _repriced(charges, prices) if prices else charges
     views = {
         "stages": sums(charges, lambda charge: charge.stage),
         "tasks": sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
-        "outcomes": by_outcome(charges, filtered),
+        "outcomes": by_outcome(charges, outcomes),
     }
     total, wasted = sums(charges, lambda _: "all"), helpless(charges)
     if file:

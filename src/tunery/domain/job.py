@@ -25,6 +25,7 @@ class TaskState:
 
     Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` (0 or 1) of
     these is the task's best. Of its `timings`, finals included, `contaminated` were made while others used the machine.
+    `degree` is how many of its candidates may be measured at once, as of its last batch.
     `preempted` says that others gained more for their cost when the job ended, `problem` why
     the search of the task was given up, if it was.
     """
@@ -44,6 +45,7 @@ class TaskState:
     false_drops: int = 0
     timings: int = 0
     contaminated: int = 0
+    degree: int = 1
     preempted: bool = False
     problem: str = ""
 

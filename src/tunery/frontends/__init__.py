@@ -5,6 +5,6 @@ importer worker, where a crash or a runaway allocation costs one call.
 """
 
 from tunery.frontends import zoo
-from tunery.frontends._prepare import identify, prepare
+from tunery.frontends._prepare import check, identify, prepare
 
-__all__ = ["identify", "prepare", "zoo"]
+__all__ = ["check", "identify", "prepare", "zoo"]

@@ -58,6 +58,20 @@ def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
         return _identity(_open(model, directory), shapes)
 
 
+def check(model: str) -> None:
+    """Check what the name of a model tells by itself, at no cost.
+
+    Raises:
+        ModelError: there is no such file, or the zoo has no such network.
+    """
+    if model.startswith(_ZOO):
+        _zoo_parts(model.removeprefix(_ZOO))
+    elif not Path(model).exists():
+        if any(entry.name == model.partition("@")[0] for entry in zoo.names()):
+            raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
+        raise ModelError(f"there is no file {model!r}; give an ONNX file, a .pt2 file or zoo:NAME")
+
+
 @contextlib.contextmanager
 def _explained(model: str, directory: Path) -> Iterator[None]:
     """Turn whatever happens to a model into a ModelError."""
@@ -100,25 +114,30 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
 
 
 def _open(model: str, directory: Path) -> _Source:
+    check(model)
     if model.startswith(_ZOO):
         return _open_zoo(model.removeprefix(_ZOO))
     path = Path(model)
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory)
         return _Source(path.stem, digest(path.read_bytes()), _onnx_file.read(exported))
-    if not path.exists() and any(entry.name == model.partition("@")[0] for entry in zoo.names()):
-        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
     proto = _onnx_file.read(path)
     return _Source(path.stem, digest(proto.SerializeToString(deterministic=True)), proto)
 
 
-def _open_zoo(text: str) -> _Source:
+def _zoo_parts(text: str) -> tuple[str, int | None]:
+    """Return a zoo network's name, which is there, and its batch size."""
     name, at, amount = text.partition("@")
     if at and not (amount.isdecimal() and int(amount) > 0):
         raise ModelError(f"zoo:{text!r} has no batch size after the @; write for example zoo:{name}@8")
+    zoo.check(name)
+    return name, int(amount) if at else None
+
+
+def _open_zoo(text: str) -> _Source:
+    name, batch = _zoo_parts(text)
     data = zoo.graph(name)
     proto = _onnx_file.parse(data, f"zoo:{name}")
-    batch = int(amount) if at else None
     return _Source(text, digest(data, zoo.FILL_VERSION), proto, batch, lambda model: zoo.fill(model, name))
 
 

@@ -86,7 +86,9 @@ class Progress:
 class TuneReport:
     """What a finished or stopped job achieved; `job.tasks` holds each task's baseline, best and outcomes.
 
-    `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network.
+    `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how
+    many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
+    measured so (None: never, so it was one at a time).
     """
 
     job: JobStatus
@@ -96,6 +98,8 @@ class TuneReport:
     after_s: float | None
     resumed: bool
     store: str
+    slots: int = 1
+    calibrated_at: float | None = None
 
 
 CONTESTANTS = {

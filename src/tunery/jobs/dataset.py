@@ -58,7 +58,7 @@ def load(
     left_out: Counter[str] = Counter()
     work: list[tuple[Task, _Source, _Found]] = []
     families: Counter[str] = Counter()
-    with open_store(store_url) as store:
+    with open_store(store_url, create=False) as store:
         place = store.place
         owners = {key: tuple(sorted({_base(name) for name in names})) for key, names in store.owners().items()}
         for task in store.tasks():

@@ -1,5 +1,6 @@
 """From a model to tasks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +26,17 @@ class Imported:
     core_s: float = 0.0
 
 
-async def import_model(runtime: Runtime, store: Store, request: Request, cache: Path, job_id: str) -> Imported:
+async def import_model(  # noqa: PLR0917 - who imports what, where to
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    cache: Path,
+    job_id: str,
+    begun: Callable[[], None] = lambda: None,
+) -> Imported:
     """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
+
+    `begun` is called once the model and the target are known to be meant: from then on it takes its time.
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
@@ -37,6 +47,8 @@ async def import_model(runtime: Runtime, store: Store, request: Request, cache: 
             target, compiler = await runtime.call(
                 grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
             )
+            await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
+            begun()
             network = await runtime.call(
                 grant.worker,
                 "load",

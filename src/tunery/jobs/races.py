@@ -13,6 +13,7 @@ from tunery.jobs.calls import Entrant, discard, race, stage
 from tunery.jobs.charging import Charged, charge, charge_by_outcome
 from tunery.jobs.context import Context
 from tunery.jobs.foreign import lenient, marked
+from tunery.jobs.runtime import Grant
 
 AUDIT = "audit"
 """The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
@@ -75,6 +76,11 @@ class Races:
             self._beside = Sharing(self._task, len(runtime.slots), runtime.calibration, context.seed)
         return self._beside
 
+    @property
+    def degree(self) -> int:
+        """How many of the task's candidates may be raced at once now; 1 before the first."""
+        return self._beside.degree if self._beside else 1
+
     async def race(
         self, worker: str, entrant: Entrant, reference: Artifact, incumbent_s: float | None = None, degree: int = 1
     ) -> Measurement:
@@ -127,19 +133,23 @@ class Races:
         races: list[Charged] = []
         loop, foreign = asyncio.get_running_loop(), context.runtime.foreign
         size = -(-len(left) // slots)
-        async with stage(context, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
-            while left and not (races and foreign and foreign.share.waiting):
-                one, started = left.popleft(), loop.time()
-                entrant, incumbent_s = (one.candidate, one.artifact), lenient(board.fastest_s(), foreign)
-                measurement = await self.race(grant.worker, entrant, reference, incumbent_s, degree)
-                measurement = replace(marked(measurement, foreign), build_s=one.wall_s)
-                helped = board.record(one.candidate, measurement)
-                raced.append(_Raced(one, measurement, started, loop.time()))
-                races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
-                if one.candidate.key not in again:
-                    builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
-        charge_by_outcome(context, self._task.key, "build", builds)
-        charge_by_outcome(context, self._task.key, "measure", races, grant, device=True)
+        grant: Grant | None = None
+        try:
+            async with stage(context, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
+                while left and not (races and foreign and foreign.share.waiting):
+                    one, started = left.popleft(), loop.time()
+                    entrant, incumbent_s = (one.candidate, one.artifact), lenient(board.fastest_s(), foreign)
+                    measurement = await self.race(grant.worker, entrant, reference, incumbent_s, degree)
+                    measurement = replace(marked(measurement, foreign), build_s=one.wall_s)
+                    helped = board.record(one.candidate, measurement)
+                    raced.append(_Raced(one, measurement, started, loop.time()))
+                    races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
+                    if one.candidate.key not in again:
+                        builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
+        finally:  # a stop cuts batches short: what was raced until then is a trial, and was paid for
+            if races:
+                charge_by_outcome(context, self._task.key, "build", builds)
+                charge_by_outcome(context, self._task.key, "measure", races, grant, device=True)
 
     def _disturbed(self, raced: _Raced, again: Collection[str]) -> bool:
         """Say whether a race is to be repeated: others were at work meanwhile, and there is patience to wait."""

@@ -7,6 +7,8 @@ from tunery._errors import UsageError, WorkError
 from tunery.domain import JobState, JobStatus
 from tunery.jobs._request import TuneReport
 from tunery.jobs.importing import Imported
+from tunery.jobs.runtime import Runtime
+from tunery.measure import slots
 from tunery.store import Store
 
 _ASIDE = ("budget", "queue")
@@ -43,7 +45,7 @@ def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
             )
 
 
-def report_of(status: JobStatus, imported: Imported, *, resumed: bool, store: Store) -> TuneReport:
+def report_of(status: JobStatus, imported: Imported, runtime: Runtime, *, resumed: bool, store: Store) -> TuneReport:
     """Return the report of a job that has ended."""
     before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
     after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
@@ -56,4 +58,6 @@ def report_of(status: JobStatus, imported: Imported, *, resumed: bool, store: St
         after_s=sum(after) if complete else None,
         resumed=resumed,
         store=store.place,
+        slots=len(slots(runtime.cores, runtime.threads)),
+        calibrated_at=runtime.calibration.made_at if runtime.calibration else None,
     )

@@ -216,8 +216,8 @@ class Room:
         began = time.monotonic()
         runtime, searches = self._runtime(request)
         if imported is None:
-            notify(Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None))
-            imported = await self._import(runtime, request, Claim(), "setup")
+            begin = Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)
+            imported = await self._import(runtime, request, Claim(), "setup", lambda: notify(begin))
         plain = request_data(request, imported)
         found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
         if found is None:
@@ -230,7 +230,7 @@ class Room:
         status = self.store.job(status.job_id)
         job = Job(runtime, self.store, request, status, imported, notify, stop, searches, began)
         done = await self._work(job, Claim())
-        return report_of(done, imported, resumed=found is not None, store=self.store)
+        return report_of(done, imported, runtime, resumed=found is not None, store=self.store)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -301,10 +301,12 @@ class Room:
         entry.job = job
         await self._work(job, entry.claim)
 
-    async def _import(self, runtime: Runtime, request: Request, claim: Claim, name: str) -> Imported:
+    async def _import(
+        self, runtime: Runtime, request: Request, claim: Claim, name: str, begun: Callable[[], None] = lambda: None
+    ) -> Imported:
         self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
         try:
-            return await import_model(runtime, self.store, request, cache_directory(), name)
+            return await import_model(runtime, self.store, request, cache_directory(), name, begun)
         finally:
             self.dispatch.end(name)
 

@@ -19,6 +19,7 @@ from tunery.jobs.foreign import marked
 from tunery.jobs.known import Known, tried
 from tunery.jobs.learning import Learning
 from tunery.jobs.races import Built, Races, together
+from tunery.jobs.runtime import Grant
 from tunery.jobs.sifting import Sifter
 from tunery.workers.services import Proposal
 
@@ -240,20 +241,24 @@ class TaskSearch:
         async def one(chunk: Sequence[Candidate]) -> None:
             mine: list[Built] = []
             failed: list[Charged] = []
-            async with stage(self.context, self.task, "build", Role.BUILDER, len(chunk)) as grant:
-                for candidate in chunk:
-                    started = asyncio.get_running_loop().time()
-                    result = await call_build(self.context, self.task, grant.worker, candidate)
-                    seconds = asyncio.get_running_loop().time() - started
-                    if isinstance(result, Measurement):
-                        self.record(candidate, replace(result, build_s=seconds))
-                        failed.append(Charged(result.outcome, seconds))
-                    else:
-                        mine.append(Built(candidate, result, seconds))
-            rate = grant.core_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
-            built.extend(replace(one, core_s=one.wall_s * rate) for one in mine)
-            lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
-            charge_by_outcome(self.context, self.task.key, "build", lost)
+            grant: Grant | None = None
+            try:
+                async with stage(self.context, self.task, "build", Role.BUILDER, len(chunk)) as grant:
+                    for candidate in chunk:
+                        started = asyncio.get_running_loop().time()
+                        result = await call_build(self.context, self.task, grant.worker, candidate)
+                        seconds = asyncio.get_running_loop().time() - started
+                        if isinstance(result, Measurement):
+                            self.record(candidate, replace(result, build_s=seconds))
+                            failed.append(Charged(result.outcome, seconds))
+                        else:
+                            mine.append(Built(candidate, result, seconds))
+            finally:  # what has failed is a trial, also if a stop cuts the rest short
+                used_s = grant.core_s if grant else 0.0
+                rate = used_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
+                built.extend(replace(one, core_s=one.wall_s * rate) for one in mine)
+                lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
+                charge_by_outcome(self.context, self.task.key, "build", lost)
 
         await together([one(chunk) for chunk in chunks])
         return built
@@ -340,4 +345,5 @@ class TaskSearch:
             false_drops=self._sifter.audit.winners,
             timings=self._timings.total(),
             contaminated=self._timings[True],
+            degree=self._races.degree,
         )

@@ -149,7 +149,7 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
         UsageError: the model, shapes or target are wrong.
         NothingFoundError: no task of the model has a record that may be delivered; the message says why.
     """
-    with open_store(request.store) as store, _runtime(request) as runtime:
+    with open_store(request.store, create=False) as store, _runtime(request) as runtime:
         for name in ("query", "compile"):
             runtime.submit(name)
         imported = _run(import_model(runtime, store, request, cache_directory(), "query"))

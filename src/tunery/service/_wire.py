@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, misfit
 from tunery._report import plain
 
 T = TypeVar("T")
@@ -53,7 +53,5 @@ def read_as(kind: type[T], data: object) -> T:
     try:
         found: T = TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"the {kind.__name__.lower()}'s {where} is not right: {first['msg']}") from error
+        raise UsageError(f"the {kind.__name__.lower()}'s {misfit(error.errors())}") from error
     return found

@@ -19,6 +19,8 @@ from tunery._errors import StoreError
 from tunery.store._failures import translate
 
 BUSY_S = 30.0
+IN_MEMORY = {"mode": "memory"}
+"""In the URL of a file: an empty database that goes with its last reader, and touches no file."""
 
 
 class Database:
@@ -26,6 +28,7 @@ class Database:
 
     def __init__(self, url: URL) -> None:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+        self.in_memory = dict(url.query) == IN_MEMORY
         self.place = str(self.path) if self.path else url.render_as_string(hide_password=True)
         self._engine = _connect_sqlite(url) if self.path else sa.create_engine(url, pool_pre_ping=True)
         self._writer = self._engine.execution_options(tunery_write=True)
@@ -97,12 +100,17 @@ def insert_new(connection: Connection, table: sa.Table, rows: Sequence[dict[str,
 
 
 def _connect_sqlite(url: URL) -> Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
+    in_memory = dict(url.query) == IN_MEMORY
+    if in_memory:
+        engine = sa.create_engine("sqlite://", poolclass=sa.StaticPool, connect_args={"check_same_thread": False})
+    else:
+        engine = sa.create_engine(url, connect_args={"timeout": BUSY_S})
 
     @sa.event.listens_for(engine, "connect")
     def set_up(connection: sqlite3.Connection, _: object) -> None:
         connection.isolation_level = None  # the driver's own BEGIN comes too late and never for DDL
-        _use_wal(connection)
+        if not in_memory:
+            _use_wal(connection)
         connection.execute("PRAGMA synchronous=FULL")  # NORMAL may lose acknowledged commits on power loss
         connection.execute("PRAGMA foreign_keys=ON")
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.engine import Connection
 
-from tunery._errors import StoreError
+from tunery._errors import StoreError, misfit
 from tunery.domain import Record, Task
 from tunery.store import _schema
 from tunery.store._codec import decode, encode
@@ -154,8 +154,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return "no JSON (was the file cut off?)"
     if isinstance(error, ValidationError):
-        first = error.errors(include_url=False)[0]
-        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        return misfit(error.errors())
     if isinstance(error, KeyError):
         return f"{error} is missing"
     return str(error)

@@ -1,5 +1,6 @@
 """From what a user writes (nothing, a path, a URL) to a place where a store can live."""
 
+import errno
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,8 +66,8 @@ def _file(text: str) -> URL:
     return URL.create("sqlite", database=str(path))
 
 
-def prepare(path: Path) -> None:
-    """Create the folder of the store file `path` and refuse places where a store cannot live.
+def prepare(path: Path, *, create: bool = True) -> None:
+    """Create the folder of the store file `path`, unless not to `create`, and refuse places where a store cannot live.
 
     Raises:
         StoreError: a directory, an unwritable place, or a network file system.
@@ -74,8 +75,12 @@ def prepare(path: Path) -> None:
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a directory; name a file, for example {path / 'tunery.db'}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        writable = os.access(path if path.exists() else path.parent, os.W_OK)
+        if create:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        there = next(place for place in (path, *path.parents) if place.exists())
+        if there != path and not there.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        writable = os.access(there, os.W_OK)
     except OSError as error:
         raise StoreError(
             f"{path} cannot be created ({error.strerror}); name another store with --store or {VARIABLE}"

@@ -1,9 +1,12 @@
 """Opening a store."""
 
+from pathlib import Path
+
 from sqlalchemy.engine import URL
 
+from tunery._errors import StoreError
 from tunery.store._calibrations import Calibrations
-from tunery.store._database import Database
+from tunery.store._database import IN_MEMORY, Database
 from tunery.store._interchange import Interchange
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Ledger
@@ -25,7 +28,7 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
     def __init__(self, url: URL) -> None:
         super().__init__(url)
         if self.path is not None:
-            prepare(self.path)
+            prepare(self.path, create=not self.in_memory)
         try:
             self._migrate()
         except BaseException:
@@ -40,13 +43,34 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
                 upgrade(connection, self.place)
 
 
-def open_store(url: str = "") -> Store:
+def open_store(url: str = "", *, create: bool = True) -> Store:
     """Open a store, create it where there is none, and bring an older one to this version's schema.
 
     `url` is a file path, `sqlite:///path` or `postgresql://user@host/name`; "" means the file that `TUNERY_STORE`
-    names, or else `~/.local/share/tunery/tunery.db`.
+    names, or else `~/.local/share/tunery/tunery.db`. Whoever only reads says that nothing is to be created: then that
+    file, where it is not there yet, reads as an empty store, and one that was named must be there.
 
     Raises:
-        StoreError: the place cannot hold a store, or what is there is damaged, foreign or from a newer tunery.
+        StoreError: the place cannot hold a store, or what is there is damaged, foreign or from a newer tunery; or
+            there is none, and none is to be created.
     """
-    return Store(resolve(url))
+    absent = None if create else missing(url)
+    if absent is None:
+        return Store(resolve(url))
+    if url:
+        raise StoreError(f"there is no store at {absent}; name another with --store, or begin one with `tunery tune`")
+    return Store(resolve(url).update_query_dict(IN_MEMORY))
+
+
+def missing(url: str = "") -> Path | None:
+    """Return the file in which `open_store` would create a store; None where there is one, or it is no file.
+
+    Raises:
+        StoreError: no store can be created there.
+    """
+    place = resolve(url)
+    path = Path(place.database or "")
+    if place.get_backend_name() != "sqlite" or path.exists():
+        return None
+    prepare(path, create=False)
+    return path

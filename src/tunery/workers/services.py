@@ -93,6 +93,15 @@ class Importer:
         """Return the resolved target and the compiler's name and version."""
         return self._dialect.resolve_target(spec, threads), self._dialect.compiler
 
+    def check(self, model: str) -> None:
+        """Check what the name of a model tells by itself."""
+        if model.startswith("fake:"):
+            self.load(model, {}, Path())
+            return
+        from tunery.frontends import check
+
+        check(model)
+
     def load(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
         """Prepare a model file; `fake:` sources belong to the fake dialect."""
         if model.startswith("fake:"):
