@@ -169,6 +169,8 @@ def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
         (("tune", "resnet18"), "zoo:resnet18"),
         (("tune", "fake:demo", "--budget", "10parsecs"), "10parsecs"),
         (("tune", "fake:demo", "--budget", "€5"), "2USD"),
+        (("bench", "zoo:resnet81"), "resnet18"),
+        (("bench", "fake:demo", "--target", "quantum"), "quantum"),
     ],
 )
 def test_a_mistyped_word_is_told_before_any_progress(run: Run, args: tuple[str, ...], word: str) -> None:

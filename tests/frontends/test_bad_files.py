@@ -128,7 +128,7 @@ def test_a_torch_program_without_torch_says_what_to_install(tmp_path: Path, monk
     monkeypatch.setattr("tunery.frontends._torch._NEEDED", ("a_torch_nobody_has",))
     (tmp_path / "m.pt2").write_bytes(b"PK\x03\x04")
     assert "pip install torch==" in refusal(tmp_path / "m.pt2", tmp_path)
-    assert "cannot be read" in refusal(tmp_path / "none.pt2", tmp_path)
+    assert "there is no file" in refusal(tmp_path / "none.pt2", tmp_path)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

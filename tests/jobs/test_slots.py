@@ -89,7 +89,8 @@ def test_a_calibrated_device_measures_on_several_slots_and_re_times_some_alone(
     expect_alone(made[0])
     # The ledger: every audit is in it, and the device was never held for longer than the job took.
     assert sum(charge.count for charge in charges if charge.stage == "audit") == len(audits)
-    assert sum(charge.count for charge in charges if charge.stage == "measure") == 32
+    assert sum(charge.count for charge in charges if charge.stage == "build" and charge.outcome) == 32
+    assert sum(charge.count for charge in charges if charge.stage == "measure") >= 32, "some of them raced again"
     assert sum(charge.core_s for charge in charges) == pytest.approx(used_s, rel=0.05)
     held_s = sum(span.end_s - span.start_s for span in spans if span.kind == "measure")
     device_s = sum(charge.device_s for charge in charges if charge.stage == "measure")

@@ -13,7 +13,7 @@ from tunery.cli._output import check_output, emit, remark, say, width
 from tunery.domain import Budget
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import BenchReport, Request
+    from tunery.jobs._request import BenchReport, Progress, Request
 
 
 def register(app: typer.Typer) -> None:
@@ -95,9 +95,15 @@ def compared_with(
 
     names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
-    remark(f"comparing with {names}: {first}about {duration(predicted_s((*rivals, *others), seconds))}")
+    beforehand = [f"comparing with {names}: {first}about {duration(predicted_s((*rivals, *others), seconds))}"]
     with LiveLine(verbose=verbose) as live:
-        return bench_model(request, rivals, seconds, compiled, live.show, others=others)
+
+        def show(progress: "Progress") -> None:
+            while beforehand:  # not before the model and the target are known to be meant
+                remark(beforehand.pop())
+            live.show(progress)
+
+        return bench_model(request, rivals, seconds, compiled, show, others=others)
 
 
 def thread_counts(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -213,9 +214,16 @@ async def _compile_checked(
 
 
 async def _compile(
-    runtime: Runtime, store: Store, request: Request, output: Path, *, tuned: bool = True, guess: Guess | None = None
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    output: Path,
+    *,
+    tuned: bool = True,
+    guess: Guess | None = None,
+    begun: Callable[[], None] = lambda: None,
 ) -> tuple[CompileReport, Network]:
-    imported = await import_model(runtime, store, request, cache_directory(), "compile")
+    imported = await import_model(runtime, store, request, cache_directory(), "compile", begun)
     known = await _guessed(runtime, store, request, imported, guess)
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
@@ -303,12 +311,13 @@ async def _bench(  # noqa: PLR0917 - passed on from `bench`
 
     paths = {"tunery": compiled or runtime.scratch / "tuned", **others}
     if compiled:
-        tell("importing", "")
-        imported = await import_model(runtime, store, request, cache_directory(), "compile")
+        imported = await import_model(
+            runtime, store, request, cache_directory(), "compile", lambda: tell("importing", "")
+        )
         network, shares = imported.network, _shares(imported, _choices(store, request, imported, runtime))
     else:
-        tell("compiling", CONTESTANTS["tunery"])
-        report, network = await _compile(runtime, store, request, paths["tunery"])
+        begun = partial(tell, "compiling", CONTESTANTS["tunery"])
+        report, network = await _compile(runtime, store, request, paths["tunery"], begun=begun)
         shares = report.tasks
     if not network.path:
         raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
