@@ -112,6 +112,9 @@ def test_a_stop_is_clean(tmp_path: Path) -> None:
 
 def test_an_empty_store_and_foreign_records_are_named(tmp_path: Path) -> None:
     request = request_in(tmp_path, "collect", "40trials")
+    with pytest.raises(UsageError, match="there is no store at"):
+        load(request.store, "fake")
+    open_store(request.store).close()
     with pytest.raises(UsageError, match="holds no measured candidate of fake; run `tunery costmodel collect`"):
         load(request.store, "fake")
     collect(request, [FIRST], tasks=1, per_task=12)

@@ -150,7 +150,8 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
         UsageError: the model, shapes or target are wrong.
         NothingFoundError: no task of the model has a record that may be delivered; the message says why.
     """
-    with open_store(request.store, create=False) as store, _runtime(request) as runtime:
+    # A guess needs no records, and stores those that it measures.
+    with open_store(request.store, create=guess is not None) as store, _runtime(request) as runtime:
         for name in ("query", "compile"):
             runtime.submit(name)
         imported = _run(import_model(runtime, store, request, cache_directory(), "query"))
