@@ -8,6 +8,7 @@ from tunery.costmodels.evaluation import Row
 from tunery.costmodels.metrics import Quality
 from tunery.domain import Budget
 from tunery.jobs import Request, tune
+from tunery.studies import Options, zeroshot
 from tunery.studies.zeroshot import Result, claims, progress, reached
 
 GOOD = Result(
@@ -64,3 +65,27 @@ def test_progress_is_the_weighted_sum_of_the_best_so_far(tmp_path: Path, monkeyp
     assert curve[-1] == pytest.approx(sum(t.weight * (t.best_s or math.inf) for t in tuned), rel=0.1)
     assert reached(curve, curve[-1]) is not None
     assert reached(curve, 0.0) is None
+
+
+def test_an_interrupted_study_goes_on_with_the_network_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path))
+    monkeypatch.setenv("TUNERY_MODELS", str(tmp_path / "models"))
+    begun: list[str] = []
+
+    def network(name: str, *_: object) -> Result:
+        begun.append(name)
+        if begun == ["resnet18", "mobilenet_v2"]:
+            raise KeyboardInterrupt
+        return replace(GOOD, network=name)
+
+    monkeypatch.setattr(zeroshot, "_network", network)
+    monkeypatch.setattr(zeroshot, "_judged", lambda *_: ROWS)
+    with pytest.raises(KeyboardInterrupt):
+        zeroshot.run(Options())
+    report = zeroshot.run(Options())
+    assert begun == ["resnet18", "mobilenet_v2", *zeroshot.NETWORKS[1:]], "the first is done, the second begins anew"
+    assert [one["network"] for one in report.data["networks"]] == list(zeroshot.NETWORKS)
+    assert report.data["held_out"], "none of them was in the shipped model's data"
+    assert not list(tmp_path.glob("study-*")), "the study is complete"

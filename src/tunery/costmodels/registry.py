@@ -133,6 +133,10 @@ def in_use(dialect: str, config: Mapping[str, Any], directory: Path | None = Non
     return fitting[-1] if fitting else None
 
 
+SHIPPED_HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
+"""Networks of the zoo none of whose workloads the shipped model has seen (docs/decisions/004)."""
+
+
 def pretrained(dialect: str, config: Mapping[str, Any]) -> str | None:
     """Return the cost model to start from for a target: the one trained here, else the one shipped, else None."""
     card = in_use(dialect, config)

@@ -14,16 +14,17 @@ from pathlib import Path
 
 from tunery._report import as_text, new_table
 from tunery.costmodels.evaluation import Row
-from tunery.costmodels.registry import in_use
+from tunery.costmodels.registry import SHIPPED_HELD_OUT, in_use
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Mode, Origin, Outcome
-from tunery.jobs import Request, bench, compile_model, tune
+from tunery.jobs import Request, bench, cache_directory, compile_model, tune
 from tunery.jobs._request import Guess
 from tunery.jobs.collect import collect
 from tunery.jobs.dataset import load
 from tunery.jobs.training import judge
 from tunery.store import open_store
 from tunery.studies._base import Options, StudyReport
+from tunery.studies._kept import Kept
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 FEW = 4
@@ -59,14 +60,18 @@ class Result:
 
 
 def run(options: Options) -> StudyReport:
-    """Deliver held-out networks without tuning, with a few measurements, and tuned, and compare."""
+    """Deliver held-out networks without tuning, with a few measurements, and tuned, and compare.
+
+    An interrupted study goes on with the network that was cut short.
+    """
     scale = Scale(NETWORKS[:1], 120, 6, 24) if options.quick else Scale(NETWORKS, 1500, 40, 64)
     target = get_dialect("metaschedule").resolve_target("native", 0)
     card = in_use("metaschedule", target.config)
-    unseen = card is not None and set(scale.networks) <= set(card.held_out)
-    with tempfile.TemporaryDirectory(prefix="tunery-study-") as directory:
-        results = [_network(name, scale, options, Path(directory)) for name in scale.networks]
-        rows = _judged(scale, options, Path(directory))
+    unseen = set(scale.networks) <= set(card.held_out if card else SHIPPED_HELD_OUT)
+    kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {card and card.data}")
+    results = [_known_or_new(name, scale, options, kept) for name in scale.networks]
+    rows = _judged(scale, options, kept.directory)
+    kept.remove()
     return StudyReport(
         "zero-shot",
         {
@@ -94,6 +99,17 @@ def claims(results: Sequence[Result], rows: Sequence[Row], *, unseen: bool) -> d
         ">= 10 x less time than tuning": all(r.tuning_s >= 10 * r.zero_shot_s for r in results),
         ">= 3 x fewer trials to the quality of tuning without the model": bool(ratios) and _mean(ratios) >= 3,
     }
+
+
+def _known_or_new(name: str, scale: Scale, options: Options, kept: Kept) -> Result:
+    known = kept.results(name)
+    if known:
+        options.say(f"{name}: done by an interrupted study")
+        return Result(**known)
+    with tempfile.TemporaryDirectory(prefix="tunery-study-") as directory:
+        result = _network(name, scale, options, Path(directory))
+    kept.keep_results(name, asdict(result))
+    return result
 
 
 def _network(name: str, scale: Scale, options: Options, directory: Path) -> Result:
