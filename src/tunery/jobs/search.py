@@ -51,6 +51,7 @@ class TaskSearch:
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
+        self._held: set[str] = set()
         self._paid: dict[str, Cost] = {}
         self._news = 0
         self._restored = False
@@ -83,7 +84,6 @@ class TaskSearch:
 
     def _restore(self, context: Context, records: Sequence[Record]) -> None:
         """Take in what the store knows of this task under the same conditions."""
-        held: dict[str, Record] = {}
         held_s = 0.0
         for record in records:
             measurement, candidate = record.measurement, record.candidate
@@ -92,7 +92,7 @@ class TaskSearch:
             if candidate.origin is Origin.BASELINE:
                 self.baseline_s = measurement.latency_s or self.baseline_s
             if measurement.mode is Mode.FINAL:
-                held[candidate.key] = record
+                self._held.add(candidate.key)
                 continue
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
@@ -103,7 +103,7 @@ class TaskSearch:
             self.standing.ended(best, len(self._known), Cost(held_s, context.account.power.joules(held_s)))
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
-        self._finals_stale = self.final is None or any(c.key not in held for c in finals.select(context, self.task))
+        self._finals_stale = not self._decided(finals.select(context, self.task))
 
     @property
     def outcomes(self) -> Counter[str]:
@@ -282,15 +282,23 @@ class TaskSearch:
         challengers = finals.select(context, self.task)
         if not challengers:
             return  # nothing ran right: the compiler's default stays
+        if self._decided(challengers):
+            self._finals_stale = self._news != news
+            return
         if self._yardsticks is None:
             await self._measure_baseline()
         yardsticks = await self._built_yardsticks()
         self.baseline_s, held = await finals.hold(context, self.task, yardsticks, challengers, self.baseline_s)
         for measurement in held:
             self._count(measurement)
+        self._held.update(candidate.key for candidate in challengers)
         best = context.store.best(self.task.key, context.provenance)
         self.final = best[0] if best else None
         self._finals_stale = self._news != news  # another job's batch may have ended meanwhile
+
+    def _decided(self, challengers: Sequence[Candidate]) -> bool:
+        """Whether all of them have been in finals already."""
+        return self.final is not None and all(one.key in self._held for one in challengers)
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 

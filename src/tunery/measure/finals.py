@@ -20,6 +20,7 @@ _ENOUGH = 40
 _STEADY = 0.02
 _STEADY_RUN = 3
 _TAKES = 3
+_FULL_FROM_S = 0.05
 
 
 @dataclass(slots=True)
@@ -29,8 +30,8 @@ class Finalist:
     `samples` and `disturbed` are by round: the latter those of contaminated rounds that were not repeated;
     `contaminated` are samples that do not count. `settled` is one from before the rounds; `beaten` says that this was
     far slower than the fastest, and is its only sample; `behind`, that it lost the rounds it took part in. `verify`
-    completes the verification of one that is slow, if it may yet win; `rotate` lets its weights come from memory once
-    it has settled.
+    completes the verification, which those that left need not; `rotate` lets its weights come from memory once it has
+    settled.
     """
 
     sampler: Sampler | None = None
@@ -58,6 +59,19 @@ class Finalist:
     def wrong(self) -> bool:
         """Whether it computed something else than the reference."""
         return self.verification is not None and not self.verification.passed
+
+    def verified(self) -> bool:
+        """Complete the verification if that is still to be done, and return whether it may go on."""
+        if self.sampler is None or self.verify is None:
+            return self.sampler is not None and not self.wrong
+        try:
+            self.verification, self.verify = self.verify(), None
+        except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
+            self.fail(error)
+            return False
+        if self.rotate is not None:
+            self.rotate()  # it was bound anew
+        return not self.wrong
 
     def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
         """Whether it takes part in the next round: slow and hopeless ones stop early."""
@@ -115,8 +129,11 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
             running = [finalist for finalist in running if not finalist.behind]
             if len(running) == 1 and done >= _ENOUGH:
                 break
+        if done >= look and not all(finalist.verified() for finalist in running):
+            continue
         order.shuffle(running)
-        mark = watch.mark(full=True)
+        # A full look is dear, and says nothing of less than some ticks of the kernel's clock.
+        mark = watch.mark(full=2 * sum(f.sampler.last_s for f in running if f.sampler) >= _FULL_FROM_S)
         taken = [(finalist, sample) for finalist in running if (sample := _sample(finalist, settings))]
         dirty = bool(watch.since(mark).contaminated) or any(sample.load.contaminated for _, sample in taken)
         repeat = dirty and repeats < settings.retries
@@ -128,14 +145,25 @@ def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, w
                 (finalist.disturbed if dirty else finalist.samples)[done] = sample.seconds
         done += not repeat
     for finalist in finalists:
+        if not (finalist.beaten or finalist.behind or finalist.wrong):
+            finalist.verified()
         finalist.close(settings)
     return repeats
 
 
 def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> None:
+    """Take each one's first samples; what the clocks need to become steady they need once, not for each."""
+    left_s = settings.settle_s
+
+    def act(sampler: Sampler, settings: Settings) -> Sample:
+        nonlocal left_s
+        sample, spent_s = settle(sampler, settings, left_s)
+        left_s -= spent_s
+        return sample
+
     for finalist in finalists:
         if finalist.wants_more(rounds, settings) and finalist.settled is None:
-            finalist.settled = _guarded(finalist, settle, settings)
+            finalist.settled = _guarded(finalist, act, settings)
     _leave_out_far_slower(finalists, settings)
     for finalist in finalists:
         if finalist.rotate is not None:
@@ -143,23 +171,19 @@ def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: Settings) 
 
 
 def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> None:
-    """Let those go that no noise can bring near the fastest, and verify the slow ones that stay."""
+    """Let those go that no noise can bring near the fastest."""
     staying = [(f, f.settled) for f in finalists if f.sampler is not None and f.settled is not None and not f.wrong]
     fastest_s = min((settled.seconds for _, settled in staying), default=0.0)
     for finalist, settled in staying:
         if settled.bare_s >= settings.far * fastest_s and settled.bare_s - fastest_s >= settings.far_s:
             finalist.samples, finalist.beaten = {0: settled.seconds}, True
-        elif finalist.verify is not None:
-            try:
-                finalist.verification = finalist.verify()
-            except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
-                finalist.fail(error)
 
 
 def _leave_out_behind(running: Sequence[Finalist], least: int) -> None:
     """Let those go that were slower than the best, by more than a tie, in more of the rounds than chance explains.
 
-    A disturbed round counts like another: it disturbed all. The `least` best stay: of one alone nothing tells the pace.
+    The best is verified first: a wrong one sends nobody home. A disturbed round counts like another: it disturbed
+    all. The `least` best stay: of one alone nothing tells the pace.
     """
     taken = [finalist.samples | finalist.disturbed for finalist in running]
     paces = pace(taken)
@@ -167,8 +191,11 @@ def _leave_out_behind(running: Sequence[Finalist], least: int) -> None:
         return
     usual = [median(samples[i] / paces[i] for i in paces if i in samples) for samples in taken]
     ranked = sorted(range(len(running)), key=usual.__getitem__)
-    best = taken[ranked[0]]
-    for i in ranked[least:]:
+    first = next((i for i in ranked if running[i].verified()), None)
+    if first is None:
+        return
+    best = taken[first]
+    for i in [i for i in ranked if i != first and not running[i].wrong][least - 1 :]:
         found = median_interval([taken[i][at] / best[at] for at in best if at in taken[i]])
         running[i].behind = found is not None and found[0] > 1 + CLOSE
 
@@ -178,21 +205,22 @@ def _running(finalists: Sequence[Finalist], rounds: int, settings: Settings) -> 
     return [finalist for finalist in finalists if finalist.wants_more(rounds, settings, fastest_s)]
 
 
-def settle(sampler: Sampler, settings: Settings) -> Sample:
-    """Choose the loop count, run until the last three samples agree within 2 %, or for `settle_s` seconds.
+def settle(sampler: Sampler, settings: Settings, within_s: float) -> tuple[Sample, float]:
+    """Choose the loop count and run until the last three samples agree within 2 %, or for `within_s` seconds.
 
-    Returns the shortest sample: others may be at work meanwhile.
+    Short ones run three times in any case. Returns the shortest sample, for others may be at work meanwhile, and
+    the seconds that all took.
     """
     sample = fastest = sampler.calibrate()
-    recent, spent_s = [sample.seconds], sample.spent_s
-    while spent_s < settings.settle_s:
+    recent, spent_s, taken = [sample.seconds], sample.spent_s, 1
+    while spent_s < within_s or (taken < _STEADY_RUN and sample.spent_s < settings.untimed_below_s):
         sample = sampler.sample()
-        spent_s += sample.spent_s
+        spent_s, taken = spent_s + sample.spent_s, taken + 1
         fastest = min(fastest, sample, key=lambda one: one.seconds)
         recent = [*recent[-_STEADY_RUN + 1 :], sample.seconds]
         if len(recent) == _STEADY_RUN and max(recent) - min(recent) <= _STEADY * median(recent):
             break
-    return fastest
+    return fastest, spent_s
 
 
 def _sample(finalist: Finalist, settings: Settings) -> Sample | None:

@@ -256,17 +256,16 @@ class Measurer:
         return finalist
 
     def _verify_finalist(self, task: Task, finalist: Finalist, kernel: Kernel, reference: Artifact) -> None:
-        """Compare it on all inputs; where its runs take long, on one, and on all only if it may yet win."""
+        """Compare it on one input; on all only if it stays beside the fastest."""
         assert finalist.sampler is not None
         inputs, expected = self._references.get(task, reference, 0)
         kernel.bind(inputs)
         kernel.poison()
         first = finalist.sampler.first_run()
         finalist.verification = compare(expected, kernel.outputs(), slack=kernel.slack)
+        finalist.verify = partial(self._verify, task, kernel, reference)
         if first.seconds >= _LONG * self._settings.rule.max_s:
-            finalist.settled, finalist.verify = first, lambda: self._verify(task, kernel, reference)
-        elif finalist.verification.passed:
-            finalist.verification = self._verify(task, kernel, reference)
+            finalist.settled = first
 
     def _verify(self, task: Task, kernel: Kernel, reference: Artifact) -> Verification:
         verdicts = []
