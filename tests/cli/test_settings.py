@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
+from tunery.store import open_store
+
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\bTUNERY_[A-Z_]+\b")
 
@@ -19,6 +21,7 @@ def test_store_names_the_store_and_the_option_wins(run: Run, tmp_path: Path, mon
     monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "one.db"))
     assert run("records", "stats", "--json").data["place"] == str(tmp_path / "one.db")
     two = str(tmp_path / "two.db")
+    open_store(two).close()
     assert run("records", "stats", "--store", two, "--json").data["place"] == two
     monkeypatch.delenv("TUNERY_STORE")
     monkeypatch.setenv("HOME", str(tmp_path))
