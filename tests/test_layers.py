@@ -66,7 +66,7 @@ def ours(file: str) -> Iterator[tuple[int, str]]:
 
 def test_imports_are_seen() -> None:
     assert {"engines", "scheduler", "_errors"} <= {room for _, room in ours("jobs/runtime.py")}
-    assert "frontends" in {room for _, room in ours("workers/services.py")}, "inside functions too"
+    assert "frontends" in {room for _, room in ours("workers/preparing.py")}, "inside functions too"
     assert {"tvm"} <= {name.partition(".")[0] for file in FILES for _, name in imports(file)}
 
 

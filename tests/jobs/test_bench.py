@@ -1,5 +1,6 @@
 """Whole networks beside ONNX Runtime: what counts as the same outputs, and that nothing else is handed out."""
 
+import asyncio
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from tunery.domain import Network
 from tunery.jobs import Progress, Request, compile_model
 from tunery.jobs import bench as compare_networks
 from tunery.jobs.bench import Output, checked_error
+from tunery.jobs.importing import both
 from tunery.jobs.runtime import Runtime
 
 bench = importlib.import_module("tunery.jobs.bench")  # `tunery.jobs` has a function of that name
@@ -146,3 +148,26 @@ def test_a_compiled_network_was_checked_and_a_wrong_one_replaces_nothing(
         compile_model(request, output)
     assert output.read_bytes() == before
     assert unfinished == [], "killed now, it would leave this beside the result"
+
+
+def test_what_linking_waits_for_may_fail_and_ends_the_rest() -> None:
+    ended = []
+
+    async def fails() -> int:
+        await asyncio.sleep(0)
+        raise WorkError("no")
+
+    async def runs() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+        return "done"
+
+    async def gives() -> int:
+        return 1
+
+    with pytest.raises(WorkError, match=r"^no$"):
+        asyncio.run(both(runs(), fails()))
+    assert ended == [True]
+    assert asyncio.run(both(gives(), gives())) == (1, 1)

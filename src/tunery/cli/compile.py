@@ -40,10 +40,11 @@ def compile_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Build a model with the best verified records to one file, and say which operator is covered by which record."""
+    path = Path(check_output(output, default_name(model)))
+    _begin(dialect)
     from tunery._report import as_text, call, compile_data, new_table
     from tunery.jobs.session import compile_model
 
-    path = Path(check_output(output, default_name(model)))
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
     report, network = compile_model(request, path, options.guess(few_shot, wanted=effort is Ready.QUICK))
     if json:
@@ -64,3 +65,12 @@ def compile_(
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
     say(f'  import tunery\n  network = tunery.load_compiled("{report.path}")')
     say(f"  outputs = {call(network)}")
+
+
+def _begin(dialect: str) -> None:
+    """Have what workers are forked from import the compiler while this process still imports itself."""
+    from tunery.engines import ahead
+    from tunery.workers import PRELOAD
+
+    for preload in dict.fromkeys([PRELOAD.get(dialect), None]):
+        ahead.start(preload)

@@ -19,6 +19,7 @@ is resolved, on a thread of the engine: it must be quick.
 class Role(StrEnum):
     """What a worker is for."""
 
+    PREPARER = "preparer"
     IMPORTER = "importer"
     PROPOSER = "proposer"
     BUILDER = "builder"
@@ -34,7 +35,8 @@ class WorkerSpec:
     data), and its public methods are what `Engine.call` reaches. `cores` is the set of CPUs it is pinned to (empty: all
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
     space above what it starts with (None: no limit). `torch` says that the service imports torch: such a worker cannot
-    import TVM, and every other worker cannot import torch.
+    import TVM, and every other worker cannot import torch. A `bare` worker is forked from a process that has imported
+    nothing: it is there at once, and imports what it needs itself.
     """
 
     role: Role
@@ -45,6 +47,7 @@ class WorkerSpec:
     nice: int = 0
     memory_bytes: int | None = None
     torch: bool = False
+    bare: bool = False
 
 
 class Engine(ABC):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, DeadlineError, EngineError, TuneryError
-from tunery.engines import _frames
+from tunery.engines import _frames, ahead
 from tunery.engines._base import OnUsage
 from tunery.engines._nursery import Nursery
 from tunery.engines._payload import error_from_data
@@ -172,7 +172,7 @@ class Loop:
                 worker.log.replace(worker.log.with_suffix(".previous.log"))
             key = f"{worker.name}#{worker.generation}"
             with theirs:
-                nursery = self._fork(None if worker.spec.torch else self._preload, key, theirs)
+                nursery = self._fork(None if worker.spec.torch or worker.spec.bare else self._preload, key, theirs)
         except OSError as error:
             ours.close()
             while call := worker.pop():
@@ -197,7 +197,8 @@ class Loop:
     def _nursery(self, preload: str | None) -> Nursery:
         nursery = self._nurseries.get(preload)
         if nursery is None:
-            nursery = Nursery(preload, self._logs / f"zygote-{'plain' if preload is None else 'preloaded'}.log")
+            log = self._logs / f"zygote-{'plain' if preload is None else 'preloaded'}.log"
+            nursery = ahead.take(preload) or Nursery(preload, log)
             self._nurseries[preload] = nursery
             self._selector.register(nursery.control, selectors.EVENT_READ, lambda _: self._on_nursery(preload, nursery))
         return nursery

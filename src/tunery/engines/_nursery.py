@@ -19,8 +19,9 @@ Message = tuple[dict[str, Any], int | None]
 class Nursery:
     """One zygote process. The kernel ends it with the thread that makes it, which must live as long as the workers."""
 
-    def __init__(self, preload: str | None, log: Path) -> None:
+    def __init__(self, preload: str | None, log: Path, *, own_log: bool = False) -> None:
         self.log = log
+        self._own_log = own_log
         self.up = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
@@ -44,6 +45,11 @@ class Nursery:
                 # Threads do not survive a fork, so the zygote must have none; a worker's own settings come later.
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0"},
             )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
 
     @property
     def pid(self) -> int:
@@ -88,3 +94,5 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        if self._own_log:
+            self.log.unlink(missing_ok=True)

@@ -34,6 +34,9 @@ def main(control_fd: int, parent: int, preload: str | None) -> None:
     gc.freeze()  # a collection in a worker would otherwise touch, and so copy, every page shared with the zygote
     with socket.socket(fileno=control_fd) as control:
         _Zygote(control).run()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to do, and taking a compiler's libraries apart would keep the caller waiting
 
 
 class _Zygote:

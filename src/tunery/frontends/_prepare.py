@@ -1,7 +1,6 @@
 """The way from a model source to its normal form on disk."""
 
 import contextlib
-import os
 import shutil
 import tempfile
 import time
@@ -186,9 +185,7 @@ def _write(model: onnx.ModelProto, temporary: Path, path: Path) -> None:
     with temporary.open("wb") as stream:
         body = model.SerializeToString(deterministic=True)
         stream.write(body)
-        stream.write(_seal(body))
-        stream.flush()
-        os.fsync(stream.fileno())
+        stream.write(_seal(body))  # tells a file that a power cut has torn, so nobody need wait for the disk
     temporary.replace(path)
 
 

@@ -150,18 +150,27 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
     return replace(report, tasks=tuple(tasks), tasks_s=sum(known) if tasks and len(known) == len(tasks) else None)
 
 
-async def check(runtime: Runtime, network: Network, compiled: Path) -> float:
-    """Run a compiled network once beside ONNX Runtime, on the same inputs, and return the largest deviation.
+async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output]:
+    """Return what ONNX Runtime computes on the inputs that `check` takes; nothing for a network without a file."""
+    return await _outputs(runtime, "OnnxRuntimeContestant", Path(network.path), network) if network.path else []
+
+
+async def check(runtime: Runtime, network: Network, compiled: Path, theirs: Sequence[Output]) -> float:
+    """Run a compiled network once and return its largest deviation from `theirs`, what `onnxruntime_outputs` gave.
 
     Raises:
         WorkError: the outputs differ by more than rounding explains.
     """
-    services = {"CompiledContestant": compiled, "OnnxRuntimeContestant": Path(network.path)}
-    workers = [_start(runtime, service, path, network) for service, path in services.items()]
-    ours, theirs = [await _call(runtime, worker, "outputs") for worker in workers]
-    for worker in workers:
+    return checked_error(network.name, await _outputs(runtime, "CompiledContestant", compiled, network), theirs)
+
+
+async def _outputs(runtime: Runtime, service: str, path: Path, network: Network) -> list[Output]:
+    worker = _start(runtime, service, path, network)
+    try:
+        outputs: list[Output] = await _call(runtime, worker, "outputs")
+    finally:
         runtime.engine.kill(worker)
-    return checked_error(network.name, ours, theirs)
+    return outputs
 
 
 def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:

@@ -1,17 +1,22 @@
 """From a model to tasks."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError
 from tunery.domain import Network, Target, Task
 from tunery.engines import Role
 from tunery.jobs._request import Request
-from tunery.jobs.runtime import Runtime
+from tunery.jobs.runtime import Grant, Runtime
 from tunery.store import Store
 
 IMPORT_DEADLINE_S = 1800.0
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True)
@@ -42,36 +47,68 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
         WorkError: a worker failed, or the model holds nothing that runs on the target.
     """
-    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
-        try:
-            target, compiler = await runtime.call(
-                grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
-            )
-            await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
+    unsure = {"model", "target"}
+
+    def meant(what: str) -> None:
+        unsure.discard(what)
+        if not unsure:
             begun()
-            network = await runtime.call(
-                grant.worker,
-                "load",
-                request.model,
-                request.shapes,
-                cache / "networks",
-                deadline_s=IMPORT_DEADLINE_S,
-                tries=3,
-            )
-            tasks = store.load_tasks(network.digest, target.key, compiler)
-            if tasks is None:
+
+    try:
+        # The model is read while the compiler, which takes the longer, is still being imported.
+        (network, loading), (target, compiler, resolving) = await both(
+            _load(runtime, request, cache, job_id, meant), _resolve(runtime, request, job_id, meant)
+        )
+        used = [loading, resolving]
+        tasks = store.load_tasks(network.digest, target.key, compiler)
+        if tasks is None:
+            async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
                 tasks = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
-                store.save_tasks(network, tasks, target=target, compiler=compiler)
-        except UsageError:
-            raise
-        except DialectError as error:  # this model cannot be had with this compiler, however often it is tried
-            raise ModelError(
-                f"{error}; export it with other operators or another opset, or replace that part"
-            ) from error
-        except EngineError as error:
-            raise WorkError(f"importing {request.model} failed: {error}") from error
+            used.append(grant)
+            store.save_tasks(network, tasks, target=target, compiler=compiler)
+    except UsageError:
+        raise
+    except DialectError as error:  # this model cannot be had with this compiler, however often it is tried
+        raise ModelError(f"{error}; export it with other operators or another opset, or replace that part") from error
+    except EngineError as error:
+        raise WorkError(f"importing {request.model} failed: {error}") from error
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
-    return Imported(network, target, compiler, tuple(tasks), grant.wall_s, grant.core_s)
+    wall_s = max(loading.wall_s, resolving.wall_s) + sum(grant.wall_s for grant in used[2:])
+    return Imported(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
+
+
+async def _load(
+    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None]
+) -> tuple[Network, Grant]:
+    async with runtime.stage(job_id, "prepare", Role.PREPARER) as grant:
+        await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
+        meant("model")
+        network = await runtime.call(
+            grant.worker, "load", request.model, request.shapes, cache / "networks",
+            deadline_s=IMPORT_DEADLINE_S, tries=3,
+        )  # fmt: skip
+    return network, grant
+
+
+async def _resolve(
+    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None]
+) -> tuple[Target, str, Grant]:
+    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
+        target, compiler = await runtime.call(
+            grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
+        )
+    meant("target")
+    return target, compiler, grant
+
+
+async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Do two things at once; the first that fails ends the other, and its error is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = group.create_task(one), group.create_task(other)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return tasks[0].result(), tasks[1].result()

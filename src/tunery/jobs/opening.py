@@ -14,8 +14,7 @@ from tunery.jobs.dispatch import Dispatch
 from tunery.jobs.foreign import watch_for
 from tunery.jobs.runtime import Runtime, make_scratch
 from tunery.measure import granted_cores, usable_cores
-
-PRELOAD = {"metaschedule": "tunery.workers.preload"}
+from tunery.workers import PRELOAD
 
 
 def thread_count(threads: int) -> int:

@@ -115,6 +115,7 @@ class Runtime:
         measurers = [self.engine.start(spec) for spec in specs]
         self._slot = dict(zip(measurers, self.slots, strict=True))
         return {
+            Role.PREPARER: pool(Role.PREPARER, 1, "tunery.workers.preparing:Preparer", {}, bare=True),
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
             Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
             Role.BUILDER: pool(

@@ -27,10 +27,10 @@ from tunery.jobs._request import (
     TaskShare,
     TuneReport,
 )
-from tunery.jobs.bench import check, check_rivals, compare, with_tasks
+from tunery.jobs.bench import check, check_rivals, compare, onnxruntime_outputs, with_tasks
 from tunery.jobs.calibrate import calibrate
 from tunery.jobs.calls import BUILD_DEADLINE_S
-from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, import_model
+from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, both, import_model
 from tunery.jobs.opening import cache_directory, open_runtime
 from tunery.jobs.room import Room
 from tunery.jobs.runtime import Runtime
@@ -205,11 +205,16 @@ async def _compile_checked(
 ) -> tuple[CompileReport, Network]:
     """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime."""
     fresh = runtime.scratch / "compiled"
-    report, network = await _compile(runtime, store, request, fresh, guess=guess)
+    imported = await import_model(runtime, store, request, cache_directory(), "compile")
+    network = imported.network
+    known, chosen = await _chosen(runtime, store, request, imported, guess)
+    # Linking keeps one core busy; what the result is compared with is made on another.
+    report, theirs = await both(_link(runtime, imported, known, chosen, fresh), onnxruntime_outputs(runtime, network))
     error = None
     if network.path:
-        async with runtime.stage("check", "check", Role.MEASURER):
-            error = await check(runtime, network, fresh)
+        # No measurement, so it need not wait until others leave the machine alone.
+        async with runtime.stage("check", "check", Role.IMPORTER):
+            error = await check(runtime, network, fresh, theirs)
     publish(fresh, output)
     return replace(report, path=str(output), max_abs_error=error), network
 
@@ -221,15 +226,35 @@ async def _compile(
     output: Path,
     *,
     tuned: bool = True,
-    guess: Guess | None = None,
     begun: Callable[[], None] = lambda: None,
 ) -> tuple[CompileReport, Network]:
     imported = await import_model(runtime, store, request, cache_directory(), "compile", begun)
+    known, chosen = await _chosen(runtime, store, request, imported, None, tuned=tuned)
+    return await _link(runtime, imported, known, chosen, output), imported.network
+
+
+async def _chosen(
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    imported: Imported,
+    guess: Guess | None,
+    *,
+    tuned: bool = True,
+) -> tuple[Known, dict[str, Candidate]]:
+    """Return what is known, and the candidates by workload key, with their code where that spares the linking time."""
     known = await _guessed(runtime, store, request, imported, guess)
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
     if chosen:
         await _build_parts(runtime, imported.tasks, known.choices)
+    return known, chosen
+
+
+async def _link(
+    runtime: Runtime, imported: Imported, known: Known, chosen: Mapping[str, Candidate], output: Path
+) -> CompileReport:
+    workloads = {task.key: task.workload for task in imported.tasks}
     async with runtime.stage("compile", "compile", Role.IMPORTER) as grant:
         compiled = await runtime.call(
             grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(), runtime.artifacts,
@@ -243,7 +268,7 @@ async def _compile(
     }
     size = output.stat().st_size
     shares = _shares(imported, known)
-    return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares), imported.network
+    return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares)
 
 
 async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequence[Choice]) -> None:

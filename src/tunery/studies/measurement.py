@@ -13,7 +13,7 @@ from tunery.domain import Calibration
 from tunery.engines import LocalEngine, Role
 from tunery.jobs import Request, cache_directory
 from tunery.jobs.calibrate import calibrate
-from tunery.jobs.opening import PRELOAD, thread_count
+from tunery.jobs.opening import thread_count
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.slots import SlotWorkers, measurer_spec
 from tunery.measure import slots, this_device
@@ -23,6 +23,7 @@ from tunery.studies._base import Options, StudyReport
 from tunery.studies._kept import Kept
 from tunery.studies._procedures import Bench, Findings, Procedure, hog, rival
 from tunery.studies._subjects import Subject, prepare
+from tunery.workers import PRELOAD
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
 REPEATS, PASSES, TRUTHS = 5, 3, 8

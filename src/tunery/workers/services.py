@@ -14,6 +14,7 @@ from tunery.costmodels import CostModel, load_cost_model
 from tunery.dialects import Compiled, Dialect, Proposer, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
 from tunery.measure import FULL_LENGTH, Measurer
+from tunery.workers.preparing import Preparer
 
 _ROOM = 1 << 16
 
@@ -83,7 +84,7 @@ class Specimen:
     entrants: tuple[tuple[Candidate, Artifact], ...]
 
 
-class Importer:
+class Importer(Preparer):
     """Reads models, extracts tasks and compiles networks."""
 
     def __init__(self, dialect: str) -> None:
@@ -92,33 +93,6 @@ class Importer:
     def target(self, spec: str, threads: int) -> tuple[Target, str]:
         """Return the resolved target and the compiler's name and version."""
         return self._dialect.resolve_target(spec, threads), self._dialect.compiler
-
-    def check(self, model: str) -> None:
-        """Check what the name of a model tells by itself."""
-        if model.startswith("fake:"):
-            self.load(model, {}, Path())
-            return
-        from tunery.frontends import check
-
-        check(model)
-
-    def load(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
-        """Prepare a model file; `fake:` sources belong to the fake dialect."""
-        if model.startswith("fake:"):
-            from tunery.dialects.fake import fake_network
-
-            return fake_network(model)
-        from tunery.frontends import prepare
-
-        return prepare(model, shapes, directory)
-
-    def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> str:
-        """Return the digest of the network that `load` would give, without preparing it."""
-        if model.startswith("fake:"):
-            return self.load(model, shapes, directory).digest
-        from tunery.frontends import identify
-
-        return identify(model, shapes, directory)
 
     def extract(self, network: Network, target: Target) -> list[Task]:
         """Return the network's tasks."""
