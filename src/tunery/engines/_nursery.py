@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _LAUNCH = (
     "import sys; sys.path[:] = {path!r}; from tunery.engines._zygote import main; main({fd}, {parent}, {preload!r})"
@@ -19,9 +19,9 @@ Message = tuple[dict[str, Any], int | None]
 class Nursery:
     """One zygote process. The kernel ends it with the thread that makes it, which must live as long as the workers."""
 
-    def __init__(self, preload: str | None, log: Path, *, own_log: bool = False) -> None:
-        self.log = log
-        self._own_log = own_log
+    def __init__(self, preload: str | None, log: Path | IO[bytes]) -> None:
+        self._file = None if isinstance(log, Path) else log  # without a name, and gone with this process
+        self.log = log if isinstance(log, Path) else Path("/proc/self/fd", str(log.fileno()))
         self.up = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
@@ -94,5 +94,5 @@ class Nursery:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._own_log:
-            self.log.unlink(missing_ok=True)
+        if self._file is not None:
+            self._file.close()

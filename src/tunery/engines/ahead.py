@@ -5,7 +5,6 @@ Here is nothing but the standard library, so a program may do this first of all.
 
 import atexit
 import tempfile
-from pathlib import Path
 
 from tunery.engines._nursery import Nursery
 
@@ -21,8 +20,7 @@ def start(preload: str | None) -> None:
         return
     if not _waiting:
         atexit.register(_end)
-    with tempfile.NamedTemporaryFile(prefix="tunery-zygote-", suffix=".log", delete=False) as log:
-        _waiting[preload] = Nursery(preload, Path(log.name), own_log=True)
+    _waiting[preload] = Nursery(preload, tempfile.TemporaryFile())  # noqa: SIM115 - it closes it
 
 
 def take(preload: str | None) -> Nursery | None:
