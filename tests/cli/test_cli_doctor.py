@@ -23,7 +23,8 @@ def test_this_machine_passes(run: Run) -> None:
     assert answer.data["ok"] is True
     states = {check["name"]: check["state"] for check in answer.data["checks"]}
     assert set(states) == {
-        "python", "versions", "compiler", "linker", "cores", "load", "memory", "store", "cache", "torch",
+        "python", "versions", "compiler", "linker", "cores", "load", "memory", "store", "cache", "models",
+        "torch",
     }  # fmt: skip
     assert states["compiler"] == "ok"
     assert all(check["advice"] for check in answer.data["checks"] if check["state"] != "ok")
@@ -47,6 +48,16 @@ def test_unusable_places_are_found(run: Run, tmp_path: Path, monkeypatch: pytest
     assert set(failed) == {"store", "cache"}
     assert "TUNERY_CACHE" in failed["cache"]["advice"]
     assert failed["store"]["advice"]
+
+
+@pytest.mark.usefixtures("no_compiler")
+def test_a_damaged_cost_model_is_told(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_MODELS", str(tmp_path))
+    (tmp_path / "fake-0001.json.gz").write_bytes(b"x")
+    [found] = [check for check in run("doctor", "--json").data["checks"] if check["name"] == "models"]
+    assert found["state"] == "warn"
+    assert "fake-0001.json.gz is damaged" in found["found"]
+    assert "delete it" in found["advice"]
 
 
 def test_another_pair_of_compiler_and_library_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import pytest
 from costmodel_data import table
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
+from tunery.costmodels import BoostedModel, Group, Recipe, for_device, load_cost_model
 from tunery.costmodels.automl import FAMILIES, fit, search
-from tunery.costmodels.evaluation import evaluate, gate, random_ranker
+from tunery.costmodels.evaluation import evaluate, gate, paired, random_ranker
 from tunery.costmodels.metrics import kendall
 from tunery.costmodels.parquet import read_parquet, write_parquet
 from tunery.costmodels.rival import StockModel
@@ -58,11 +58,20 @@ def test_a_model_reads_the_columns_it_knows() -> None:
     rows = groups[0].rows
     assert np.array_equal(model.predict(rows), model.predict(rows[:, :8]))
     wide = BoostedModel.train([(g.rows, g.gains) for g in groups], SMALL)
-    told = wide.on_device(rows[0, 8:])
+    told = load_cost_model(for_device(wide.dumps(), rows[0, 8:]))
     padded = np.concatenate([rows[:, :8], np.tile(rows[0, 8:], (len(rows), 1))], axis=1)
     assert np.array_equal(told.predict(rows[:, :8]), wide.predict(padded))
+    assert not np.array_equal(told.predict(rows[:, :8]), wide.predict(rows[:, :8])), "columns not told are empty"
     again = load_cost_model(told.dumps())
     assert np.array_equal(again.predict(rows[:, :8]), told.predict(rows[:, :8]))
+
+
+def test_rows_of_another_dialect_or_version_are_refused() -> None:
+    groups = table().groups
+    model = BoostedModel.train([(g.rows, g.gains) for g in groups], SMALL)
+    for width in (18, 6):
+        with pytest.raises(UsageError, match=f"knows 12 columns and the candidates have {width}"):
+            model.predict(np.zeros((3, width), np.float32))
 
 
 def test_metaschedules_own_model_sums_over_stores() -> None:
@@ -88,10 +97,33 @@ def test_rows_of_an_evaluation_and_the_gate() -> None:
     bad = gate(evaluate(groups, {"model": random_ranker(1), "random": random_ranker(2)}))
     assert not bad.passed
     assert bad.reasons
-    rival = gate(evaluate(groups, {"model": lambda g: g.gains * 0, "random": random_ranker(), "stock": oracle}))
-    assert any("MetaSchedule" in reason for reason in rival.reasons)
+    few = gate(evaluate(groups[:9], {"model": oracle, "random": random_ranker()}))
+    assert not few.passed
+    assert any("judged on 9 tasks" in reason for reason in few.reasons)
     with pytest.raises(UsageError, match="no task is left"):
         gate(evaluate([], {"model": oracle, "random": oracle}))
+
+
+@pytest.mark.parametrize(("rival", "words"), [("stock", "MetaSchedule's own"), ("in use", "the model in use")])
+def test_a_rival_must_be_clearly_better_to_close_the_gate(rival: str, words: str) -> None:
+    groups = table().groups
+    rows = evaluate(groups, {"model": lambda g: g.gains, "random": random_ranker()})
+
+    def often(group: Group) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Rank by the law, in some tasks the wrong way round."""
+        return group.gains if int(group.task_key.removeprefix("task")) % 4 else -group.gains
+
+    def now_and_then(group: Group) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return group.gains if group is not groups[0] else -group.gains
+
+    clear = paired(groups, often, lambda g: g.gains, rival)
+    assert clear.mean < 0
+    assert clear.clearly_worse
+    assert any(words in reason for reason in gate(rows, [clear]).reasons)
+    hardly = paired(groups, now_and_then, lambda g: g.gains, rival)
+    assert hardly.mean < 0, "worse, but on one task of many"
+    assert gate(rows, [hardly]).passed
+    assert not paired(groups, lambda g: g.gains, often, rival).clearly_worse
 
 
 def test_devices_are_told_apart() -> None:

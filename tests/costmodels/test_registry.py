@@ -1,5 +1,6 @@
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from costmodel_data import table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, registry
-from tunery.costmodels.registry import Version, in_use, new_card, read, register, version, versions
+from tunery.costmodels.registry import Version, damaged, in_use, new_card, read, register, version, versions
 
 CONFIG = {"kind": "fake"}
 
@@ -71,6 +72,60 @@ def test_a_damaged_file_is_one_clear_sentence(model: BoostedModel, damage: bytes
     assert "\n" not in str(caught.value)
     assert versions() == []
     assert in_use("fake", CONFIG) is None
+    [sentence] = damaged()
+    assert sentence == str(caught.value)
+
+
+def test_trees_that_were_changed_are_found_without_reading_them(model: BoostedModel) -> None:
+    path = Path(register(card(), model).path)
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    document["model"]["boosters"][0] = document["model"]["boosters"][0][:300]
+    path.write_bytes(gzip.compress(json.dumps(document).encode()))
+    with pytest.raises(UsageError, match=f"{path} is damaged"):
+        read(path)
+
+
+def test_with_a_damaged_model_the_next_best_is_used_and_a_line_says_so(
+    model: BoostedModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = register(card(), model), register(card(), model)
+    assert registry.starting("fake", "fake") == (second, read(Path(second.path))[1])
+    assert caplog.messages == []
+    Path(second.path).write_bytes(b"x")
+    assert registry.pretrained("fake", CONFIG) == read(Path(first.path))[1]
+    [line] = caplog.messages
+    assert second.path in line
+    assert "delete it" in line
+    assert register(card(), model).version == 3, "a damaged file keeps its number"
+
+
+def test_a_model_of_another_compiler_version_is_not_used(model: BoostedModel) -> None:
+    fitting = register(card(), model)
+    register(replace(card(), compiler="fake 2.0"), model)
+    assert in_use("fake", CONFIG, compiler="fake 1.0") == fitting
+    assert in_use("fake", CONFIG, compiler="fake 1.0 lowering 7") == fitting, "how networks are lowered does not count"
+    assert in_use("fake", CONFIG, compiler="fake 3.0") is None
+
+
+def test_the_shipped_model_has_a_card_of_what_it_learned_and_showed() -> None:
+    config = {"kind": "llvm", "mcpu": "znver4"}
+    shipped = registry.shipped_card("metaschedule", config)
+    assert shipped is not None
+    assert (shipped.version, shipped.name, shipped.passed) == (0, "shipped", True)
+    assert shipped.compiler.startswith("apache-tvm ")
+    assert {"resnet18", "vit_b_32"} <= set(shipped.held_out)
+    assert not set(shipped.held_out) & set(shipped.data["networks"])
+    assert shipped.data["candidates"] > 30_000
+    assert shipped.tau == shipped.overall["kendall"]
+    assert 0.4 < (shipped.tau or 0) < 1
+    assert registry.shipped_card("metaschedule", {"mcpu": "apple-m1"}) is None
+
+
+def test_what_a_model_may_have_learned_from() -> None:
+    mine = replace(card(), data={"networks": ["n0", "n1", "n2"]}, held_out=("n1",))
+    group = table(1).groups[0]
+    seen = {names: mine.saw(replace(group, networks=names)) for names in (("n0",), ("n1",), ("n1", "n2"), ("n9",), ())}
+    assert seen == {("n0",): True, ("n1",): False, ("n1", "n2"): False, ("n9",): False, (): True}
 
 
 def test_a_model_of_a_newer_tunery_is_refused(model: BoostedModel) -> None:

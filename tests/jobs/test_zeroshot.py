@@ -8,8 +8,10 @@ from job_tools import records_in, request_in, run_in
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects import Foreseen
 from tunery.dialects.fake import FakeDialect
+from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Rung, Target, Task, Workload
 from tunery.jobs import Request, query
 from tunery.jobs._request import Guess
@@ -26,7 +28,7 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
     rng = np.random.default_rng(0)
     dataset = Dataset()
-    for i, row in enumerate(rng.random((40, 3)).astype(np.float32)):
+    for i, row in enumerate(rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)):
         dataset.add("t", str(i), row, 1.0 + float(row[0]))
     card = registry.new_card(
         dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True

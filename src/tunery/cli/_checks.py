@@ -51,6 +51,7 @@ def all_checks(store: str) -> Iterator[Check]:
     yield memory()
     yield store_place(store)
     yield cache()
+    yield models()
     yield torch()
 
 
@@ -179,6 +180,18 @@ def cache() -> Check:
     if free < _GOOD_DISK_GIB:
         return Check("cache", State.WARN, f"{directory}, {free:.1f} GiB free", f"make room for {_GOOD_DISK_GIB:g} GiB")
     return Check("cache", State.OK, f"{directory}, {free:.1f} GiB free")
+
+
+def models() -> Check:
+    """Can the cost models that were trained here be read?"""
+    from tunery.costmodels.registry import damaged, models_directory, versions
+
+    broken, directory = damaged(), models_directory()
+    if broken:
+        found, _, advice = broken[0].partition("; ")
+        more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+        return Check("models", State.WARN, f"{found}{more}", advice)
+    return Check("models", State.OK, f"{directory}, {len(versions())} trained here")
 
 
 def torch() -> Check:

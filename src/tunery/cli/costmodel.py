@@ -12,6 +12,7 @@ from tunery.cli._output import emit, say, width
 if TYPE_CHECKING:
     from tunery.costmodels.evaluation import Row
     from tunery.costmodels.registry import Version
+    from tunery.jobs.training import Training
 
 app = typer.Typer(help="Collect, train and judge the model that predicts candidates' speed.", no_args_is_help=False)
 HoldOut = Annotated[
@@ -114,8 +115,15 @@ def train(
         )  # fmt: skip
     if json:
         emit(_card(done.card) | {"left_out": done.left_out, "kinds": [_row(row) for row in done.kinds],
-                                 "transfers": done.transfers})  # fmt: skip
+                                 "transfers": done.transfers, "compared": done.appraisal.pairs,
+                                 "remarks": done.appraisal.remarks, "in_use": done.used})  # fmt: skip
         return
+    _say_training(done)
+
+
+def _say_training(done: "Training") -> None:
+    from tunery.costmodels.evaluation import RIVALS
+
     card = done.card
     say(f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
         f"{done.search.seconds:.0f} s; best: {done.search.recipe.family}")  # fmt: skip
@@ -123,14 +131,24 @@ def train(
         if count:
             say(f"left out: {count} candidates {reason}")
     say("on networks that were held out:")
-    say(_table(done.rows))
+    say(_table(done.appraisal.rows))
+    for pair in done.appraisal.pairs:
+        say(f"NDCG@8 less that of {RIVALS[pair.rival]}, {pair.tasks} tasks: {pair.mean:+.3f} (95 % interval "
+            f"{pair.low:+.3f} to {pair.high:+.3f})")  # fmt: skip
+    for text in done.appraisal.remarks:
+        say(text)
     if done.kinds:
         say("on operator kinds that were held out:")
         say(_table(done.kinds))
     for moved in done.transfers:
         say(f"device {moved.device}: starting from the others' model, {moved.needed} of its own records were enough")
     say(f"version {card.version} written to {card.path}")
-    say("it passed its gate and is in use from now on" if card.passed else f"not used: {'; '.join(card.reasons)}")
+    if done.used:
+        say("it passed its gate and is in use from now on")
+    elif card.passed:
+        say(f"it passed its gate, but is not used: it is of another compiler version ({card.compiler})")
+    else:
+        say(f"not used: {'; '.join(card.reasons)}")
 
 
 @app.command("list", epilog="Example: tunery costmodel list --json")
@@ -140,26 +158,28 @@ def list_(
 ) -> None:
     """List the models that were trained here, and say which is in use."""
     from tunery._report import as_text, new_table
-    from tunery.costmodels.registry import models_directory, versions
+    from tunery.costmodels.registry import damaged, models_directory, versions
 
-    found = versions()
-    used = {(card.dialect, card.target): card.version for card in found if card.passed}
+    found, broken = versions(), damaged()
+    states = _states(found)
     if json:
-        rows = [_card(card) | {"in_use": used.get((card.dialect, card.target)) == card.version} for card in found]
-        emit({"directory": models_directory(), "versions": rows})
+        rows = [_card(card) | {"in_use": states[card.path] == "in use"} for card in found]
+        emit({"directory": models_directory(), "versions": rows, "damaged": broken})
         return
+    for text in broken:
+        say(text)
     if not found:
-        say(f"none trained yet in {models_directory()}; the model that ships with tunery is used")
+        none = "none" if broken else "none trained yet"
+        say(f"{none} in {models_directory()}; the model that ships with tunery is used")
         return
     table = new_table("dialect", "#version", "target", "#candidates", "#tasks", "#NDCG@8", "#Kendall", "state")
     for card in found:
-        best = _overall(card)
-        in_use = used.get((card.dialect, card.target)) == card.version
+        best = card.overall
         table.add_row(
             card.dialect, str(card.version), card.target, str(card.data.get("candidates", "-")),
             str(card.data.get("tasks", "-")), f"{best.get('ndcg8', float('nan')):.3f}",
             f"{best.get('kendall', float('nan')):.3f}",
-            "in use" if in_use else "older" if card.passed else "failed its gate",
+            states[card.path],
         )  # fmt: skip
     say(as_text(table, width()))
 
@@ -193,12 +213,12 @@ def evaluate(
             any_compiler=any_compiler,
         )  # fmt: skip
     resolved = get_dialect(dialect).resolve_target(target, threads or len(usable_cores()))
-    label, rows, unseen = judge(table, name, resolved)
+    label, rows, unseen, groups = judge(table, name, resolved)
     if json:
         emit({"model": label, "unseen": unseen, "rows": [_row(row) for row in rows], "left_out": table.left_out})
         return
-    seen = "networks held out of its training" if unseen else "it may have been trained on some of these"
-    say(f"{label} on {len(table)} candidates of {len(table.groups)} tasks ({seen})")
+    seen = "it was trained on none of these" if unseen else "it may have been trained on some of these"
+    say(f"{label} on {len(table.only(groups))} candidates of {len(groups)} of the {len(table.groups)} tasks ({seen})")
     say(_table(rows))
 
 
@@ -242,9 +262,20 @@ def _card(card: "Version") -> dict[str, Any]:
     return data
 
 
-def _overall(card: "Version") -> Mapping[str, Any]:
-    mine = [m for m in card.metrics if m["kind"] == m["device"] == "all" and m["ranking"] == "model"]
-    return mine[0] if mine else {}
+def _states(cards: "Sequence[Version]") -> dict[str, str]:
+    """Return, by the path of its file, what becomes of each model; the latest of those that may be used is."""
+    from tunery.dialects import get_dialect
+
+    states, used = {}, dict[tuple[str, str], str]()
+    for card in cards:
+        try:
+            fits = card.of_compiler(get_dialect(card.dialect).compiler)
+        except UsageError:  # a dialect that is not installed here
+            fits = False
+        states[card.path] = "failed its gate" if not card.passed else "older" if fits else "of another compiler version"
+        if card.passed and fits:
+            used[card.dialect, card.target] = card.path
+    return states | dict.fromkeys(used.values(), "in use")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -2,17 +2,18 @@
 
 dataset     rows and latencies in groups of one task; splits: what is held out, without a leak
 boosted     the trees; automl: the search for the best recipe; rival: MetaSchedule's own model
-evaluation  metrics per operator kind and device, and the gate; registry: versions on disk
+evaluation  metrics per operator kind and device, and the gate
+registry    versions on disk, and which of them is used; cards: what is said of each
 columns     what a row holds besides a dialect's own features
 """
 
-from tunery.costmodels._base import CostModel, load_cost_model
+from tunery.costmodels._base import CostModel, for_device, load_cost_model
 from tunery.costmodels.boosted import BoostedModel, Recipe
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Dataset, Group, Table
 from tunery.costmodels.registry import pretrained
 
 __all__ = [
-    "BoostedModel", "CostModel", "Dataset", "Group", "Recipe", "Table", "device_columns", "load_cost_model",
-    "pretrained", "with_task",
+    "BoostedModel", "CostModel", "Dataset", "Group", "Recipe", "Table", "device_columns", "for_device",
+    "load_cost_model", "pretrained", "with_task",
 ]  # fmt: skip

@@ -11,7 +11,9 @@ from typing_extensions import override
 
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.dataset import Dataset
+from tunery.domain import digest
 
 Rows = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -33,6 +35,7 @@ _PARAMETERS: dict[str, Any] = {
     "verbosity": -1,
     "seed": 43,
     "deterministic": True,
+    "force_col_wise": True,  # else LightGBM times two ways of counting and takes the faster: not the same every time
     "feature_pre_filter": False,
 }
 
@@ -134,21 +137,18 @@ class BoostedModel(CostModel):
         """Read the form `dumps` writes.
 
         Raises:
-            ValueError: a booster's text is damaged, or there is none.
+            ValueError: the trees are not as they were written, or there are none.
         """
+        check_trees(data)
         import lightgbm
 
-        texts = data["boosters"] if "boosters" in data else [data["booster"]]
         try:
-            build = data.get("build_booster")
-            boosters = [lightgbm.Booster(model_str=str(text)) for text in texts]
-            if not boosters:
-                raise ValueError("it has no trees")
+            build = data["build_booster"]
             return cls(
-                boosters,
+                [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]],
                 lightgbm.Booster(model_str=str(build)) if build else None,
-                str(data.get("objective", "gain")),
-                [float(value) for value in data.get("device", ())],
+                str(data["objective"]),
+                [float(value) for value in data["device"]],
             )
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
@@ -168,21 +168,15 @@ class BoostedModel(CostModel):
         return self._raw(self._build_booster, features)
 
     @override
-    def on_device(self, columns: npt.NDArray[np.float32]) -> "BoostedModel":
-        return BoostedModel(self._boosters, self._build_booster, self._family, [float(value) for value in columns])
-
-    @override
     def dumps(self) -> str:
-        build = self._build_booster.model_to_string() if self._build_booster else None
-        return json.dumps(
-            {
-                "family": "boosted",
-                "objective": self._family,
-                "boosters": [booster.model_to_string() for booster in self._boosters],
-                "build_booster": build,
-                "device": self._device,
-            }
-        )
+        data: dict[str, Any] = {
+            "family": "boosted",
+            "objective": self._family,
+            "boosters": [booster.model_to_string() for booster in self._boosters],
+            "build_booster": self._build_booster.model_to_string() if self._build_booster else None,
+            "device": self._device,
+        }
+        return json.dumps(data | {"digest": trees_digest(data)})
 
     def _votes(self, features: Rows) -> Floats:
         return np.stack([_positive(self._raw(booster, features), self._family) for booster in self._boosters])
@@ -194,12 +188,41 @@ class BoostedModel(CostModel):
         return np.asarray(booster.predict(fitted, num_threads=1), dtype=np.float64)
 
     def _fitted(self, features: Rows, booster: Any) -> Rows:
-        """Return the rows with as many columns as the booster knows."""
+        """Return the rows with as many columns as the booster knows: those of the device may be here or there only.
+
+        Raises:
+            UsageError: they differ by more than those, so the rows are of another dialect or version.
+        """
         width, given = int(booster.num_feature()), features.shape[1]
+        if abs(given - width) > DEVICE_COLUMNS:
+            raise UsageError(
+                f"the cost model knows {width} columns and the candidates have {given}: they are of another dialect or "
+                "of another version of tunery; train one anew with `tunery costmodel train`"
+            )
         if given >= width:
             return features[:, :width]
         missing = [*self._device, *[np.nan] * width][: width - given]
         return np.concatenate([features, np.tile(np.asarray(missing, np.float32), (len(features), 1))], axis=1)
+
+
+def check_trees(data: Mapping[str, Any]) -> None:
+    """Check that a model's trees are those that were written: LightGBM does not refuse a damaged text, it aborts.
+
+    Raises:
+        ValueError: they are not, or there are none.
+        KeyError: it is not of the form that `dumps` writes.
+    """
+    if not data["boosters"]:
+        raise ValueError("it has no trees")
+    if "digest" not in data:
+        raise ValueError("it has no digest of its trees: an earlier tunery wrote it")
+    if data["digest"] != trees_digest(data):
+        raise ValueError("its trees are not as they were written")
+
+
+def trees_digest(data: Mapping[str, Any]) -> str:
+    """Return the identity of a model's trees in the form that `dumps` writes."""
+    return digest(str(data["objective"]), *map(str, data["boosters"]), str(data["build_booster"]))
 
 
 def parameters(recipe: Recipe, threads: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """How good a model is on tasks it has not seen, per operator kind and device, beside its rivals; and its gate."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,14 +9,19 @@ import numpy.typing as npt
 
 from tunery._errors import UsageError
 from tunery.costmodels.dataset import Group
-from tunery.costmodels.metrics import Quality, quality
+from tunery.costmodels.metrics import Quality, ndcg, quality
 
 Floats = npt.NDArray[np.float64]
 Ranker = Callable[[Group], Floats]
 
 ALL = "all"
+STOCK, IN_USE = "stock", "in use"
+RIVALS = {STOCK: "MetaSchedule's own model", IN_USE: "the model in use"}
 # A model that is hardly better than chance would mislead a search that trusts it.
 _LEAST_ABOVE_RANDOM, _LEAST_KENDALL = 0.05, 0.1
+LEAST_TASKS = 10
+"""Fewer tasks say too little of a model, or of a difference between two."""
+_Z95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +32,22 @@ class Row:
     device: str
     ranking: str
     quality: Quality
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """A model's NDCG@8 less a rival's on the same tasks: the mean difference and its 95 % interval."""
+
+    rival: str
+    tasks: int
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def clearly_worse(self) -> bool:
+        """Whether the whole interval is below 0: less may be luck."""
+        return self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +80,16 @@ def random_ranker(seed: int = 0) -> Ranker:
     return lambda group: rng.random(len(group.latencies))
 
 
-def gate(rows: Sequence[Row]) -> Gate:
-    """Judge a model by its rows: it must rank held-out tasks better than chance, and no worse than a rival there.
+def paired(groups: Sequence[Group], model: Ranker, rival: Ranker, name: str) -> Paired:
+    """Compare a model with a rival task by task, two groups at least."""
+    differences = [ndcg(g.gains, model(g)) - ndcg(g.gains, rival(g)) for g in groups]
+    mean = float(np.mean(differences))
+    half = _Z95 * float(np.std(differences, ddof=1)) / math.sqrt(len(differences))
+    return Paired(name, len(differences), mean, mean - half, mean + half)
+
+
+def gate(rows: Sequence[Row], pairs: Sequence[Paired] = ()) -> Gate:
+    """Judge a model by its rows: it must rank enough held-out tasks better than chance, and no rival clearly better.
 
     Raises:
         UsageError: there is nothing to judge by.
@@ -69,11 +99,19 @@ def gate(rows: Sequence[Row]) -> Gate:
         raise UsageError("no task is left to judge the model by; collect from more networks, or hold out others")
     mine, chance = overall["model"], overall["random"]
     reasons = []
+    if mine.tasks < LEAST_TASKS:
+        reasons.append(
+            f"it was judged on {mine.tasks} tasks, and {LEAST_TASKS} are needed; collect from more networks, or hold "
+            "more of them out"
+        )
     if not mine.ndcg8 >= chance.ndcg8 + _LEAST_ABOVE_RANDOM:
         reasons.append(f"NDCG@8 {mine.ndcg8:.3f} is not {_LEAST_ABOVE_RANDOM} above chance ({chance.ndcg8:.3f})")
     if not mine.kendall >= _LEAST_KENDALL:
         reasons.append(f"Kendall's tau {mine.kendall:.3f} is below {_LEAST_KENDALL}")
-    stock = overall.get("stock")
-    if stock is not None and mine.ndcg8 < stock.ndcg8:
-        reasons.append(f"NDCG@8 {mine.ndcg8:.3f} is below that of MetaSchedule's own model ({stock.ndcg8:.3f})")
+    reasons += [
+        f"NDCG@8 is {-pair.mean:.3f} below that of {RIVALS.get(pair.rival, pair.rival)} on {pair.tasks} tasks (95 % "
+        f"interval {-pair.high:.3f} to {-pair.low:.3f})"
+        for pair in pairs
+        if pair.clearly_worse
+    ]
     return Gate(not reasons, tuple(reasons))

@@ -2,46 +2,30 @@
 
 import gzip
 import json
+import logging
 import os
 import re
-import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels._base import CostModel, load_cost_model
+from tunery.costmodels.boosted import check_trees
+from tunery.costmodels.cards import Version, as_card, family, generator, new_card
+
+__all__ = [
+    "VARIABLE", "Version", "damaged", "document", "family", "generator", "in_use", "models_directory", "new_card",
+    "pretrained", "read", "register", "shipped", "shipped_card", "starting", "version", "versions",
+]  # fmt: skip
 
 VARIABLE = "TUNERY_MODELS"
 _FORMAT = 1
 _NAME = re.compile(r"(?P<dialect>[a-z0-9_]+)-(?P<version>\d{4,})\.json\.gz")
-_X86 = ("znver", "skylake", "cascadelake", "cooperlake", "icelake", "sapphirerapids", "x86-64", "haswell", "broadwell",
-        "alderlake", "raptorlake", "core-avx")  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Version:
-    """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
-
-    `data` holds the dataset's digest, counts, kinds, devices and networks; `metrics` the rows of its evaluation;
-    `held_out` the networks that it has never seen. `target` is the processor family it was trained for.
-    """
-
-    version: int
-    dialect: str
-    compiler: str
-    target: str
-    created_at: float
-    recipe: Mapping[str, Any]
-    data: Mapping[str, Any]
-    metrics: tuple[Mapping[str, Any], ...]
-    passed: bool
-    reasons: tuple[str, ...] = ()
-    held_out: tuple[str, ...] = ()
-    path: str = field(default="", compare=False)
+_log = logging.getLogger(__name__)
 
 
 def models_directory() -> Path:
@@ -66,32 +50,35 @@ def register(card: Version, model: CostModel, directory: Path | None = None) -> 
         while True:
             number += 1
             path = directory / f"{card.dialect}-{number:04d}.json.gz"
-            document = {"format": _FORMAT, **asdict(card), "version": number, "path": "", "model": json.loads(text)}
             partial = directory / f".{path.name}.{os.getpid()}"
-            partial.write_bytes(gzip.compress(json.dumps(document).encode(), 6, mtime=0))
+            partial.write_bytes(document(card, text, number))
             try:
                 path.hardlink_to(partial)  # unlike a rename, it never replaces another process's version
             except FileExistsError:
                 continue
             finally:
                 partial.unlink(missing_ok=True)
-            return _card(document, path)
+            return read(path)[0]
     except OSError as error:
         raise UsageError(
             f"cannot write {directory}: {error.strerror}; set {VARIABLE} to a writable directory"
         ) from error
 
 
+def document(card: Version, text: str, number: int) -> bytes:
+    """Return the content of a model's file: its card, and the model."""
+    whole = {"format": _FORMAT, **asdict(card), "version": number, "path": "", "model": json.loads(text)}
+    return gzip.compress(json.dumps(whole).encode(), 9, mtime=0)
+
+
 def versions(dialect: str | None = None, directory: Path | None = None) -> list[Version]:
-    """Return the cards of all models that were trained here, oldest first; a damaged file is passed over."""
-    found = []
-    for match in _names(directory or models_directory()):
-        if dialect in {None, match["dialect"]}:
-            try:
-                found.append(read(Path(directory or models_directory(), match[0]))[0])
-            except UsageError:
-                continue
-    return sorted(found, key=lambda card: (card.dialect, card.version))
+    """Return the cards of all models that were trained here, oldest first; `damaged` tells of the others."""
+    return [found for found in _all(dialect, directory) if isinstance(found, Version)]
+
+
+def damaged(dialect: str | None = None, directory: Path | None = None) -> list[str]:
+    """Return a sentence for each model that was trained here and cannot be read."""
+    return [found for found in _all(dialect, directory) if isinstance(found, str)]
 
 
 def version(name: str, dialect: str, directory: Path | None = None) -> tuple[Version, CostModel]:
@@ -117,75 +104,88 @@ def read(path: Path) -> tuple[Version, str]:
         UsageError: it cannot be read, is damaged, or was written by a newer tunery.
     """
     try:
-        document = json.loads(gzip.decompress(path.read_bytes()))
-        if document["format"] > _FORMAT:
+        whole = json.loads(gzip.decompress(path.read_bytes()))
+        if whole["format"] > _FORMAT:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or train anew")
-        return _card(document, path), json.dumps(document["model"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
+        if whole["model"]["family"] == "boosted":
+            check_trees(whole["model"])
+        return as_card(whole, str(path)), json.dumps(whole["model"])
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
         raise UsageError(
             f"{path} is damaged or no cost model ({error}); delete it, and train one with `tunery costmodel train`"
         ) from error
 
 
-def in_use(dialect: str, config: Mapping[str, Any], directory: Path | None = None) -> Version | None:
-    """Return the card of the trained model that jobs start from: the latest that passed its gate for such targets."""
-    fitting = [card for card in versions(dialect, directory) if card.passed and card.target == family(dialect, config)]
-    return fitting[-1] if fitting else None
+def in_use(
+    dialect: str, config: Mapping[str, Any], directory: Path | None = None, *, compiler: str = ""
+) -> Version | None:
+    """Return the card of the trained model that jobs start from: the latest that passed its gate for such targets.
 
-
-SHIPPED_HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
-"""Networks of the zoo none of whose workloads the shipped model has seen (docs/decisions/004)."""
+    Those trained on what another compiler version than `compiler` generates are passed over ("": any will do).
+    """
+    return _latest(versions(dialect, directory), family(dialect, config), compiler)
 
 
 def pretrained(dialect: str, config: Mapping[str, Any]) -> str | None:
     """Return the cost model to start from for a target: the one trained here, else the one shipped, else None."""
-    card = in_use(dialect, config)
-    if card is not None:
-        return read(Path(card.path))[1]
-    return shipped(dialect, config)
+    found = starting(dialect, family(dialect, config))
+    return found[1] if found else None
+
+
+def starting(dialect: str, target: str, *, compiler: str = "") -> tuple[Version, str] | None:
+    """Return the model that jobs for a family of targets start from, with its card; None if there is none.
+
+    A damaged file is passed over for the next best, and a line says so.
+    """
+    found = _all(dialect, None)
+    for sentence in found:
+        if isinstance(sentence, str):
+            _log.warning("passed over: %s", sentence)
+    card = _latest([card for card in found if isinstance(card, Version)], target, compiler)
+    return _shipped(dialect, target) if card is None else read(Path(card.path))
 
 
 def shipped(dialect: str, config: Mapping[str, Any]) -> str | None:
     """Return the shipped cost model for a target of a dialect, None if there is none for it."""
-    if dialect != "metaschedule" or family(dialect, config) != "x86":
+    found = _shipped(dialect, family(dialect, config))
+    return found[1] if found else None
+
+
+def shipped_card(dialect: str, config: Mapping[str, Any]) -> Version | None:
+    """Return the card of the shipped cost model for a target of a dialect, None if there is none for it."""
+    found = _shipped(dialect, family(dialect, config))
+    return found[0] if found else None
+
+
+def _shipped(dialect: str, target: str) -> tuple[Version, str] | None:
+    path = Path(str(files("tunery.costmodels"))) / "pretrained" / f"{dialect}-{target}.json.gz"
+    if (dialect, target) != ("metaschedule", "x86") or not path.is_file():
         return None
-    file = files("tunery.costmodels") / "pretrained" / "metaschedule-x86.json.gz"
-    if not file.is_file():
+    try:
+        return read(path)
+    except UsageError:
+        _log.warning("%s is damaged, so there is no model to start from; install tunery again", path)
         return None
-    document = json.loads(gzip.decompress(file.read_bytes()))
-    return json.dumps(document.get("model", document))
 
 
-def family(dialect: str, config: Mapping[str, Any]) -> str:
-    """Return the family of processors a target belongs to: models are shared within one."""
-    if dialect == "metaschedule" and str(config.get("mcpu", "")).startswith(_X86):
-        return "x86"
-    return str(config.get("mcpu") or config.get("kind") or dialect)
+def _latest(cards: list[Version], target: str, compiler: str) -> Version | None:
+    fitting = [c for c in cards if c.passed and c.target == target and (not compiler or c.of_compiler(compiler))]
+    return fitting[-1] if fitting else None
 
 
-def new_card(**facts: Any) -> Version:
-    """Return the card of a model that is not registered yet."""
-    return Version(version=0, created_at=time.time(), **facts)
+def _all(dialect: str | None, directory: Path | None) -> list[Version | str]:
+    """Return the cards of all models that were trained here, oldest first, or what is wrong with one."""
+    directory, found = directory or models_directory(), list[Version | str]()
+    for match in sorted(_names(directory), key=lambda m: (m["dialect"], int(m["version"]))):
+        if dialect in {None, match["dialect"]}:
+            try:
+                found.append(read(directory / match[0])[0])
+            except UsageError as error:
+                found.append(str(error))
+    return found
 
 
 def _names(directory: Path) -> list[re.Match[str]]:
     if not directory.is_dir():
         return []
     return [match for path in sorted(directory.iterdir()) if (match := _NAME.fullmatch(path.name))]
-
-
-def _card(document: Mapping[str, Any], path: Path) -> Version:
-    return Version(
-        version=int(document["version"]),
-        dialect=str(document["dialect"]),
-        compiler=str(document["compiler"]),
-        target=str(document["target"]),
-        created_at=float(document["created_at"]),
-        recipe=dict(document["recipe"]),
-        data=dict(document["data"]),
-        metrics=tuple(document["metrics"]),
-        passed=bool(document["passed"]),
-        reasons=tuple(document["reasons"]),
-        held_out=tuple(document["held_out"]),
-        path=str(path),
-    )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError, WorkError
 from tunery.budgets import Meter, Plan, Power, load_prices
-from tunery.costmodels import CostModel, load_cost_model, pretrained
+from tunery.costmodels import CostModel, load_cost_model
 from tunery.dialects import Told
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.engines import Role
@@ -26,7 +26,7 @@ from tunery.jobs.account import Account
 from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
 from tunery.jobs.extraction import Extracted, extract_many
-from tunery.jobs.learning import Learning
+from tunery.jobs.learning import Learning, start_for
 from tunery.jobs.opening import workplace
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import PROPOSE_DEADLINE_S
@@ -191,7 +191,11 @@ class Collector:
         self._context, self._queue, self._per_task = context, deque(tasks), per_task
         self._notify, self._stop = notify, stop
         self._meter = Meter(Plan(request.budget.seconds, request.budget.trials, _BATCH))
-        self._text = pretrained(request.dialect, tasks[0].target.config) if tasks and request.pretrained else None
+        self._text: str | None = None
+        if tasks and request.pretrained:
+            here = this_device(context.runtime.cores)
+            start = start_for(request.dialect, tasks[0].target.config, context.provenance.compiler, here)
+            self._text = start.model if start else None
         # A model that a dialect has of its own kind (the fake one) cannot be asked here.
         self._model = _loaded(self._text)
         self._in_flight = 0

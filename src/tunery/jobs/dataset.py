@@ -2,8 +2,8 @@
 
 import math
 import os
-import re
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tunery._errors import EngineError, UsageError
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Group, Table
-from tunery.costmodels.registry import family
+from tunery.costmodels.registry import family, generator
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.engines import Engine, Role, WorkerSpec
@@ -82,17 +82,6 @@ def load(
     table = Table(tuple(groups), dialect, compiler, usual, dict(left_out))
     _check(table, place)
     return table
-
-
-def generator(compiler: str) -> str:
-    """Return the part of a compiler's name and version that decides which code a candidate becomes.
-
-    How networks are lowered decides which tasks there are, not what a candidate of one is worth.
-
-    >>> generator("apache-tvm 0.27 lowering 2 build 1")
-    'apache-tvm 0.27 build 1'
-    """
-    return re.sub(r" lowering \d+", "", compiler)
 
 
 def _base(network: str) -> str:
@@ -238,7 +227,7 @@ def _read(path: Path) -> _Known:
         for i, (key, row) in enumerate(zip(parts["keys"].tolist(), parts["rows"], strict=True)):
             stores = None if counts[i] < 0 else parts["stores"][ends[i] - counts[i] : ends[i]]
             known[str(key)] = (row, stores)
-    except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile):
+    except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error):
         return {}
     return known
 

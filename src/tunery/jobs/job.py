@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
 from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, Standing, load_prices, outlook, plan, unit_of
-from tunery.costmodels import pretrained
 from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
@@ -19,6 +18,7 @@ from tunery.jobs.charging import charge
 from tunery.jobs.context import Context, working_for
 from tunery.jobs.endings import TOO_LITTLE, about_rest, about_target
 from tunery.jobs.importing import Imported
+from tunery.jobs.learning import start_for
 from tunery.jobs.races import together
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.search import TaskSearch
@@ -60,8 +60,10 @@ class Job:
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
         self._prices = load_prices(request.prices)
         self._account = Account(store, status.job_id, runtime, self._prices, Power())
-        base = pretrained(request.dialect, imported.target.config) if request.pretrained else None
-        learning = searches.learning(imported.target.key, base)
+        start = None
+        if request.pretrained:
+            start = start_for(request.dialect, imported.target.config, imported.compiler, device)
+        learning = searches.learning(imported.target.key, start)
         self._context = Context(
             status.job_id, runtime, store, provenance, request.seed, self._account, learning, request.trimming
         )

@@ -1,12 +1,16 @@
 """The cost model that all jobs of one runtime and target share, kept warm off the critical path."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from tunery._errors import EngineError
+from tunery.costmodels import device_columns, for_device
+from tunery.costmodels.registry import family, starting
 from tunery.dialects import Told
-from tunery.domain import Outcome
+from tunery.domain import Device, Outcome
 from tunery.engines import Role
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.workers.services import FeatureRow
@@ -15,21 +19,33 @@ _AT, _GROWTH = 48, 1.25
 _DEADLINE_S = 120.0
 
 
-class Learning:
-    """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter."""
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A cost model to start from, and Kendall's tau that it has shown on tasks it had not seen (None: not known)."""
 
-    def __init__(self, runtime: Runtime, name: str, base: str | None) -> None:
-        self.model, self.version = base, 0
+    model: str
+    tau: float | None
+
+
+def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> Start | None:
+    """Return the cost model to start from for a target on a device, None if there is none."""
+    found = starting(dialect, family(dialect, config), compiler=compiler)
+    return Start(for_device(found[1], device_columns(device.facts)), found[0].tau) if found else None
+
+
+class Learning:
+    """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter.
+
+    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known.
+    """
+
+    def __init__(self, runtime: Runtime, name: str, base: str | None, prior_tau: float | None = None) -> None:
+        self.model, self.version, self.prior_tau = base, 0, prior_tau
         self.rows: list[FeatureRow] = []
         self._runtime, self._name, self._base = runtime, name, base
         self._busy = False
         self._learned = 0
         self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
-
-    @property
-    def pretrained(self) -> bool:
-        """Whether it started from a model that was trained, and judged on tasks it had not seen, before."""
-        return self._base is not None
 
     def add(self, task_key: str, told: Told, row: bytes) -> None:
         """Take in a result with its candidate's features, unless those are not known."""

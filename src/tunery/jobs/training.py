@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,11 +11,25 @@ from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, CostModel, Group, Table, load_cost_model
 from tunery.costmodels.automl import Search, fit, search
 from tunery.costmodels.boosted import check_rows, describe
-from tunery.costmodels.evaluation import Gate, Ranker, Row, evaluate, gate, random_ranker
-from tunery.costmodels.registry import Version, in_use, new_card, register, shipped, version
+from tunery.costmodels.cards import Version, generator, new_card
+from tunery.costmodels.evaluation import (
+    IN_USE,
+    LEAST_TASKS,
+    STOCK,
+    Gate,
+    Paired,
+    Ranker,
+    Row,
+    evaluate,
+    gate,
+    paired,
+    random_ranker,
+)
+from tunery.costmodels.registry import family, register, shipped, starting, version
 from tunery.costmodels.rival import StockModel
 from tunery.costmodels.splits import by_kind, hold_out_networks
 from tunery.costmodels.transfer import Transfer, transfer
+from tunery.dialects import get_dialect
 from tunery.domain import Target
 from tunery.jobs.dataset import load
 
@@ -24,16 +39,44 @@ _LEAST_NETWORKS = 4
 
 
 @dataclass(frozen=True)
+class Appraisal:
+    """A model judged on networks it has not seen: rows of metrics, differences from rivals, the verdict.
+
+    `remarks` say which comparisons were left out, and why.
+    """
+
+    rows: tuple[Row, ...]
+    pairs: tuple[Paired, ...]
+    gate: Gate
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Training:
-    """What training gave: the registered version, its rows of metrics on held-out networks and on held-out kinds."""
+    """What training gave: the registered version, how it was judged, and its rows of metrics on held-out kinds.
+
+    `used` says whether jobs start from it from now on.
+    """
 
     card: Version
-    rows: tuple[Row, ...]
+    appraisal: Appraisal
     kinds: tuple[Row, ...]
     search: Search
-    gate: Gate
     transfers: tuple[Transfer, ...]
     left_out: dict[str, int]
+    used: bool
+
+
+class Judgement(NamedTuple):
+    """A model's name, its rows beside random (and the shipped model's, where it is another), on which groups.
+
+    `unseen` says whether it has learned from none of them.
+    """
+
+    model: str
+    rows: list[Row]
+    unseen: bool
+    groups: tuple[Group, ...]
 
 
 def open_table(
@@ -42,13 +85,23 @@ def open_table(
     """Return the dataset of a store, or of a file that `tunery records export --parquet` wrote.
 
     Raises:
-        UsageError: there is nothing to learn from, or the file is no dataset.
+        UsageError: there is nothing to learn from, the file is no dataset, or it is of another compiler version and
+            not `any_compiler`.
     """
     if data is None:
         return load(store, dialect, notify, any_compiler=any_compiler)
     from tunery.costmodels.parquet import read_parquet
 
-    return read_parquet(data)
+    table = read_parquet(data)
+    installed = get_dialect(table.dialect).compiler
+    made_by = {table.compiler, *(group.compiler for group in table)}
+    foreign = sorted(name for name in made_by if generator(name) != generator(installed))
+    if foreign and not any_compiler:
+        raise UsageError(
+            f"{data} holds candidates made by another compiler ({', '.join(foreign)}; installed is {installed}); "
+            "take them in with --any-compiler, or export a dataset of this version"
+        )
+    return table
 
 
 def train(
@@ -83,8 +136,9 @@ def train(
     found = search(learn, seconds, threads=threads, seed=seed, most=most, notify=notify)
     notify("judging on held-out networks")
     model = fit(learn, found.recipe, threads=threads)
-    rows = evaluate(judge, rankers(model, learn, threads, seed))
-    verdict = gate(rows)
+    installed = get_dialect(table.dialect).compiler
+    current = starting(table.dialect, table.target, compiler=installed)
+    appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
     left = _by_kind(table.groups, found, threads, notify) if kinds else []
     moved = [transfer(table.groups, device, found.recipe, seed) for device in table.devices if len(table.devices) > 1]
     final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
@@ -94,56 +148,91 @@ def train(
         target=table.target,
         recipe=describe(found.recipe) | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
         data=facts(table),
-        metrics=tuple(_plain(row) for row in rows),
-        passed=verdict.passed,
-        reasons=verdict.reasons,
+        metrics=tuple(plain(row) for row in appraisal.rows),
+        passed=appraisal.gate.passed,
+        reasons=appraisal.gate.reasons,
         held_out=tuple(sorted(hold_out)),
     )
-    return Training(
-        register(card, final), tuple(rows), tuple(left), found, verdict, _known(moved), dict(table.left_out)
-    )
+    used = card.passed and card.of_compiler(installed)
+    return Training(register(card, final), appraisal, tuple(left), found, _known(moved), dict(table.left_out), used)
+
+
+def appraise(
+    model: CostModel,
+    learn: Sequence[Group],
+    judge: Sequence[Group],
+    current: tuple[Version, str] | None,
+    *,
+    threads: int = 1,
+    seed: int = 0,
+) -> Appraisal:
+    """Judge a model that learned from `learn` by `judge`, beside its rivals and the model in use, and gate it.
+
+    The model in use is compared on those tasks only that it has not learned from either.
+    """
+    chosen = rankers(model, learn, threads, seed)
+    fair: dict[str, list[Group]] = {STOCK: list(judge)}
+    remarks = []
+    if STOCK not in chosen:
+        fair.clear()
+        remarks.append("MetaSchedule's own model was not compared: it needs xgboost; pip install xgboost-cpu")
+    if current is not None:
+        card, text = current
+        fair[IN_USE] = [group for group in judge if not card.saw(group)]
+        try:
+            chosen[IN_USE] = _ranker(load_cost_model(text))
+            chosen[IN_USE](judge[0])
+        except UsageError as error:
+            del chosen[IN_USE], fair[IN_USE]
+            remarks.append(f"the model in use ({card.name}) was not compared: {error}")
+        else:
+            if len(fair[IN_USE]) < LEAST_TASKS:
+                remarks.append(
+                    f"the model in use ({card.name}) was not compared: it may have learned from all but "
+                    f"{len(fair[IN_USE])} of the {len(judge)} tasks, and {LEAST_TASKS} are needed"
+                )
+    rows = evaluate(judge, chosen)
+    pairs = [
+        paired(groups, chosen["model"], chosen[name], name)
+        for name, groups in fair.items()
+        if len(groups) >= LEAST_TASKS
+    ]
+    return Appraisal(tuple(rows), tuple(pairs), gate(rows, pairs), tuple(remarks))
 
 
 def judge(
     table: Table, name: str, target: Target | None = None, *, seed: int = 0, all_groups: bool = False
-) -> tuple[str, list[Row], bool]:
+) -> Judgement:
     """Judge a registered version, a model file, or the model in use, on a dataset.
 
-    Returns the model's name, its rows beside random (and the shipped model's, where it is another), and whether the
-    dataset's networks were held out of its training: if not, it may have seen what it is judged on. `all_groups` judges
-    on everything in the dataset, held out or not.
+    It is judged on what it has not learned from, and on everything where it may have seen all, or with `all_groups`.
 
     Raises:
         UsageError: the model is damaged or does not fit the dataset.
         NothingFoundError: there is no such version.
     """
-    card, model = (None, None)
     text = shipped(table.dialect, target.config) if target else None
     if name:
         card, model = version(name, table.dialect)
-    elif target is not None and (used := in_use(table.dialect, target.config)) is not None:
-        card, model = version(used.path, table.dialect)
-    if model is None:
-        if text is None:
+    else:
+        config = target.config if target else {}
+        found = starting(table.dialect, family(table.dialect, config), compiler=get_dialect(table.dialect).compiler)
+        if found is None:
             raise UsageError(f"there is no cost model for {target or table.dialect}; run `tunery costmodel train`")
-        model = load_cost_model(text)
-    groups = table.groups
-    unseen = card is not None and bool(card.held_out)
-    if card is not None and card.held_out and not all_groups:
-        _, groups = hold_out_networks(table.groups, card.held_out)
-        if not groups:
-            raise UsageError(f"the dataset holds none of the networks held out of it: {', '.join(card.held_out)}")
+        card, model = found[0], load_cost_model(found[1])
+    fair = tuple(group for group in table if not card.saw(group))
+    groups = table.groups if all_groups or not fair else fair
     chosen: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
-    if card is not None and text is not None:
+    if card.version and text is not None:
         chosen["shipped"] = _ranker(load_cost_model(text))
-    return (f"version {card.version}" if card else "shipped"), evaluate(groups, chosen), unseen
+    return Judgement(card.name, evaluate(groups, chosen), len(groups) == len(fair), groups)
 
 
 def rankers(model: CostModel, learn: Sequence[Group], threads: int, seed: int) -> dict[str, Ranker]:
     """Return the model, a random ranking and, where xgboost is installed, MetaSchedule's model trained on `learn`."""
     found: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
     try:
-        found["stock"] = StockModel(learn, threads).predict
+        found[STOCK] = StockModel(learn, threads).predict
     except UsageError:  # an extra that nothing but this comparison needs
         return found
     return found
@@ -191,5 +280,6 @@ def _by_kind(groups: Sequence[Group], found: Search, threads: int, notify: Notif
     return rows
 
 
-def _plain(row: Row) -> dict[str, object]:
+def plain(row: Row) -> dict[str, object]:
+    """Return a row as a card holds it."""
     return {"kind": row.kind, "device": row.device, "ranking": row.ranking, **asdict(row.quality)}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tunery._report import as_text, new_table
 from tunery.costmodels.evaluation import Row
-from tunery.costmodels.registry import SHIPPED_HELD_OUT, in_use
+from tunery.costmodels.registry import in_use, shipped_card
 from tunery.dialects import get_dialect
 from tunery.domain import Budget, Mode, Origin, Outcome
 from tunery.jobs import Request, bench, cache_directory, compile_model, tune
@@ -67,7 +67,8 @@ def run(options: Options) -> StudyReport:
     scale = Scale(NETWORKS[:1], 120, 6, 24) if options.quick else Scale(NETWORKS, 1500, 40, 64)
     target = get_dialect("metaschedule").resolve_target("native", 0)
     card = in_use("metaschedule", target.config)
-    unseen = set(scale.networks) <= set(card.held_out if card else SHIPPED_HELD_OUT)
+    judged = card or shipped_card("metaschedule", target.config)
+    unseen = judged is not None and set(scale.networks) <= set(judged.held_out)
     kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {card and card.data}")
     results = [_known_or_new(name, scale, options, kept) for name in scale.networks]
     rows = _judged(scale, options, kept.directory)

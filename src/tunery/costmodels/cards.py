@@ -1,0 +1,107 @@
+"""What is said of a trained model: what it learned from, how good it is on what it has not seen, if it may be used."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tunery.costmodels.dataset import Group
+
+_X86 = ("znver", "skylake", "cascadelake", "cooperlake", "icelake", "sapphirerapids", "x86-64", "haswell", "broadwell",
+        "alderlake", "raptorlake", "core-avx")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Version:
+    """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
+
+    `data` holds the dataset's digest, counts, kinds, devices and networks; `metrics` the rows of its evaluation;
+    `held_out` the networks that it has never seen. `target` is the processor family it was trained for. The model that
+    ships with tunery is version 0.
+    """
+
+    version: int
+    dialect: str
+    compiler: str
+    target: str
+    created_at: float
+    recipe: Mapping[str, Any]
+    data: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    passed: bool
+    reasons: tuple[str, ...] = ()
+    held_out: tuple[str, ...] = ()
+    path: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"version {self.version}" if self.version else "shipped"
+
+    @property
+    def overall(self) -> Mapping[str, Any]:
+        """The model's own row of metrics over all kinds and devices; empty where it was not judged."""
+        mine = [m for m in self.metrics if m["kind"] == m["device"] == "all" and m["ranking"] == "model"]
+        return mine[0] if mine else {}
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's tau that it has shown on tasks it had not seen, None where it was not judged."""
+        value = self.overall.get("kendall")
+        return None if value is None else float(value)
+
+    def saw(self, group: Group) -> bool:
+        """Return whether it may have learned from the group's workload; of a task of no known network it may.
+
+        What a held-out network holds has left training, whichever other networks hold it too.
+        """
+        owners = set(group.networks)
+        if owners.intersection(self.held_out):
+            return False
+        return not owners or bool(owners.intersection(self.data.get("networks", ())))
+
+    def of_compiler(self, compiler: str) -> bool:
+        """Return whether it was trained on what this compiler version generates."""
+        return generator(self.compiler) == generator(compiler)
+
+
+def new_card(**facts: Any) -> Version:
+    """Return the card of a model that is not registered yet."""
+    return Version(version=0, created_at=time.time(), **facts)
+
+
+def as_card(document: Mapping[str, Any], path: str) -> Version:
+    """Return the card in a model's file."""
+    return Version(
+        version=int(document["version"]),
+        dialect=str(document["dialect"]),
+        compiler=str(document["compiler"]),
+        target=str(document["target"]),
+        created_at=float(document["created_at"]),
+        recipe=dict(document["recipe"]),
+        data=dict(document["data"]),
+        metrics=tuple(document["metrics"]),
+        passed=bool(document["passed"]),
+        reasons=tuple(document["reasons"]),
+        held_out=tuple(document["held_out"]),
+        path=path,
+    )
+
+
+def family(dialect: str, config: Mapping[str, Any]) -> str:
+    """Return the family of processors a target belongs to: models are shared within one."""
+    if dialect == "metaschedule" and str(config.get("mcpu", "")).startswith(_X86):
+        return "x86"
+    return str(config.get("mcpu") or config.get("kind") or dialect)
+
+
+def generator(compiler: str) -> str:
+    """Return the part of a compiler's name and version that decides which code a candidate becomes.
+
+    How networks are lowered decides which tasks there are, not what a candidate of one is worth.
+
+    >>> generator("apache-tvm 0.27 lowering 2 build 1")
+    'apache-tvm 0.27 build 1'
+    """
+    return re.sub(r" lowering \d+", "", compiler)
