@@ -71,12 +71,12 @@ class TestMetaScheduleContract(DialectContract):
         assert faster >= 2, "no reduction was reordered"
 
     def test_a_search_learns_and_keeps_to_new_programs(self, dialect: Dialect, task: Task) -> None:
-        from tunery.costmodels import BoostedModel, Dataset
+        from tunery.costmodels import BoostedModel, Dataset, with_task
 
         proposer = dialect.open(task, [], None, 0)
         first = proposer.propose(24)
         dataset = Dataset()
-        for i, (candidate, row) in enumerate(zip(first, dialect.features(task, first), strict=True)):
+        for i, (candidate, row) in enumerate(zip(first, with_task(dialect.features(task, first), task), strict=True)):
             dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
         proposer.tell([Told(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
         proposer.learn(BoostedModel.fit(dataset).dumps())

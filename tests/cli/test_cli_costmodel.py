@@ -1,0 +1,129 @@
+"""`tunery costmodel` in this process: a dataset file in, a version in use out, and one sentence for what is wrong."""
+
+import gzip
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_tools import Answer, Run
+from costmodel_data import table
+
+from tunery._errors import UsageError
+from tunery.costmodels import Table, registry, rival
+from tunery.costmodels.parquet import write_parquet
+
+HELD = "n0,n1,n2,n3"
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def missing() -> None:
+        raise UsageError("not here")
+
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
+    monkeypatch.setattr(rival, "_xgboost", missing)  # training it beside ours takes longer than the rest
+    return tmp_path / "models"
+
+
+def written(directory: Path, made: Table) -> str:
+    path = directory / "data.parquet"
+    write_parquet(made, path, {})
+    return str(path)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    return written(tmp_path, table(networks=10, per_network=5, rows=12))
+
+
+def trained(run: Run, data: str, *more: str) -> Answer:
+    return run("costmodel", "train", "--data", data, "--dialect", "fake", "--time", "0.1s", "--hold-out", HELD, *more)
+
+
+def expect_refused(answer: Answer, words: str) -> None:
+    assert answer.code == 2
+    assert words in answer.err
+    assert "Traceback" not in answer.err + answer.out
+    assert [line for line in answer.err.splitlines() if words in line] == answer.err.splitlines()[-1:]
+
+
+@pytest.mark.usefixtures("models")
+def test_from_a_file_to_a_model_in_use(run: Run, data: str) -> None:
+    answer = trained(run, data)
+    assert answer.code == 0
+    assert "version 1 written to" in answer.out
+    assert "in use from now on" in answer.out
+    listed = run("costmodel", "list")
+    assert "in use" in listed.out
+    [one] = run("costmodel", "list", "--json").data["versions"]
+    assert (one["version"], one["in_use"], one["held_out"]) == (1, True, HELD.split(","))
+    judged = run("costmodel", "evaluate", "--data", data, "--dialect", "fake")
+    assert judged.code == 0
+    assert "version 1 on " in judged.out
+    assert "trained on none of these" in judged.out
+    assert run("costmodel", "evaluate", "1", "--data", data, "--dialect", "fake", "--json").data["unseen"] is True
+
+
+@pytest.mark.usefixtures("models")
+def test_a_second_version_is_compared_with_the_first(run: Run, data: str) -> None:
+    trained(run, data)
+    again = trained(run, data, "--json").data
+    assert again["version"] == 2
+    assert "in use" in {pair["rival"] for pair in again["compared"]}
+    assert {"remarks", "in_use", "transfers", "kinds", "left_out"} <= again.keys()
+    states = [line.split()[-1] for line in run("costmodel", "list").out.splitlines() if line.startswith("fake")]
+    assert "older" in run("costmodel", "list").out
+    assert len(states) == 2
+
+
+@pytest.mark.usefixtures("models")
+def test_an_empty_store_and_no_store(run: Run) -> None:
+    expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
+    run("tune", "fake:demo", "--dialect", "fake", "--budget", "2trials")
+    expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
+
+
+@pytest.mark.usefixtures("models")
+def test_data_that_is_all_alike(run: Run, tmp_path: Path) -> None:
+    alike = table(networks=10, per_network=5, rows=12)
+    path = written(tmp_path, alike.only(replace(g, latencies=np.ones(12)) for g in alike))
+    expect_refused(trained(run, path), "too alike")
+
+
+@pytest.mark.usefixtures("models")
+def test_data_of_another_compiler(run: Run, tmp_path: Path) -> None:
+    path = written(tmp_path, replace(table(networks=10, per_network=5, rows=12), compiler="fake 0.9"))
+    expect_refused(trained(run, path), "--any-compiler")
+    expect_refused(run("costmodel", "evaluate", "--data", path, "--dialect", "fake"), "--any-compiler")
+    answer = trained(run, path, "--any-compiler")
+    assert "not used: it is of another compiler version (fake 0.9)" in answer.out
+    assert "of another compiler version" in run("costmodel", "list").out
+
+
+def test_a_damaged_model(run: Run, data: str, models: Path) -> None:
+    trained(run, data)
+    path = models / "fake-0001.json.gz"
+    path.write_bytes(path.read_bytes()[:-500])
+    listed = run("costmodel", "list")
+    assert listed.code == 0
+    assert f"{path} is damaged" in listed.out
+    assert "none trained yet" not in listed.out
+    [sentence] = run("costmodel", "list", "--json").data["damaged"]
+    assert "delete it" in sentence
+    expect_refused(run("costmodel", "evaluate", "1", "--data", data, "--dialect", "fake"), f"{path} is damaged")
+    path.write_bytes(gzip.compress(b"{}"))
+    expect_refused(run("costmodel", "evaluate", str(path), "--data", data, "--dialect", "fake"), "is damaged")
+
+
+@pytest.mark.usefixtures("models")
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("train", "--data", "none.parquet"), "there is no file none.parquet"),
+        (("train", "--time", "5trials"), "is not a time"),
+        (("evaluate", "--data", "none.parquet"), "there is no file none.parquet"),
+    ],
+)
+def test_other_mistakes(run: Run, args: tuple[str, ...], words: str) -> None:
+    expect_refused(run("costmodel", *args, "--dialect", "fake"), words)

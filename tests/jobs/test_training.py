@@ -1,0 +1,212 @@
+"""Training from a dataset to a version that is used, or is not, on a made-up world."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from costmodel_data import table
+
+from tunery._errors import UsageError
+from tunery.costmodels import BoostedModel, Recipe, Table, load_cost_model, registry, rival
+from tunery.costmodels.evaluation import LEAST_TASKS
+from tunery.costmodels.parquet import write_parquet
+from tunery.costmodels.registry import Version, in_use, new_card, register, versions
+from tunery.costmodels.splits import hold_out_networks
+from tunery.domain import Target
+from tunery.jobs.training import Training, appraise, judge, open_table, train
+
+CONFIG = {"kind": "fake"}
+TARGET = Target("fake", CONFIG, 1)
+HELD = ("n0", "n1", "n2", "n3")
+
+
+@pytest.fixture(autouse=True)
+def _own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test has a registry of its own, and none waits for MetaSchedule's model to be trained beside ours."""
+
+    def missing() -> None:
+        raise UsageError("not here")
+
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
+    monkeypatch.setattr(rival, "_xgboost", missing)
+
+
+@pytest.fixture(scope="module")
+def world() -> Table:
+    return table(networks=10, per_network=5, rows=12)
+
+
+def spoiled(world: Table, share: float, spare: tuple[str, ...] = ()) -> Table:
+    """Give a share of each task's candidates another one's latency, but not in the networks to spare."""
+    rng = np.random.default_rng(0)
+    groups = []
+    for group in world:
+        latencies = group.latencies.copy()
+        chosen = np.flatnonzero(rng.random(len(latencies)) < (0 if set(spare) & set(group.networks) else share))
+        latencies[chosen] = latencies[rng.permutation(chosen)]
+        groups.append(replace(group, latencies=latencies))
+    return world.only(groups)
+
+
+def trained(world: Table, hold_out: tuple[str, ...] = HELD) -> Training:
+    return train(world, 0.0, hold_out=hold_out, most=1)
+
+
+def good_model(world: Table, **facts: object) -> Version:
+    """Register a model that knows the law; its card says what it may have seen."""
+    model = BoostedModel.train([(g.rows, g.gains) for g in world], Recipe())
+    card = dict(dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True)  # noqa: C408 - as keywords
+    return register(new_card(**{**card, **facts}), model)
+
+
+def test_a_dataset_becomes_a_version_that_is_used(world: Table) -> None:
+    heard: list[str] = []
+    done = train(world, 2.0, most=2, kinds=True, notify=heard.append)
+    card = done.card
+    assert card.passed
+    assert done.used
+    assert in_use("fake", CONFIG, compiler="fake 1.0") == card
+    assert done.search.tried == 2
+    assert heard
+    overall = {row.ranking: row.quality for row in done.appraisal.rows if row.kind == row.device == "all"}
+    assert {"model", "random"} <= overall.keys()
+    assert overall["model"].tasks >= LEAST_TASKS
+    assert overall["model"].ndcg8 > overall["random"].ndcg8 + 0.05
+    assert card.overall["ndcg8"] == overall["model"].ndcg8
+    assert card.tau == overall["model"].kendall
+    assert card.data["digest"] == world.digest
+    assert card.data["candidates"] == len(world)
+    assert {row.kind for row in done.kinds} == {"conv2d", "matmul"}
+    assert load_cost_model(registry.pretrained("fake", CONFIG) or "").predict(world.groups[0].rows).shape == (12,)
+
+
+def test_labels_of_noise_are_refused(world: Table) -> None:
+    done = trained(spoiled(world, 1.0))
+    assert not done.used
+    assert not done.card.passed
+    assert any("chance" in reason for reason in done.card.reasons)
+    assert versions() == [done.card], "it is kept to look at"
+    assert in_use("fake", CONFIG) is None
+
+
+def test_a_model_clearly_worse_than_the_one_in_use_does_not_take_its_place(world: Table) -> None:
+    first = good_model(world)
+    done = trained(spoiled(world, 0.85, spare=HELD))
+    assert any("the model in use" in reason for reason in done.card.reasons)
+    assert [row for row in done.appraisal.rows if row.ranking == "in use"]
+    assert in_use("fake", CONFIG) == first
+
+
+def test_one_that_is_as_good_does(world: Table) -> None:
+    learn, _ = hold_out_networks(world.groups, HELD)
+    good_model(world.only(learn))
+    done = trained(world)
+    [pair] = [pair for pair in done.appraisal.pairs if pair.rival == "in use"]
+    assert pair.tasks >= LEAST_TASKS
+    assert in_use("fake", CONFIG) == done.card
+
+
+def test_where_the_model_in_use_has_seen_the_tasks_they_are_not_compared(world: Table) -> None:
+    everything = sorted({name for group in world for name in group.networks})
+    good_model(world, data={"networks": everything})
+    done = trained(world)
+    assert "in use" not in {pair.rival for pair in done.appraisal.pairs}
+    [remark] = [text for text in done.appraisal.remarks if "in use" in text]
+    assert "may have learned" in remark
+    good_model(world, data={"networks": everything}, held_out=HELD)
+    assert "in use" in {pair.rival for pair in trained(world).appraisal.pairs}
+
+
+def test_a_model_in_use_that_cannot_read_the_rows_does_not_stop_training(world: Table) -> None:
+    wide = world.only(replace(g, rows=np.tile(g.rows, (1, 2))) for g in world)
+    good_model(wide)
+    done = trained(world)
+    assert done.used
+    assert any("knows 24 columns" in text for text in done.appraisal.remarks)
+
+
+def test_metaschedules_own_model_is_a_rival_and_said_where_it_is_left_out(
+    world: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn, held = hold_out_networks(world.groups, HELD)
+    model = BoostedModel.train([(g.rows, g.gains) for g in learn], Recipe(rounds=20))
+    without = appraise(model, learn, held, None)
+    assert without.pairs == ()
+    assert any("xgboost" in text for text in without.remarks)
+    monkeypatch.undo()
+    pytest.importorskip("xgboost")
+    beside = appraise(model, learn[:12], held, None)
+    assert [pair.rival for pair in beside.pairs] == ["stock"]
+    assert beside.remarks == ()
+
+
+def test_few_held_out_tasks_are_too_few(world: Table) -> None:
+    done = trained(world, ("n0",))
+    assert not done.used
+    assert any("tasks, and 10 are needed" in reason for reason in done.card.reasons)
+
+
+def test_a_new_device_is_told_what_it_needs(world: Table) -> None:
+    new = table(networks=10, per_network=5, rows=12, seed=1)
+    other = [replace(g, device="other", task_key=f"o{g.task_key}") for g in new]
+    done = trained(world.only([*world, *other]))
+    assert {moved.device for moved in done.transfers} == {"device", "other"}
+    assert {row.device for row in done.appraisal.rows} == {"all", "device", "other"}
+
+
+@pytest.mark.parametrize(
+    ("change", "hold_out", "words"),
+    [
+        (lambda world: world.only(replace(g, latencies=np.ones(12)) for g in world), HELD, "too alike"),
+        (lambda world: world, ("n0", "mystery"), "'mystery'"),
+        (lambda world: world, tuple(f"n{i}" for i in range(10)), "nothing to train on"),
+        (lambda world: world.only(world.groups[:8]), (), "2 networks"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_one_sentence(
+    world: Table, change: Callable[[Table], Table], hold_out: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        trained(change(world), hold_out)
+    assert "\n" not in str(caught.value)
+    assert versions() == []
+
+
+def test_a_dataset_of_another_compiler_is_taken_only_if_asked(world: Table, tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    write_parquet(replace(world, compiler="fake 0.9"), path, {})
+    with pytest.raises(UsageError, match=r"another compiler \(fake 0.9; installed is fake 1.0\)"):
+        open_table("", "fake", path)
+    done = trained(open_table("", "fake", path, any_compiler=True))
+    assert done.card.passed
+    assert not done.used
+    assert in_use("fake", CONFIG, compiler="fake 1.0") is None
+    write_parquet(world.only(replace(g, compiler="fake 0.8") for g in world), path, {})
+    with pytest.raises(UsageError, match=r"fake 0.8"):
+        open_table("", "fake", path)
+    write_parquet(replace(world, compiler="fake 1.0 lowering 3"), path, {})
+    assert open_table("", "fake", path).digest == replace(world, compiler="fake 1.0 lowering 3").digest
+
+
+def test_judging_says_whether_the_tasks_were_seen(world: Table) -> None:
+    done = trained(world)
+    held = [group for group in world if set(HELD) & set(group.networks)]
+    found = judge(world, "", TARGET)
+    assert (found.model, found.unseen) == ("version 1", True)
+    assert found.groups == tuple(held)
+    assert {row.ranking for row in found.rows} == {"model", "random"}
+    everything = judge(world, "1", TARGET, all_groups=True)
+    assert not everything.unseen
+    assert len(everything.groups) == len(world.groups)
+    seen = judge(world.only(g for g in world if g not in held), done.card.path)
+    assert not seen.unseen
+    assert len(seen.groups) == len(world.groups) - len(held)
+    new = world.only(replace(g, networks=("unheard-of",)) for g in world)
+    assert judge(new, "1").unseen
+
+
+def test_without_any_model_judging_says_what_to_do(world: Table) -> None:
+    with pytest.raises(UsageError, match="tunery costmodel train"):
+        judge(world, "", TARGET)
