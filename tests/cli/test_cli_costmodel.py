@@ -1,6 +1,10 @@
 """`tunery costmodel` in this process: a dataset file in, a version in use out, and one sentence for what is wrong."""
 
 import gzip
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +118,20 @@ def test_a_damaged_model(run: Run, data: str, models: Path) -> None:
     expect_refused(run("costmodel", "evaluate", "1", "--data", data, "--dialect", "fake"), f"{path} is damaged")
     path.write_bytes(gzip.compress(b"{}"))
     expect_refused(run("costmodel", "evaluate", str(path), "--data", data, "--dialect", "fake"), "is damaged")
+
+
+def test_tuning_goes_on_without_a_damaged_model_and_says_so_in_a_line(tmp_path: Path, models: Path) -> None:
+    """In a process of its own: what is said on stderr is a log record, and pytest takes those."""
+    models.mkdir()
+    (models / "fake-0001.json.gz").write_bytes(b"x")
+    done = subprocess.run(
+        [sys.executable, "-m", "tunery.cli", "tune", "fake:demo", "--dialect", "fake", "--budget", "2trials", "--json"],
+        env=os.environ | {"TUNERY_STORE": str(tmp_path / "store.db"), "TUNERY_CACHE": str(tmp_path / "cache")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)
+    [line] = [line for line in done.stderr.splitlines() if "damaged" in line]
+    assert line.startswith(f"passed over: {models / 'fake-0001.json.gz'} is damaged")
 
 
 @pytest.mark.usefixtures("models")

@@ -160,14 +160,13 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
     assert np.isfinite(told).any()
 
 
-@pytest.mark.parametrize("place", [0.3, 0.6, 0.9])
-def test_kept_features_that_are_damaged_are_computed_again(tmp_path: Path, place: float) -> None:
+def test_kept_features_that_are_damaged_are_computed_again(tmp_path: Path) -> None:
     path = tmp_path / "task.npz"
-    rows = np.random.default_rng(0).random((64, 40)).astype(np.float32)
+    rows = np.random.default_rng(0).integers(0, 3, (64, 40)).astype(np.float32)
     _write(path, {str(i): (row, None) for i, row in enumerate(rows)})
+    good = path.read_bytes()
     assert len(_read(path)) == 64
-    content = bytearray(path.read_bytes())
-    at = int(len(content) * place)
-    content[at : at + 40] = bytes(255 - value for value in content[at : at + 40])
-    path.write_bytes(bytes(content))
-    assert _read(path) == {}
+    for at in range(0, len(good), 31):
+        path.write_bytes(good[:at] + bytes(255 - value for value in good[at : at + 8]) + good[at + 8 :])
+        found = _read(path)  # damage to what says nothing of the content does no harm
+        assert all(np.array_equal(found[str(i)][0], row) for i, row in enumerate(rows)) if found else True

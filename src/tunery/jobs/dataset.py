@@ -220,14 +220,14 @@ def _or_none(stores: Rows | None, like: Rows) -> Rows:
 def _read(path: Path) -> _Known:
     """Return what a file holds; nothing if it is not there or damaged: it can be computed again."""
     try:
-        with np.load(path, allow_pickle=False) as data:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             parts = {name: data[name] for name in data.files}
         counts, ends = parts["counts"], np.cumsum(parts["counts"])
         known: _Known = {}
         for i, (key, row) in enumerate(zip(parts["keys"].tolist(), parts["rows"], strict=True)):
             stores = None if counts[i] < 0 else parts["stores"][ends[i] - counts[i] : ends[i]]
             known[str(key)] = (row, stores)
-    except (OSError, EOFError, ValueError, KeyError, IndexError, zipfile.BadZipFile, zlib.error):
+    except (OSError, EOFError, ValueError, KeyError, IndexError, RuntimeError, zipfile.BadZipFile, zlib.error):
         return {}
     return known
 
