@@ -212,6 +212,8 @@ def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) ->
         daemon.client.submit(request("fake:" + "x" * 3_000_000, 5), Claim())
     with pytest.raises(UsageError, match="no file"):
         daemon.client.submit(request("nowhere.onnx", 5), Claim())
+    with pytest.raises(UsageError, match="did you mean resnet18"):
+        daemon.client.submit(request("zoo:resnet188", 5), Claim())
     wait_until(lambda: state_of(daemon.directory, job) is JobState.DONE)
     with open_store(str(daemon.directory / "store.db")) as store:
         assert [status.job_id for status in store.jobs()] == [job]

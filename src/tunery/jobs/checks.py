@@ -1,7 +1,5 @@
 """What can be known of a job before it is queued."""
 
-from pathlib import Path
-
 from tunery._errors import UsageError
 from tunery.budgets import check_effort, load_prices
 from tunery.dialects import check_dialect
@@ -30,10 +28,12 @@ def check(request: Request, claim: Claim) -> None:
 
 
 def check_model(model: str) -> None:
-    """Check that a model is there.
+    """Check what the name of a model tells by itself.
 
     Raises:
-        UsageError: it is not.
+        UsageError: there is no such file, or the zoo has no such network.
     """
-    if not model.startswith(("zoo:", "fake:")) and not Path(model).is_file():
-        raise UsageError(f"there is no file {model}; give an ONNX file, a .pt2 file or zoo:NAME")
+    if not model.startswith("fake:"):
+        from tunery.frontends import check as check_name  # loads what reads models
+
+        check_name(model)
