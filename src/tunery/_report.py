@@ -94,6 +94,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "size_bytes": report.size_bytes,
         "max_abs_error": plain(report.max_abs_error),
         "coverage": coverage,
+        "refused": dict(report.refused),
     }
 
 

@@ -2,6 +2,7 @@ import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tunery.costmodels import BoostedModel, Dataset
 from tunery.domain import Budget, Candidate, Record, Target, Task, Workload
 from tunery.jobs.collect import affordable, collect, spread
 from tunery.jobs.dataset import generator, load
+from tunery.jobs.runtime import Runtime
 from tunery.store import open_store
 
 FIRST, SECOND = "fake:one?tasks=3&frozen=1", "fake:two?tasks=3&seed=7"
@@ -66,6 +68,34 @@ def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
     assert set(done.values()) == {1}, "nothing is measured twice"
     assert sorted(Counter(task for task, _ in done).values()) == [12] * 5
     assert collect(request, [FIRST, SECOND], tasks=5, per_task=12).candidates == 0
+
+
+def test_half_is_drawn_by_one_that_hears_no_latency_half_searched_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: dict[str, list[tuple[bool, int]]] = {}
+    closed = []
+    original = Runtime.call
+
+    async def call(self: Runtime, worker: str, method: str, *args: Any, **limits: Any) -> Any:
+        result = await original(self, worker, method, *args, **limits)
+        if method == "propose":
+            known = any(told.latency_s is not None for told in args[2])
+            heard.setdefault(args[0], []).append((known, len(result.candidates)))
+        elif method == "open":
+            known = any(told.latency_s is not None for told in args[1])
+            heard.setdefault(args[0].key, []).append((known, 0))
+        elif method == "close":
+            closed.append(args[0])
+        return result
+
+    monkeypatch.setattr(Runtime, "call", call)
+    collect(request_in(tmp_path, "collect", "500trials"), [FIRST], tasks=3, per_task=96)
+    assert len(heard) == 3
+    for calls in heard.values():
+        first = next(i for i, (known, _) in enumerate(calls) if known)
+        assert sum(count for _, count in calls[:first]) == 48 == sum(count for _, count in calls[first:])
+    assert sorted(closed) == sorted(heard)
 
 
 def test_what_is_held_out_is_not_measured(tmp_path: Path) -> None:

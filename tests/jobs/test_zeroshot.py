@@ -47,8 +47,12 @@ def test_a_network_nobody_measured_is_delivered_by_prediction(request_: Request,
     assert all(key for _, key in report.coverage.values())
 
 
-def test_records_come_before_predictions(request_: Request, tmp_path: Path) -> None:
+def test_records_come_before_predictions_and_need_no_model(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run_in(tmp_path, SOURCE, "30trials")
+    assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
     assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
 
 
@@ -79,6 +83,9 @@ def test_nothing_unverified_is_delivered(request_: Request, fault: str) -> None:
     for choice in answer.choices:
         if choice.candidate:
             assert dialect.fault(by_key[choice.task_key], choice.candidate) is None
+    [(refused, why)] = answer.refused.items()
+    assert refused == next(choice.task_key for choice in answer.choices if choice.rung is Rung.DEFAULT)
+    assert why
 
 
 def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(

@@ -60,6 +60,8 @@ def compile_(
     say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record")
     if guessed:
         say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
+    for task, why in report.refused.items():
+        say(f"{task} runs as the compiler makes it: {why}")
     if report.max_abs_error is not None:
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")

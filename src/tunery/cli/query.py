@@ -76,6 +76,7 @@ def _data(answer: "Answer") -> dict[str, Any]:
         "target": str(answer.target),
         "tasks": _rows(answer),
         "skipped": skipped,
+        "refused": dict(answer.refused),
     }
 
 
@@ -89,11 +90,18 @@ def _print(answer: "Answer") -> None:
             row["name"], str(row["weight"]), row["rung"], milliseconds(row["baseline_s"]),
             milliseconds(row["latency_s"]), ratio(row["baseline_s"], row["latency_s"]), row["candidate"] or "-",
         )  # fmt: skip
-    known = sum(row["candidate"] is not None for row in rows)
-    say(f"{answer.network.name} on {answer.target}: {known} of {len(rows)} tasks have a verified record")
+    from tunery.domain import Rung
+
+    guessed = sum(row["rung"] == Rung.ZERO_SHOT.value for row in rows)
+    known = sum(row["candidate"] is not None for row in rows) - guessed
+    also = f", {guessed} a prediction that is verified, not measured" if guessed else ""
+    say(f"{answer.network.name} on {answer.target}: {known} of {len(rows)} tasks have a verified record{also}")
     say(as_text(table, width()))
     for reason in sorted({str(why) for _, why in answer.skipped}):
         say(f"not used: {reason}")
+    names = {task.key: task.workload.name for task in answer.tasks}
+    for key, why in answer.refused.items():
+        say(f"{names[key]} has no prediction: {why}")
 
 
 def _query_task(key: str, store_url: str, as_json: bool) -> None:

@@ -99,6 +99,9 @@ def measurement(
 @app.command("zero-shot", epilog="Example: tunery study zero-shot --quick --out study")
 def zero_shot(
     *,
+    data: Annotated[
+        str, typer.Option("--data", metavar="FILE", help="Train MetaSchedule's own model on this dataset, as a rival.")
+    ] = "",
     out: Out = "",
     quick: Quick = False,
     repeats: Repeats = 3,
@@ -107,9 +110,12 @@ def zero_shot(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Networks the cost model has not seen: without a measurement, with a few, and fully tuned."""
+    from functools import partial
+    from pathlib import Path
+
     from tunery.studies.zeroshot import run
 
-    conduct(run, out, quick, repeats, seed, json)
+    conduct(partial(run, data=Path(data) if data else None), out, quick, repeats, seed, json)
 
 
 @app.command("trimming", epilog="Example: tunery study trimming --quick --out study")

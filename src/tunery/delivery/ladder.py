@@ -1,7 +1,7 @@
 """Which implementation is delivered for each task, and on what evidence."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tunery.domain import Choice, Origin, Provenance, Rung, Task
 from tunery.store import Skipped, Store
@@ -9,10 +9,14 @@ from tunery.store import Skipped, Store
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One choice per task, in their order, and per task key the records that were not used, with the reason."""
+    """One choice per task, in their order, and per task key the records that were not used, with the reason.
+
+    `refused` says of tasks, by their keys, why no prediction of the cost model was good enough to be used.
+    """
 
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, Skipped], ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known:

@@ -159,7 +159,8 @@ class CompileReport:
     """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
 
     `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
-    `tasks` are the network's tasks with what each is known to take.
+    `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
+    prediction where one was asked for.
     """
 
     network: str
@@ -168,3 +169,4 @@ class CompileReport:
     coverage: Mapping[str, tuple[str, str | None]]
     max_abs_error: float | None = None
     tasks: tuple[TaskShare, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -110,15 +111,24 @@ def collect(
 
 
 def _chosen(models: Sequence[Extracted], hold_out: Sequence[str], count: int) -> list[Task]:
+    bare = {_at_any_batch(model) for model in hold_out}
     held = {task.workload.key for one in models if one.model in hold_out for task in one.tasks}
     return spread(
         {
             one.model: [task for task in one.tasks if task.workload.key not in held]
             for one in models
-            if one.model not in hold_out
+            if _at_any_batch(one.model) not in bare
         },
         count,
     )
+
+
+def _at_any_batch(model: str) -> str:
+    return model.partition("@")[0] if model.startswith("zoo:") else model
+
+
+def _untold(told: Told) -> Told:
+    return Told(told.candidate, Outcome.FILTERED, None)
 
 
 def spread(by_network: Mapping[str, Sequence[Task]], count: int) -> list[Task]:
@@ -228,7 +238,7 @@ class Collector:
             self._drop_old_references()
 
     async def _fill(self, task: Task, proposer: str) -> None:
-        """Collect half of what a task still wants at random, the other half as the model would search."""
+        """Collect half of what a task still wants at random, the other half as a search would, by the model if any."""
         records = self._context.store.records(task.key, provenance=self._context.provenance, modes=[Mode.RACE])
         told = {r.candidate.key: Told(r.candidate, r.measurement.outcome, r.measurement.latency_s) for r in records}
         wanted = self._per_task - len(told)
@@ -237,14 +247,16 @@ class Collector:
             return
         reference = await self._reference(task)
         self.report.tasks += 1
-        at_random = (wanted + 1) // 2 if self._text else wanted
-        for text, quota in ((None, at_random), (self._text, wanted - at_random)):
+        at_random = (wanted + 1) // 2
+        for searched, quota in ((False, at_random), (True, wanted - at_random)):
             if quota > 0 and not self._over():
-                await self._propose_and_measure(task, proposer, reference, told, text, quota)
+                await self._propose_and_measure(task, proposer, reference, told, quota, searched=searched)
         discard(reference)
+        with suppress(EngineError):  # a worker that is gone has forgotten it anyway
+            await self._context.runtime.call(proposer, "close", task.key, deadline_s=PROPOSE_DEADLINE_S)
 
-    async def _propose_and_measure(  # noqa: PLR0917 - the parts of one phase
-        self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], text: str | None, quota: int
+    async def _propose_and_measure(
+        self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int, *, searched: bool
     ) -> None:
         context, opened = self._context, False
         news: list[Told] = []
@@ -254,7 +266,9 @@ class Collector:
             try:
                 async with stage(context, task, "propose", Role.PROPOSER, size, proposer) as grant:
                     if not opened:
-                        history = list(told.values())
+                        # One that hears no latency cannot learn where to look: it draws at random.
+                        history = [one if searched else _untold(one) for one in told.values()]
+                        text = self._text if searched else None
                         await self._call(grant.worker, "open", task, history, text, context.seed + len(history))
                         opened = True
                     proposal: Proposal = await self._call(grant.worker, "propose", task.key, size, news)
@@ -264,6 +278,7 @@ class Collector:
                 fresh = affordable(proposal.candidates, proposal.features, self._model)
                 news = await self._measure(task, reference, await self._build(task, fresh), told)
                 told |= {one.candidate.key: one for one in news}
+                news = news if searched else [_untold(one) for one in news]
             finally:
                 self._in_flight -= size
             self._progress(task)

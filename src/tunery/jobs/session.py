@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -141,6 +141,7 @@ class Answer:
     tasks: tuple[Task, ...]
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, Skipped], ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 def query(request: Request, guess: Guess | None = None) -> Answer:
@@ -157,12 +158,13 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
         imported = _run(import_model(runtime, store, request, cache_directory(), "query"))
         known = _run(_guessed(runtime, store, request, imported, guess))
         if not any(choice.candidate for choice in known.choices):
-            reasons = "; ".join(sorted({str(why) for _, why in known.skipped})) or "nothing was measured yet"
+            skipped = {str(why) for _, why in known.skipped} | set(known.refused.values())
+            reasons = "; ".join(sorted(skipped)) or "nothing was measured yet"
             raise NothingFoundError(
                 f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
                 f"run `tunery tune {request.model}`"
             )
-        return Answer(imported.network, imported.target, imported.tasks, known.choices, known.skipped)
+        return Answer(imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused)
 
 
 async def _guessed(runtime: Runtime, store: Store, request: Request, imported: Imported, guess: Guess | None) -> Known:
@@ -268,7 +270,8 @@ async def _link(
     }
     size = output.stat().st_size
     shares = _shares(imported, known)
-    return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares)
+    refused = {workloads[key].name: why for key, why in known.refused.items()}
+    return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares, refused=refused)
 
 
 async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequence[Choice]) -> None:

@@ -59,11 +59,13 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     """Return the ladder's choices for `tasks`, with predicted ones where it has no record.
 
     Raises:
-        UsageError: there is no cost model for the target.
+        UsageError: a task has no record, and there is no cost model for the target.
     """
     known = choose(store, tasks, provenance)
     by_key = {task.key: task for task in tasks}
     open_ = [by_key[choice.task_key] for choice in known.choices if choice.candidate is None]
+    if not open_:
+        return known, Filled()
     model = pretrained(request.dialect, tasks[0].target.config)
     if model is None:
         raise UsageError(
@@ -86,8 +88,10 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
     else:
         await _pick_all(context, [(task, looks[task.key]) for task in open_], guess, filled)
-    choices = (filled.choices.get(choice.task_key, choice) for choice in known.choices)
-    return replace(known, choices=tuple(choices)), filled
+    choices = tuple(filled.choices.get(choice.task_key, choice) for choice in known.choices)
+    without = {choice.task_key for choice in choices if choice.candidate is None}
+    refused = {key: why for key, why in filled.refused.items() if key in without}
+    return replace(known, choices=choices, refused=refused), filled
 
 
 def wanted(share: float) -> int:

@@ -112,14 +112,20 @@ def finished(model: str, threads: int) -> Path | None:
 
     It was made on this device, by the installed TVM, for as many threads.
     """
-    found: list[tuple[int, Path]] = []
+    side = finished_side(model, threads)
+    return side[1] if side else None
+
+
+def finished_side(model: str, threads: int) -> tuple[Side, Path] | None:
+    """Return what `finished` does, with what it took and what it reached."""
+    found: list[tuple[Side, Path]] = []
     for folder in cache_directory().glob("study-stock-*"):
         for results in folder.glob(f"results-{_slug(model)}.json"):
             kept = json.loads(results.read_text(encoding="utf-8"))
             file = stock_file(folder / _slug(model))
             if kept["conditions"] == _conditions() and kept["side"]["threads"] == threads and file.exists():
-                found.append((kept["side"]["trials"], file))
-    return max(found)[1] if found else None
+                found.append((_SIDE.validate_python(kept["side"]), file))
+    return max(found, key=lambda one: one[0].trials, default=None)
 
 
 def _stock(request: Request, trials: int, acts: Acts, say: Callable[[str], None]) -> tuple[Side, Path]:
