@@ -1,3 +1,5 @@
+import gzip
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +124,15 @@ def test_without_a_model_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
     with pytest.raises(UsageError, match="train one with `tunery costmodel collect`"):
         query(request_in(tmp_path, SOURCE), Guess())
+
+
+def test_a_model_for_another_compiler_predicts_nothing(request_: Request, tmp_path: Path) -> None:
+    [card] = registry.versions("fake")
+    document = json.loads(gzip.decompress(Path(card.path).read_bytes()))
+    document["compiler"] = "fake 0.1"
+    Path(card.path).write_bytes(gzip.compress(json.dumps(document).encode()))
+    with pytest.raises(UsageError, match="there is no cost model for"):
+        query(request_, Guess())
 
 
 @pytest.mark.parametrize("scores", [0.0, -1.0, np.nan, np.inf])

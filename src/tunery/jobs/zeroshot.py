@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.budgets import Power, load_prices
-from tunery.costmodels import pretrained
 from tunery.delivery import Known, choose
 from tunery.domain import (
     Artifact,
@@ -32,8 +31,9 @@ from tunery.jobs._request import Guess, Request
 from tunery.jobs.account import Account
 from tunery.jobs.calls import call_build, discard, race, stage
 from tunery.jobs.context import Context
-from tunery.jobs.learning import Learning
+from tunery.jobs.learning import Learning, start_for
 from tunery.jobs.runtime import Runtime
+from tunery.measure import this_device
 from tunery.store import Store
 from tunery.workers.services import Pick, Prediction
 
@@ -66,14 +66,15 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     open_ = [by_key[choice.task_key] for choice in known.choices if choice.candidate is None]
     if not open_:
         return known, Filled()
-    model = pretrained(request.dialect, tasks[0].target.config)
-    if model is None:
+    device = this_device(runtime.cores)
+    start = start_for(request.dialect, tasks[0].target.config, provenance.compiler, device)
+    if start is None:
         raise UsageError(
             f"there is no cost model for {tasks[0].target}; train one with `tunery costmodel collect` and "
             "`tunery costmodel train`, or use `tunery tune`"
         )
     account = Account(store, JOB, runtime, load_prices(request.prices), Power())
-    context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, model))
+    context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, start.model))
     filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
 
