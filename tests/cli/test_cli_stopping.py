@@ -29,8 +29,14 @@ PATIENCE_S = 100.0
 def start(directory: Path, command: list[str] = TUNE) -> subprocess.Popen[str]:
     places = {"TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache")}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | places, cwd=directory
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | places, cwd=directory,
+        preexec_fn=hear_ctrl_c,  # noqa: PLW1509 - no other thread runs here
+    )  # fmt: skip
+
+
+def hear_ctrl_c() -> None:
+    """Undo what a shell does to whatever it starts in the background, such as the whole test run."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -150,13 +150,13 @@ def told(dialect: Dialect, task: Task, count: int, rounds: int, model: str | Non
 
 
 def test_few_replays_per_candidate_none_twice_and_none_to_resume(tasks: list[Task], replays: list[Genome]) -> None:
-    from tunery.costmodels import BoostedModel, Dataset
+    from tunery.costmodels import BoostedModel, Dataset, with_task
 
     dialect = get_dialect("metaschedule")
     task = next(task for task in tasks if task.workload.kind == "matmul")
     dataset = Dataset()
     first = dialect.open(task, [], None, 0).propose(24)
-    for i, (candidate, row) in enumerate(zip(first, dialect.features(task, first), strict=True)):
+    for i, (candidate, row) in enumerate(zip(first, with_task(dialect.features(task, first), task), strict=True)):
         dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
     model = BoostedModel.fit(dataset).dumps()
     replays.clear()

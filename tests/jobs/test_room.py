@@ -298,7 +298,7 @@ BAD: list[tuple[dict[str, Any], Claim, str]] = [
     ({}, Claim(weight=float("nan")), "weight nan"),
     ({"effort": "heroic"}, Claim(), "effort"),
     ({"dialect": "klingon"}, Claim(), "unknown dialect"),
-    ({"model": "nowhere.onnx"}, Claim(), "no file nowhere.onnx"),
+    ({"model": "nowhere.onnx"}, Claim(), "no file 'nowhere.onnx'"),
 ]
 
 
