@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tunery._errors import UsageError
 from tunery._report import as_text, new_table
-from tunery.costmodels import Group, pretrained
+from tunery.costmodels import Group
 from tunery.costmodels.evaluation import ALL, Row, evaluate
 from tunery.costmodels.parquet import read_parquet
-from tunery.costmodels.registry import in_use, shipped_card
+from tunery.costmodels.registry import family, starting
 from tunery.costmodels.rival import StockModel
 from tunery.costmodels.splits import hold_out_networks
 from tunery.dialects import get_dialect
@@ -85,14 +86,22 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
     With `data`, a dataset that `tunery records export --parquet` wrote, MetaSchedule's own model learns from what of it
     is of other networks, and ranks the same candidates. An interrupted study goes on with the network that was cut
     short.
+
+    Raises:
+        UsageError: there is no cost model for this processor.
     """
     learn = _others(data, NETWORKS) if data else []
     scale = Scale(NETWORKS[:1], 120, 6, 24) if options.quick else Scale(NETWORKS, 1500, 40, 64)
-    target = get_dialect("metaschedule").resolve_target("native", 0)
-    card = in_use("metaschedule", target.config)
-    judged = card or shipped_card("metaschedule", target.config)
-    unseen = judged is not None and set(scale.networks) <= set(judged.held_out)
-    text = pretrained("metaschedule", target.config) or ""
+    dialect = get_dialect("metaschedule")
+    start = starting(
+        dialect.name, family(dialect.name, dialect.resolve_target("native", 0).config), compiler=dialect.compiler
+    )
+    if start is None:
+        raise UsageError(
+            "there is no cost model for this processor; run `tunery costmodel collect` and `tunery costmodel train`"
+        )
+    card, text = start
+    unseen = set(scale.networks) <= set(card.held_out)
     kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {digest(text)}")
     results = [_known_or_new(name, scale, options, kept) for name in scale.networks]
     rows = _judged(scale, options, kept.directory, learn)
@@ -100,7 +109,7 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
     return StudyReport(
         "zero-shot",
         {
-            "model": f"version {card.version}" if card else "shipped",
+            "model": card.name,
             "held_out": unseen,
             "networks": [asdict(result) for result in results],
             "ranking": [{"kind": row.kind, "ranking": row.ranking, **asdict(row.quality)} for row in rows],
