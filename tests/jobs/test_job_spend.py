@@ -3,6 +3,7 @@
 import resource
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from job_tools import request_in, run_in
 
 from tunery.budgets import load_prices
-from tunery.domain import Budget, JobState, Origin, Record, Task
-from tunery.jobs import request_of, tune
+from tunery.domain import Budget, Candidate, JobState, Origin, Record, Task
+from tunery.jobs import job, request_of, tune
+from tunery.jobs.races import Built
+from tunery.jobs.search import TaskSearch
 from tunery.store import Store, open_store
 
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
@@ -23,7 +26,8 @@ def os_core_s() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path) -> None:
+def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_HEARTBEAT_S", 0.2)  # at each of them, what nobody pays for becomes overhead
     before = os_core_s()
     report = run_in(tmp_path, BUSY, "60trials")
     used_s = os_core_s() - before
@@ -123,6 +127,22 @@ def test_a_job_that_was_stopped_within_a_batch_has_paid_for_each_of_its_trials(
     done = run_in(tmp_path, source, "24trials").job
     assert (done.job_id, done.spend.trials) == (first.job_id, 24)
     assert built(tmp_path, done.job_id) == 24
+
+
+def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "_DEPTH", 1)
+    original, unclaimed = TaskSearch._build, list[float]()
+
+    async def build(self: TaskSearch, candidates: Sequence[Candidate]) -> list[Built]:
+        runtime = self.context.runtime
+        before_s = runtime.unclaimed_core_s()
+        made = await original(self, candidates)
+        unclaimed.append((runtime.unclaimed_core_s() - before_s) / sum(one.core_s for one in made))
+        return made
+
+    monkeypatch.setattr(TaskSearch, "_build", build)
+    assert run_in(tmp_path, "fake:waits?tasks=1&build_s=0.05&spin=1", "12trials").job.spend.trials == 12
+    assert min(unclaimed) < 0.5  # in the first, workers start
 
 
 def built(directory: Path, job_id: str) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tunery.budgets import Cost, Power, Prices
+from tunery.domain import Candidate
 from tunery.jobs.runtime import Runtime
 from tunery.store import Charge, Store
 
@@ -29,6 +30,7 @@ class Account:
         self._held_money = 0.0
         self._core_s = self._joules = 0.0
         self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
+        self._aside: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def post(self, bills: Iterable[Bill]) -> None:
         """Price bills and store them in one commit."""
@@ -52,14 +54,27 @@ class Account:
         """Return what a task has taken in this run."""
         return self._by_task[task_key]
 
+    def set_aside(self, candidate: Candidate, core_s: float) -> None:
+        """Keep what a build took for the bill that will say what came of the candidate: it is no overhead meanwhile."""
+        self._aside[candidate.task_key, candidate.key] += core_s
+        self._runtime.claim(core_s)
+
+    def take_back(self, candidates: Iterable[Candidate]) -> None:
+        """Let go of what was set aside for candidates, to bill it now, or because nothing comes of them."""
+        for candidate in candidates:
+            self._runtime.claim(-self._aside.pop((candidate.task_key, candidate.key), 0.0))
+
     def core_s(self) -> float:
-        """Return the core-seconds of this run, stages that have not ended included."""
-        return self._core_s + self._runtime.in_use(self._job_id) + self._runtime.dispatch.own_s()
+        """Return the core-seconds of this run, those included that are not billed yet."""
+        return self._core_s + self._unbilled_s()
 
     def joules(self) -> float:
-        """Return the energy of this run, stages that have not ended included."""
-        unbilled_s = self._runtime.in_use(self._job_id) + self._runtime.dispatch.own_s()
-        return self._joules + self.power.joules(unbilled_s)
+        """Return the energy of this run, that included which is not billed yet."""
+        return self._joules + self.power.joules(self._unbilled_s())
+
+    def _unbilled_s(self) -> float:
+        aside_s = sum(self._aside.values())
+        return aside_s + self._runtime.in_use(self._job_id) + self._runtime.dispatch.own_s()
 
     def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunery.domain import Outcome
+from tunery.domain import Candidate, Outcome
 from tunery.jobs.account import Bill
 from tunery.jobs.context import Context
 from tunery.jobs.runtime import Grant
@@ -12,12 +12,16 @@ from tunery.store import Charge
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """One candidate's share of a stage; `helped` says that it was its task's best when it was measured."""
+    """One candidate's share of a stage; `helped` says that it was its task's best when it was measured.
+
+    `aside` is the candidate, if its share was set aside until now.
+    """
 
     outcome: Outcome
     wall_s: float
     core_s: float = 0.0
     helped: bool = False
+    aside: Candidate | None = None
 
 
 def charge(  # noqa: PLR0917 - the fields of a charge
@@ -57,4 +61,5 @@ def charge_by_outcome(
             context.job_id, task_key, stage, outcome.value, wall_s, core_s, device_s, count=len(ones), helped=helped
         )
         bills.append(Bill(made, wall_s * (grant.cores if grant else 1)))
+    context.account.take_back(one.aside for one in spent if one.aside)
     context.account.post(bills)

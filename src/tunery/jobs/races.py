@@ -145,7 +145,7 @@ class Races:
                     raced.append(_Raced(one, measurement, started, loop.time()))
                     races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
                     if one.candidate.key not in again:
-                        builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped))
+                        builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped, one.candidate))
         finally:  # a stop cuts batches short: what was raced until then is a trial, and was paid for
             if races:
                 charge_by_outcome(context, self._task.key, "build", builds)

@@ -174,6 +174,7 @@ class TaskSearch:
                 await self._races.run(built, (await self._built_yardsticks()).reference[1])
             self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
         finally:
+            self.context.account.take_back(candidates)  # built, and cut short before they were raced
             # Those that were cut short with their job may come again for another one.
             self._proposed.difference_update(c.key for c in candidates if c.key not in self._known)
             count = sum(candidate.key in self._known for candidate in candidates)
@@ -256,7 +257,9 @@ class TaskSearch:
             finally:  # what has failed is a trial, also if a stop cuts the rest short
                 used_s = grant.core_s if grant else 0.0
                 rate = used_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
-                built.extend(replace(one, core_s=one.wall_s * rate) for one in mine)
+                for one in mine:
+                    built.append(replace(one, core_s=one.wall_s * rate))
+                    self.context.account.set_aside(one.candidate, one.wall_s * rate)
                 lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
                 charge_by_outcome(self.context, self.task.key, "build", lost)
 
