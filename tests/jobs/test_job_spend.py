@@ -12,7 +12,7 @@ from job_tools import request_in, run_in
 
 from tunery.budgets import load_prices
 from tunery.domain import Budget, Candidate, JobState, Origin, Record, Task
-from tunery.jobs import job, request_of, tune
+from tunery.jobs import dispatch, job, request_of, tune
 from tunery.jobs.races import Built
 from tunery.jobs.search import TaskSearch
 from tunery.store import Store, open_store
@@ -54,6 +54,20 @@ def test_money_is_the_machine_for_the_time_it_was_kept(tmp_path: Path) -> None:
     cores = spend.money / prices.of_machine(spend.wall_s)
     assert cores == pytest.approx(round(cores), rel=0.01)
     assert "idle" in {charge.stage for charge in charges}
+
+
+def test_only_the_cores_that_were_granted_are_paid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "granted_cores", lambda: 1)
+    job = run_in(tmp_path, "fake:granted?tasks=1&space=64x64x64", "16trials").job
+    prices = load_prices()
+    assert job.spend.money == pytest.approx(
+        prices.of_machine(job.spend.wall_s) + prices.of_energy(job.spend.joules), rel=0.01
+    )
+    with open_store(str(tmp_path / "store.db")) as store:
+        charged = sum(charge.money or 0.0 for charge in store.ledger(job.job_id))
+    assert charged == pytest.approx(job.spend.money, rel=0.02)
+    for more in job.outlook:
+        assert more.money == pytest.approx(prices.of_machine(more.seconds) + prices.of_energy(more.joules), rel=0.01)
 
 
 def test_only_candidates_that_were_the_best_have_helped(tmp_path: Path) -> None:

@@ -33,22 +33,31 @@ class Account:
         self._aside: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def post(self, bills: Iterable[Bill]) -> None:
-        """Price bills and store them in one commit."""
-        self._store.charge_all([self._priced(bill) for bill in bills])
+        """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
+        bills = list(bills)
+        charges = [self._priced(bill) for bill in bills]
+        self._store.charge_all(charges)
+        for bill, charge in zip(bills, charges, strict=True):
+            self._count(charge, bill.held_core_s)
 
     def _priced(self, bill: Bill) -> Charge:
         joules = self.power.joules(bill.charge.core_s)
-        held = self.prices.of_machine(bill.held_core_s)
-        self._joules += joules
-        self._core_s += bill.charge.core_s
-        self._runtime.claim(bill.charge.core_s)
-        self._held_money += held
-        task = self._by_task[bill.charge.task_key]
-        self._by_task[bill.charge.task_key] = Cost(task.held_core_s + bill.held_core_s, task.joules + joules)
+        money = self.prices.of_machine(bill.held_core_s) + self.prices.of_energy(joules)
         return replace(
-            bill.charge, joules=joules, modelled=self.power.modelled, money=held + self.prices.of_energy(joules),
-            currency=self.prices.currency,
-        )  # fmt: skip
+            bill.charge, joules=joules, modelled=self.power.modelled, money=money, currency=self.prices.currency
+        )
+
+    def _count(self, charge: Charge, held_core_s: float) -> None:
+        joules = charge.joules or 0.0
+        self._joules += joules
+        self._core_s += charge.core_s
+        if charge.stage == MANAGE:  # it is no worker's
+            self._runtime.dispatch.claim(charge.core_s)
+        else:
+            self._runtime.claim(charge.core_s)
+        self._held_money += self.prices.of_machine(held_core_s)
+        task = self._by_task[charge.task_key]
+        self._by_task[charge.task_key] = Cost(task.held_core_s + held_core_s, task.joules + joules)
 
     def of_task(self, task_key: str) -> Cost:
         """Return what a task has taken in this run."""
@@ -78,15 +87,15 @@ class Account:
 
     def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""
-        spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s(claim=True)}
-        self._runtime.claim(-spent[MANAGE])  # it is no worker's
+        spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s()}
         bills = (Bill(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items())
         self.post(bill for bill in bills if bill.charge.core_s > 0)
 
     def close(self, wall_s: float) -> None:
         """Settle, and charge the machine for the rest of this run's `wall_s`: it is paid for, held or not."""
         self.settle()
-        rest = self.prices.of_machine(len(self._runtime.cores) * wall_s) - self._held_money
+        rest = self.prices.of_machine(self._runtime.granted * wall_s) - self._held_money
         if rest > 0:
             idle = Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=self.prices.currency)
             self._store.charge_all([idle])
+            self._held_money += rest

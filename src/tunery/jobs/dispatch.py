@@ -69,13 +69,13 @@ class Dispatch:
         """Return seconds since this dispatch began."""
         return time.monotonic() - self._origin
 
-    def own_s(self, *, claim: bool = False) -> float:
-        """Return the CPU seconds of this process that no job has claimed yet; whoever claims them pays for them."""
-        now_s = time.process_time()
-        unclaimed_s = now_s - self._claimed_s
-        if claim:
-            self._claimed_s = now_s
-        return unclaimed_s
+    def own_s(self) -> float:
+        """Return the CPU seconds of this process that no job has claimed yet."""
+        return time.process_time() - self._claimed_s
+
+    def claim(self, own_s: float) -> None:
+        """Say that a job has paid for so many of them."""
+        self._claimed_s += own_s
 
     def add(self, resources: Mapping[str, int]) -> None:
         """Make more resources known."""

@@ -92,7 +92,7 @@ class Job:
         self._tried_before = self._context.trials = max(self._context.trials, before.trials)
         self._meter = Meter(
             self._limits, before.wall_s, self._context.trials, before.joules or 0.0, self._prices,
-            len(self._runtime.cores),
+            self._runtime.granted,
         )  # fmt: skip
         left_s, foreign = self._meter.seconds_left(self._elapsed()), self._runtime.foreign
         if left_s is not None and foreign is not None:
@@ -100,24 +100,30 @@ class Job:
         beat = asyncio.create_task(self._heartbeats())
         try:
             await self._run_phases()
-            self._account.close(self._elapsed())
+            await self._close([beat])
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
             stopped = "stopped; the same command goes on where it stopped"
             message = stopped if self._stop.is_set() else self._about_end()
             self.status = self._snapshot(state, message)
         except BaseException as error:
+            with suppress(StoreError):  # the first error is the one to tell
+                await self._close([beat])
             why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
             self.status = self._snapshot(self.ending, why)
             raise
         finally:
-            ending = [task for task in (beat, self._learning) if task is not None]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
             self._shared.leave(self._context)
             self._store.save_job(self.status)
             self._store.release_job(self.status.job_id, self.status.state)
         return self.status
+
+    async def _close(self, beside: list[asyncio.Task[None]]) -> None:
+        """End what goes on beside the search, so that it has paid, and close the account."""
+        ending = [*beside, *([self._learning] if self._learning is not None else [])]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        self._account.close(self._elapsed())
 
     def _charge_import(self) -> None:
         imported = self._imported
@@ -368,7 +374,7 @@ class Job:
             return ()
         fixed_s = sum(weight * (search.best_s or 0.0) for search, weight in fixed)
         standings = [replace(s.standing, weight=weight) for s, weight in self._weighted() if s.task.tunable]
-        return outlook(standings, fixed_s, len(self._runtime.cores), self._prices, self._request.seed)
+        return outlook(standings, fixed_s, self._runtime.granted, self._prices, self._request.seed)
 
     def _weighted(self) -> list[tuple[TaskSearch, int]]:
         """Return the searches with the weight that each has in this job."""

@@ -62,15 +62,17 @@ class Learning:
         """Train in the name of a job, which pays; a model that could not be trained is tried again when more is new."""
         self._busy = True
         rows, self._learned = list(self.rows), len(self.rows)
+        grant: Grant | None = None
         try:
             with suppress(EngineError):
                 async with self._runtime.stage(job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
                     model = await self._train(grant.worker, rows)
-                pay(grant)
                 if model:
                     self.model, self.version = model, self.version + 1
         finally:
             self._busy = False
+            if grant is not None:  # also for what failed, or was cut short
+                pay(grant)
 
     async def _train(self, worker: str, rows: list[FeatureRow]) -> str | None:
         # The trainer keeps what it was sent, for as long as its process lives.

@@ -54,7 +54,8 @@ class Runtime:
     Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together. `label`
     tells their workers apart. A measurement takes as many cores as the target has threads, a build or a proposal one:
     on a target that uses all cores, measuring and building alternate by resources alone. Where `calibration` allows it,
-    there is a measurer for each of several slots, and measurements that say so share the device.
+    there is a measurer for each of several slots, and measurements that say so share the device. `cores` are those that
+    it may use, `granted` is how many of them at a time: a container may allow fewer.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Runtime:
         self.measure_cores = self.slots[0]
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
-        self._granted = max(self.dispatch.granted, len(self.measure_cores))
+        self.granted = max(self.dispatch.granted, len(self.measure_cores))
         self._pools = self._start_workers(dialect, full_length)
         self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
         self.dispatch.add({DEVICE: len(self.cores)})
@@ -107,7 +108,7 @@ class Runtime:
             return Pool(workers, list(workers))
 
         here = "tunery.workers.services"
-        narrow = max(1, min(self._granted, 8, granted_bytes() // _PAIR_BYTES))
+        narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
         references = self.scratch / "references"
         for directory in (self.artifacts, references):
             directory.mkdir(parents=True, exist_ok=True)
@@ -242,7 +243,7 @@ class Runtime:
     def _share_changed(self, share: Share) -> None:
         """Shrink or grow with what others leave us; a measurement that has waited long enough has room again."""
         builders, measurers = (len(self._pools[role].workers) for role in (Role.BUILDER, Role.MEASURER))
-        cores = min(share.cores, self._granted) if share.disturbed else self._granted
+        cores = min(share.cores, self.granted) if share.disturbed else self.granted
         now_s = self.dispatch.now()
         self.dispatch.decide(
             CapacityChanged(now_s, self.resource(Role.MEASURER), 0 if share.waiting else measurers),
