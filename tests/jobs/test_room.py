@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in
 
-from tunery._errors import NothingFoundError, StoreError, UsageError
+from tunery._errors import EngineError, NothingFoundError, StoreError, UsageError
 from tunery.budgets import Trimming
 from tunery.domain import JobState, Mode
 from tunery.jobs import Claim, Request, Room
 from tunery.jobs import room as room_module
+from tunery.jobs.learning import Learning
+from tunery.jobs.runtime import Runtime
 from tunery.scheduler import Scheduler
 from tunery.store import Store, open_store
 
@@ -138,6 +140,61 @@ def test_a_paused_job_waits_and_goes_on_where_it_was(tmp_path: Path) -> None:
 
     run(main())
     assert set(raced(tmp_path).values()) == {1}
+
+
+def test_a_job_that_is_taken_out_pays_for_all_it_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learning = asyncio.Event()
+
+    async def never(*_: object) -> None:
+        learning.set()
+        await asyncio.sleep(PATIENCE_S)
+
+    monkeypatch.setattr(Learning, "due", lambda self: not self._busy)
+    monkeypatch.setattr(Learning, "_train", never)
+
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            job = room.submit(request_in(tmp_path, ENDLESS, "4000trials"))
+            await learning.wait()
+            await room.cancel(job)
+            spend, charges = store.job(job).spend, store.ledger(job)
+            assert {"import", "learn", "overhead", "manage", "idle"} <= {charge.stage for charge in charges}
+            assert sum(charge.core_s for charge in charges) == pytest.approx(spend.core_s)
+            assert sum(charge.money or 0.0 for charge in charges) == pytest.approx(spend.money, rel=0.02)
+
+    run(main())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_import_in_vain_is_its_own_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool) -> None:
+    extracting = asyncio.Event()
+    call = Runtime.call
+
+    async def called(self: Runtime, worker: str, method: str, *args: Any, **options: Any) -> Any:
+        answer = await call(self, worker, method, *args, **options)
+        if method == "extract":
+            extracting.set()
+            if fails:
+                raise EngineError("not now")
+            await asyncio.sleep(PATIENCE_S)
+        return answer
+
+    monkeypatch.setattr(Runtime, "call", called)
+
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            job = room.submit(request_in(tmp_path, "fake:vain?extract_s=0.3&spin=1", "8trials"))
+            await extracting.wait()
+            await (room.wait(job) if fails else room.cancel(job))
+            status, charges = store.job(job), store.ledger(job)
+            assert status.state is (JobState.FAILED if fails else JobState.CANCELLED)
+            spent = {charge.stage: charge.core_s for charge in charges}
+            assert spent["import"] >= 0.25
+            assert {"import", "overhead", "manage", "idle"} <= spent.keys()
+            assert sum(spent.values()) == pytest.approx(status.spend.core_s, rel=0.1)
+            assert sum(charge.money or 0.0 for charge in charges) == pytest.approx(status.spend.money, rel=0.02)
+
+    run(main())
 
 
 def test_what_is_left_goes_on_in_the_next_room_and_paused_stays_paused(tmp_path: Path) -> None:

@@ -38,16 +38,18 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     cache: Path,
     job_id: str,
     begun: Callable[[], None] = lambda: None,
+    used: list[Grant] | None = None,
 ) -> Imported:
     """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
 
-    `begun` is called once the model and the target are known to be meant: from then on it takes its time.
+    `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
+    the grants of its stages, also where it fails.
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
         WorkError: a worker failed, or the model holds nothing that runs on the target.
     """
-    unsure = {"model", "target"}
+    unsure, used = {"model", "target"}, [] if used is None else used
 
     def meant(what: str) -> None:
         unsure.discard(what)
@@ -56,17 +58,16 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
 
     try:
         # The model is read while the compiler, which takes the longer, is still being imported.
-        (network, loading), (target, compiler, resolving) = await both(
-            _load(runtime, request, cache, job_id, meant), _resolve(runtime, request, job_id, meant)
+        network, (target, compiler) = await both(
+            _load(runtime, request, cache, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
         )
-        used = [loading, resolving]
         tasks = store.load_tasks(network.digest, target.key, compiler)
         if tasks is None:
             async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
+                used.append(grant)
                 tasks = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
-            used.append(grant)
             store.save_tasks(network, tasks, target=target, compiler=compiler)
     except UsageError:
         raise
@@ -76,32 +77,34 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         raise WorkError(f"importing {request.model} failed: {error}") from error
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
-    wall_s = max(loading.wall_s, resolving.wall_s) + sum(grant.wall_s for grant in used[2:])
+    wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
     return Imported(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
 
 
-async def _load(
-    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None]
-) -> tuple[Network, Grant]:
+async def _load(  # noqa: PLR0917 - as `import_model`
+    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None], used: list[Grant]
+) -> Network:
     async with runtime.stage(job_id, "prepare", Role.PREPARER) as grant:
+        used.append(grant)
         await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
         meant("model")
-        network = await runtime.call(
+        network: Network = await runtime.call(
             grant.worker, "load", request.model, request.shapes, cache / "networks",
             deadline_s=IMPORT_DEADLINE_S, tries=3,
         )  # fmt: skip
-    return network, grant
+    return network
 
 
 async def _resolve(
-    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None]
-) -> tuple[Target, str, Grant]:
+    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Grant]
+) -> tuple[Target, str]:
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
+        used.append(grant)
         target, compiler = await runtime.call(
             grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
         )
     meant("target")
-    return target, compiler, grant
+    return target, compiler
 
 
 async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:

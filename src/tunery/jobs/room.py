@@ -4,15 +4,17 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
+from tunery.budgets import Power, load_prices
 from tunery.domain import JobState, JobStatus
 from tunery.jobs._request import Claim, Progress, Request, TuneReport
+from tunery.jobs.account import Account, Bill
 from tunery.jobs.checks import check, check_model
 from tunery.jobs.dispatch import Dispatch
 from tunery.jobs.importing import Imported, import_model
@@ -20,11 +22,11 @@ from tunery.jobs.job import Job
 from tunery.jobs.opening import cache_directory, open_runtime, thread_count
 from tunery.jobs.requests import claim_of, request_data, request_of
 from tunery.jobs.resuming import check_unchanged, refuse_twin, report_of
-from tunery.jobs.runtime import Runtime
+from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.sharing import Searches
 from tunery.jobs.turns import Waiting, next_turn
 from tunery.measure import this_device
-from tunery.store import Store
+from tunery.store import Charge, Store
 
 MOST_ACTIVE = 32
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
@@ -289,24 +291,56 @@ class Room:
 
         budget = entry.request.budget
         notify(Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None))
-        imported = entry.imported
-        if imported is None:
-            imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}")
-        plain = request_data(entry.request, imported, entry.claim)
-        check_unchanged(self.store.job(job_id), plain)
-        self.store.specify_job(job_id, plain)
-        status = self.store.job(job_id)
-        job = Job(runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began)
+        imported, used = entry.imported, list[Grant]()
+        try:
+            if imported is None:
+                imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
+            plain = request_data(entry.request, imported, entry.claim)
+            check_unchanged(self.store.job(job_id), plain)
+            self.store.specify_job(job_id, plain)
+            status = self.store.job(job_id)
+            job = Job(runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began)
+        except BaseException:
+            with suppress(StoreError, UsageError):  # the first error is the one to tell
+                self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
+            raise
         job.ending = entry.ending
         entry.job = job
         await self._work(job, entry.claim)
 
-    async def _import(
-        self, runtime: Runtime, request: Request, claim: Claim, name: str, begun: Callable[[], None] = lambda: None
+    def _charge_in_vain(
+        self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Grant], wall_s: float
+    ) -> None:
+        """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
+        prices = load_prices(request.prices)
+        account = Account(self.store, job_id, runtime, prices, Power())
+        account.post([Bill(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used])
+        account.close(wall_s)
+        status, joules = self.store.job(job_id), account.joules()
+        before, money = status.spend, prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules)
+        spend = replace(
+            before,
+            wall_s=before.wall_s + wall_s,
+            core_s=before.core_s + account.core_s(),
+            joules=(before.joules or 0.0) + joules,
+            modelled=before.modelled or account.power.modelled,
+            money=(before.money or 0.0) + money,
+            currency=prices.currency,
+        )
+        self.store.save_job(replace(status, spend=spend))
+
+    async def _import(  # noqa: PLR0917 - as `import_model`
+        self,
+        runtime: Runtime,
+        request: Request,
+        claim: Claim,
+        name: str,
+        begun: Callable[[], None] = lambda: None,
+        used: list[Grant] | None = None,
     ) -> Imported:
         self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
         try:
-            return await import_model(runtime, self.store, request, cache_directory(), name, begun)
+            return await import_model(runtime, self.store, request, cache_directory(), name, begun, used)
         finally:
             self.dispatch.end(name)
 
