@@ -100,6 +100,20 @@ def test_jobs_with_the_same_tasks_share_their_work(tmp_path: Path) -> None:
     assert set(finals.values()) <= {1, 2}
 
 
+def test_a_job_counts_what_was_tried_since_it_joined(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, _):
+            first = room.submit(request_in(tmp_path, ENDLESS, "120trials"))
+            await until_trials(room, first, 24)
+            done = [await room.wait(job) for job in (room.submit(request_in(tmp_path, ENDLESS, "12trials")), first)]
+            for status in done:
+                outcomes = sum((Counter(task.outcomes) for task in status.tasks), Counter[str]())
+                assert outcomes.total() - outcomes["filtered"] == status.spend.trials
+            assert sum(task.measured for task in done[0].tasks) < 120 <= sum(task.measured for task in done[1].tasks)
+
+    run(main())
+
+
 def test_a_job_that_ends_leaves_its_tasks_to_the_other(tmp_path: Path) -> None:
     async def main() -> None:
         async with room_in(tmp_path) as (room, store):

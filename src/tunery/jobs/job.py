@@ -365,7 +365,7 @@ class Job:
 
     def _states(self) -> tuple[TaskState, ...]:
         preempted = self._allocator().preempted(self._limits.batch) if self._request.trimming.allocate else set()
-        states = [search.state(weight) for search, weight in self._weighted()]
+        states = [search.state(self.status.job_id) for search in self.searches]
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
 
     def _outlook(self) -> tuple[Prospect, ...]:

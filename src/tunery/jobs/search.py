@@ -48,6 +48,7 @@ class TaskSearch:
         self._stale = 0
         self._proposed: set[str] = set()
         self._known = Known()
+        self._ended: dict[str, dict[str, Outcome]] = {}  # of each job: how candidates ended while it took part
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
@@ -69,9 +70,8 @@ class TaskSearch:
         self.jobs[context.job_id] = (context, weight)
         self.standing.weight += weight
         records = context.store.records(self.task.key, provenance=context.provenance)
-        ended = tried(records, context.job_id)
-        self.outcomes.update(outcome.value for outcome in ended)
-        context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended)
+        ended = self._ended[context.job_id] = tried(records, context.job_id)
+        context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended.values())
         if not self._restored:
             self._restored = True
             self._restore(context, records)
@@ -79,6 +79,7 @@ class TaskSearch:
     def leave(self, context: Context) -> bool:
         """Let a job go; the search is left to the others. Return whether it was the last."""
         _, weight = self.jobs.pop(context.job_id)
+        del self._ended[context.job_id]
         self.standing.weight -= weight
         return not self.jobs
 
@@ -104,11 +105,6 @@ class TaskSearch:
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
         self._finals_stale = not self._decided(finals.select(context, self.task))
-
-    @property
-    def outcomes(self) -> Counter[str]:
-        """How many candidates of the present jobs ended how."""
-        return self._known.outcomes
 
     def fastest_s(self) -> float | None:
         """Return the latency to beat."""
@@ -211,7 +207,8 @@ class TaskSearch:
         sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         self._proposed.update(c.key for c in (*sifted.build, *sifted.dropped))
-        self.outcomes[Outcome.FILTERED.value] += len(sifted.dropped)
+        for ended in self._ended.values():
+            ended.update((c.key, Outcome.FILTERED) for c in sifted.dropped)
         for known in sifted.served:
             self._known.served(known)
         self._stale = 0 if sifted.fresh else self._stale + 1
@@ -330,27 +327,31 @@ class TaskSearch:
         self._count(measurement)
         self._finals_stale |= trial
         self._news += trial
-        return told, self._known.keep(told, count=trial)
+        fresh = self._known.keep(told, tell=trial)
+        for ended in self._ended.values():
+            if trial and (fresh or candidate.key in ended):  # one from before the job is none of its trials
+                ended[candidate.key] = measurement.outcome
+        return told, fresh
 
     def _count(self, measurement: Measurement) -> None:
         if measurement.samples_s:
             self._timings[bool(measurement.context.get("contaminated"))] += 1
 
-    def state(self, weight: int) -> TaskState:
-        """Return the task's standing for the report of a job in which it has this weight."""
-        workload = self.task.workload
+    def state(self, job_id: str) -> TaskState:
+        """Return the task's standing for the report of a job that takes part."""
+        workload, outcomes = self.task.workload, Counter(outcome.value for outcome in self._ended[job_id].values())
         return TaskState(
             task_key=self.task.key,
             workload_key=workload.key,
             name=workload.name,
             kind=workload.kind,
-            weight=weight,
+            weight=self.jobs[job_id][1],
             tunable=self.task.tunable,
             baseline_s=self.baseline_s,
             best_s=self.best_s,
             best_candidate=self.final.candidate.key if self.final else None,
-            measured=sum(self.outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
-            outcomes={outcome: count for outcome, count in self.outcomes.items() if count},
+            measured=sum(outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
+            outcomes=dict(outcomes),
             problem=self.problem,
             audited=self._sifter.audit.audited,
             false_drops=self._sifter.audit.winners,
