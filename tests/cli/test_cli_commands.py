@@ -1,12 +1,17 @@
 """Every command does what it says, on a compiler that needs no time; JSON shapes are those of docs/json.md."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 from cli_tools import Run
 
+from tunery import budgets
+from tunery.budgets import load_prices
 from tunery.jobs import BenchReport, Latency, Progress, Request
+from tunery.store import open_store
 
 FAKE = ("--dialect", "fake")
 
@@ -135,6 +140,41 @@ def test_spend_adds_up_the_same_by_stage_and_by_task(tuned: Run) -> None:
     assert f"{shared}: import" in tuned("spend").out
     assert "by stage" in tuned("spend").out
     assert tuned("spend", "nonsense").code == 1
+
+
+@pytest.mark.parametrize("times", [1.0, 3.0])
+def test_the_same_prices_give_the_same_sum(tuned: Run, tmp_path: Path, times: float) -> None:
+    """The job's measurements held several cores, and for a while nothing held any."""
+    shipped = Path(budgets.__file__).with_name("prices.toml").read_text(encoding="utf-8")
+    sheet, hour = tmp_path / "ours.toml", times * load_prices().machine_hour
+    sheet.write_text(re.sub(r"(?m)^machine_hour = \S+", f"machine_hour = {hour}", shipped), encoding="utf-8")
+    charged, priced = (tuned("spend", "--json", *more).data for more in ([], ["--prices", str(sheet)]))
+    assert priced["total"]["money"]["USD"] == pytest.approx(times * charged["total"]["money"]["USD"], rel=0.01)
+    for view in ("stages", "tasks", "outcomes"):
+        paid = sum(row["money"].get("USD", 0.0) for row in priced[view])
+        assert paid == pytest.approx(priced["total"]["money"]["USD"])
+
+
+def test_spend_is_drawn_and_the_shares_that_did_not_help_add_up(tuned: Run, tuned_store: Path, tmp_path: Path) -> None:
+    file = tmp_path / "spend.png"
+    vain = {row.pop("stage"): row for row in tuned("spend", "--json", "--chart", str(file)).data["did_not_help"]}
+    assert file.read_bytes().startswith(b"\x89PNG\r\n")
+    assert vain.keys() == {"propose", "build", "measure", "all"}
+    assert all(0 < share < 1 for row in vain.values() for share in row.values())
+    with open_store(str(tuned_store)) as store:
+        charges = [charge for charge in store.ledger() if charge.outcome or charge.stage == "propose"]
+    for share, amount in (("count_share", "count"), ("wall_share", "wall_s"), ("core_share", "core_s")):
+        whole: Counter[str] = Counter()
+        wasted: Counter[str] = Counter()
+        for charge in charges:
+            if charge.stage in {"propose", "build", "measure"}:
+                whole[charge.stage] += getattr(charge, amount)
+                wasted[charge.stage] += 0 if charge.helped else getattr(charge, amount)
+        for stage in ("build", "measure"):
+            assert vain[stage][share] == pytest.approx(wasted[stage] / whole[stage])
+        parts = sum(vain[stage][share] * whole[stage] for stage in whole)
+        assert vain["all"][share] == pytest.approx(parts / whole.total())
+    assert "on candidates that did not help" in tuned("spend").out
 
 
 def test_spend_of_an_empty_store(run: Run) -> None:

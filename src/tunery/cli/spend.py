@@ -1,6 +1,6 @@
 """`tunery spend`: what jobs have cost, by stage, by task and by outcome."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +11,7 @@ from tunery.cli._output import check_output, emit, say, width
 
 if TYPE_CHECKING:
     from tunery.cli._spending import Row
+    from tunery.domain import JobStatus
     from tunery.store import Charge, Store
 
 Chart = Annotated[str, typer.Option("--chart", metavar="FILE", help="Also draw it to this PNG, SVG or PDF file.")]
@@ -46,7 +47,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
             outcomes.update(task.outcomes)
         charges = opened.ledger(job or None)
         names = _names(opened, charges)
-    charges = _repriced(charges, prices) if prices else charges
+    charges = _repriced(charges, jobs, prices) if prices else charges
     views = {
         "stages": sums(charges, lambda charge: charge.stage),
         "tasks": sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
@@ -92,18 +93,30 @@ def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[
         say(as_text(table, width()))
 
 
-def _repriced(charges: "Sequence[Charge]", sheet: str) -> "list[Charge]":
-    """Return charges by another price sheet: of held time where it is known, else of core time."""
+def _repriced(charges: "Sequence[Charge]", jobs: "Sequence[JobStatus]", sheet: str) -> "list[Charge]":
+    """Return charges by another price sheet: a job pays for its cores all the time, what no stage held is idle.
+
+    A stage is priced by core time where it used more than one core, else by the time it held its worker.
+    """
     from dataclasses import replace
 
     from tunery.budgets import load_prices
+    from tunery.jobs.account import IDLE, MANAGE, OVERHEAD
+    from tunery.store import Charge
 
     prices = load_prices(sheet)
-
-    def price(charge: "Charge") -> float:
-        return prices.of_machine(max(charge.core_s, charge.wall_s)) + prices.of_energy(charge.joules)
-
-    return [replace(charge, money=price(charge), currency=prices.currency) for charge in charges]
+    priced: list[Charge] = []
+    held: defaultdict[str, float] = defaultdict(float)
+    for charge in (charge for charge in charges if charge.stage != IDLE):
+        held_s = 0.0 if charge.stage in {MANAGE, OVERHEAD} else max(charge.core_s, charge.wall_s)
+        held[charge.job_id] += held_s
+        money = prices.of_machine(held_s) + prices.of_energy(charge.joules)
+        priced.append(replace(charge, money=money, currency=prices.currency))
+    for job in (job for job in jobs if job.job_id in held):
+        rest = prices.of_machine(job.spend.cores * job.spend.wall_s - held[job.job_id])
+        if rest > 0:
+            priced.append(Charge(job.job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=prices.currency))
+    return priced
 
 
 def _names(store: "Store", charges: "Sequence[Charge]") -> dict[str, str]:

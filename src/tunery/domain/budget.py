@@ -147,7 +147,7 @@ class Spend:
     """What a job has used so far. `stage_s` maps a stage (`build`, ...) to busy worker seconds.
 
     `joules` and `money` (of `currency`) are None where nothing of the kind was recorded; `modelled` says that at least
-    a part of the joules was not measured but estimated.
+    a part of the joules was not measured but estimated. `cores` is how many the money pays for, 0 where unknown.
     """
 
     wall_s: float = 0.0
@@ -159,6 +159,7 @@ class Spend:
     modelled: bool = False
     money: float | None = None
     currency: str = ""
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -344,6 +344,7 @@ class Job:
             modelled=any(row.modelled for row in rows),
             money=self._meter.money(elapsed_s, joules),
             currency=self._prices.currency,
+            cores=self._runtime.granted,
         )
         self._meter.trials = self._context.trials
         return replace(

@@ -326,6 +326,7 @@ class Room:
             modelled=before.modelled or account.power.modelled,
             money=(before.money or 0.0) + money,
             currency=prices.currency,
+            cores=runtime.granted,
         )
         self.store.save_job(replace(status, spend=spend))
 
