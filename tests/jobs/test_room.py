@@ -18,6 +18,7 @@ from tunery.budgets import Trimming
 from tunery.domain import JobState, Mode
 from tunery.jobs import Claim, Request, Room
 from tunery.jobs import room as room_module
+from tunery.jobs.account import Account
 from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
 from tunery.scheduler import Scheduler
@@ -207,6 +208,34 @@ def test_an_import_in_vain_is_its_own_jobs(tmp_path: Path, monkeypatch: pytest.M
             assert {"import", "overhead", "manage", "idle"} <= spent.keys()
             assert sum(spent.values()) == pytest.approx(status.spend.core_s, rel=0.1)
             assert sum(charge.money or 0.0 for charge in charges) == pytest.approx(status.spend.money, rel=0.02)
+
+    run(main())
+
+
+def test_an_import_beside_other_jobs_is_not_their_overhead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unclaimed: list[float] = []
+    save, post = Store.save_tasks, Account.post
+
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            request = request_in(tmp_path, "fake:beside?extract_s=0.5&spin=1", "8trials")
+            runtime = room.runtime(request)
+
+            def saved(self: Store, *args: Any, **options: Any) -> None:
+                unclaimed.append(runtime.unclaimed_core_s())
+                save(self, *args, **options)
+
+            def posted(self: Account, bills: Any) -> None:
+                unclaimed.append(runtime.unclaimed_core_s())
+                post(self, bills)
+
+            monkeypatch.setattr(Store, "save_tasks", saved)
+            monkeypatch.setattr(Account, "post", posted)
+            job = room.submit(request)
+            await room.wait(job)
+            imported_s = sum(charge.core_s for charge in store.ledger(job) if charge.stage == "import")
+            during_s, after_s = unclaimed[:2]
+            assert after_s - during_s > 0.5 * imported_s > 0.0
 
     run(main())
 

@@ -1,7 +1,8 @@
 """From a model to tasks."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -63,8 +64,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         )
         tasks = store.load_tasks(network.digest, target.key, compiler)
         if tasks is None:
-            async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
-                used.append(grant)
+            async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
                 tasks = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
@@ -75,17 +75,30 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         raise ModelError(f"{error}; export it with other operators or another opset, or replace that part") from error
     except EngineError as error:
         raise WorkError(f"importing {request.model} failed: {error}") from error
+    finally:
+        runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
     return Imported(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
 
 
+@asynccontextmanager
+async def _stage(runtime: Runtime, job_id: str, kind: str, role: Role, used: list[Grant]) -> AsyncIterator[Grant]:
+    """Hold a worker; what it used is claimed until the import ends, for other jobs charge what nobody claims."""
+    grant: Grant | None = None
+    try:
+        async with runtime.stage(job_id, kind, role) as grant:
+            used.append(grant)
+            yield grant
+    finally:
+        runtime.claim(grant.core_s if grant else 0.0)
+
+
 async def _load(  # noqa: PLR0917 - as `import_model`
     runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None], used: list[Grant]
 ) -> Network:
-    async with runtime.stage(job_id, "prepare", Role.PREPARER) as grant:
-        used.append(grant)
+    async with _stage(runtime, job_id, "prepare", Role.PREPARER, used) as grant:
         await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
         meant("model")
         network: Network = await runtime.call(
@@ -98,8 +111,7 @@ async def _load(  # noqa: PLR0917 - as `import_model`
 async def _resolve(
     runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Grant]
 ) -> tuple[Target, str]:
-    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
-        used.append(grant)
+    async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
         target, compiler = await runtime.call(
             grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
         )
