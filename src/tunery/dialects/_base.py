@@ -52,6 +52,13 @@ class Proposer(ABC):
     def tell(self, results: Sequence[Told]) -> None:
         """Take in outcomes, of any subset of what was proposed, in any order."""
 
+    def refused(self) -> list[tuple[Candidate, str]]:
+        """Return what the search found not worth a build since the last call, each with the reason, and proposed never.
+
+        For what is seen while looking for proposals (`Dialect.reject` judges a proposed candidate); it is recorded.
+        """
+        return []
+
     def learn(self, cost_model: str) -> None:  # noqa: B027 - a dialect without a cost model ignores it
         """Use this cost model (its serialised form) from now on."""
 

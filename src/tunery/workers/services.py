@@ -33,7 +33,8 @@ class FeatureRow:
 class Proposal:
     """Candidates, their feature rows, the cost model's scores (higher is faster; None: none), in the same order.
 
-    `rejected` says of each why it is not worth a build, "" where it is.
+    `rejected` says of each why it is not worth a build, "" where it is; what the search itself refused comes last,
+    without features.
     """
 
     candidates: tuple[Candidate, ...]
@@ -139,7 +140,13 @@ class ProposerHost:
         candidates = tuple(proposer.propose(n))
         rows = self._rows(task, candidates)
         rejected = tuple(self._dialect.reject(task, candidate) for candidate in candidates)
-        return Proposal(candidates, rows, self._scores(rows), rejected)
+        refused = proposer.refused()
+        return Proposal(
+            (*candidates, *(candidate for candidate, _ in refused)),
+            (*rows, *(b"" for _ in refused)),
+            (*self._scores(rows), *(None for _ in refused)),
+            (*rejected, *(why for _, why in refused)),
+        )
 
     def _scores(self, rows: Sequence[bytes]) -> tuple[float | None, ...]:
         """Score all of a proposal by the one model of now, so that the scores can be compared."""

@@ -6,6 +6,7 @@ program      programs and candidates as data
 expressions  several programs for one workload; winograd, winograd_space: one of them and its design space
 proposer     the search of one program; portfolio: one for each expression
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
+limits       what is not worth a build; code_size: how much it unrolls to
 features     per-store features; cost_model: how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate; splitting: packing of its weights
@@ -134,6 +135,14 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.features import candidate_rows
 
         return candidate_rows(task, candidates, self._features.get(task.key))
+
+    @override
+    def reject(self, task: Task, candidate: Candidate) -> str:
+        from tunery.dialects.metaschedule.limits import beyond_cache, largest_cache
+
+        cache = self._features.get(task.key)
+        row = cache.get(candidate.key) if cache else None
+        return "" if row is None else beyond_cache(row, task.target.threads, largest_cache())
 
     @override
     def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:

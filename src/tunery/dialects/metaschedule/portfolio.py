@@ -40,6 +40,10 @@ class PortfolioProposer(Proposer):
                     del open_searches[name]
         return chosen
 
+    @override
+    def refused(self) -> list[tuple[Candidate, str]]:
+        return [one for search in self._searches.values() for one in search.refused()]
+
     def shares(self) -> dict[str, float]:
         """Return each expression's share of the next proposals; they sum to 1."""
         weights = dict.fromkeys(self._searches, 1.0)

@@ -10,13 +10,13 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.breeding import Breeder
-from tunery.dialects.metaschedule.code_size import LARGEST, code_size
 from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.genomes import Design, Gene, Genome
-from tunery.dialects.metaschedule.program import Space, post_process, program_key, replay, trace_body
+from tunery.dialects.metaschedule.limits import post_processed
+from tunery.dialects.metaschedule.program import Space, program_key, replay, trace_body
 from tunery.domain import Candidate, Outcome, Task
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +74,7 @@ class DraftedProposer(Proposer):
         self._lessons: dict[Genome, Lesson] = {}
         self._proposed: set[str] = set()
         self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
+        self._refused: dict[str, tuple[Genome, str]] = {}
         self._draft: Draft | None = None
         self.tell(history)
         if cost_model:
@@ -96,6 +97,14 @@ class DraftedProposer(Proposer):
             if len(self._waiting) < n:
                 self._replay(self._bred(n - len(self._waiting)))
         return self._chosen(n, lucky[: n // _RANDOM_SHARE])
+
+    @override
+    def refused(self) -> list[tuple[Candidate, str]]:
+        taken, self._refused = self._refused, {}
+        return [
+            (Candidate(key, self._task.key, self._designs[genome.design].body(genome)), why)
+            for key, (genome, why) in taken.items()
+        ]
 
     # -- without measurements: what is replayed is chosen by the draft, what is best by the cost model alone -----------
 
@@ -179,12 +188,15 @@ class DraftedProposer(Proposer):
                 schedule, genome = design.apply(genome)
                 if genome in self._lessons and self._lessons[genome].key:
                     continue
-                accepted = post_process(schedule, self._space) and code_size(schedule.mod) <= LARGEST
-            except Exception:  # noqa: BLE001 - what cannot be applied is a lesson, and no candidate
-                accepted = False
-            if not accepted:
+                why = post_processed(schedule, self._space)
+            except Exception:  # noqa: BLE001, S112 - what cannot be applied is a lesson, and no candidate
                 continue
             key = program_key(schedule.mod)
+            if why:
+                if key not in self._proposed:
+                    self._proposed.add(key)
+                    self._refused[key] = (genome, why)
+                continue
             self._lessons[genome] = Lesson(key)
             if key not in self._proposed and key not in self._waiting:
                 schedules[key] = schedule
