@@ -3,9 +3,6 @@
 import re
 
 import pytest
-from metaschedule_models import small_network
-
-from tunery.dialects import get_dialect
 
 pytestmark = pytest.mark.tvm
 
@@ -42,21 +39,3 @@ def test_stores_are_counted_as_the_compiler_unrolls_them(limit, rows, unrolled):
 
     assert stores >= 2
     assert code_size(schedule.mod) == 2 * stores  # 32 floats are two vector registers
-
-
-def test_a_program_that_unrolls_to_too_much_is_not_proposed(tmp_path, monkeypatch):
-    from tunery.dialects.metaschedule import proposer
-    from tunery.dialects.metaschedule.code_size import code_size
-    from tunery.dialects.metaschedule.program import scheduled_module
-
-    dialect = get_dialect("metaschedule")
-    tasks = dialect.extract(small_network(tmp_path), dialect.resolve_target("native", 1))
-    task = next(task for task in tasks if task.workload.kind == "matmul")
-
-    def proposed_sizes():
-        return [code_size(scheduled_module(task, c)) for c in dialect.open(task, [], None, 0).propose(24)]
-
-    sizes = sorted(proposed_sizes())
-    monkeypatch.setattr(proposer, "LARGEST", sizes[12])
-    assert sizes[12] < sizes[-1]
-    assert 0 < max(proposed_sizes()) <= sizes[12]

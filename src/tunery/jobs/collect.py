@@ -274,8 +274,9 @@ class Collector:
                     proposal: Proposal = await self._call(grant.worker, "propose", task.key, size, news)
                 if not proposal.candidates:
                     return
-                quota -= len(proposal.candidates)
-                fresh = affordable(proposal.candidates, proposal.features, self._model)
+                candidates, rows = proposal.worth_building
+                quota -= len(candidates)
+                fresh = affordable(candidates, rows, self._model)
                 news = await self._measure(task, reference, await self._build(task, fresh), told)
                 told |= {one.candidate.key: one for one in news}
                 news = news if searched else [_untold(one) for one in news]

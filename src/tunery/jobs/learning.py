@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunery._errors import EngineError
+from tunery.budgets import FailureModel
 from tunery.costmodels import device_columns, for_device
 from tunery.costmodels.registry import family, starting
 from tunery.dialects import Told
@@ -17,6 +18,7 @@ from tunery.workers.services import FeatureRow
 
 _AT, _GROWTH = 48, 1.25
 _DEADLINE_S = 120.0
+_FAILED = frozenset({Outcome.BUILD_FAILED, Outcome.RUN_FAILED, Outcome.CRASHED, Outcome.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,14 @@ def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: De
 class Learning:
     """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter.
 
-    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known.
+    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known. `failing` learns what
+    does not even build or run.
     """
 
     def __init__(self, runtime: Runtime, name: str, base: str | None, prior_tau: float | None = None) -> None:
         self.model, self.version, self.prior_tau = base, 0, prior_tau
         self.rows: list[FeatureRow] = []
+        self.failing = FailureModel()
         self._runtime, self._name, self._base = runtime, name, base
         self._busy = False
         self._learned = 0
@@ -52,6 +56,7 @@ class Learning:
         if row:
             good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
             latency_s = told.latency_s if good and told.latency_s else math.inf
+            self.failing.learn(row, failed=told.outcome in _FAILED)
             self.rows.append(FeatureRow(task_key, told.candidate.key, row, latency_s))
 
     def due(self) -> bool:

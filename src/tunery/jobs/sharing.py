@@ -37,7 +37,8 @@ class Searches:
         key = (task.key, context.provenance)
         if key not in self._open:
             proposer = next(self._proposers)
-            sifter = Sifter(task, context.trimming, context.seed, context.learning.prior_tau)
+            learning = context.learning
+            sifter = Sifter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
             self._open[key] = TaskSearch(task, proposer, context.learning, sifter), proposer
         search = self._open[key][0]
         search.join(context, task.weight)

@@ -1,16 +1,18 @@
 """What of a proposal is built: not what is known, not what cannot win, and not what the filter drops."""
 
 import math
+import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tunery.budgets import Audit, CandidateFilter, Trimming
+from tunery.budgets import LIKELY, Audit, CandidateFilter, FailureModel, Trimming
 from tunery.dialects import Told
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task
 from tunery.jobs.context import Context
 from tunery.workers.services import Proposal
 
 FILTERED_DETAIL = "ranked low by the cost model"
+FAILING_DETAIL = "likely to fail to build or run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,17 @@ class Sifted:
 class Sifter:
     """One task's filter at work; without filtering it still says what it would have dropped, for the record."""
 
-    def __init__(self, task: Task, trimming: Trimming, seed: int, prior_tau: float | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        trimming: Trimming,
+        seed: int,
+        prior_tau: float | None = None,
+        failing: FailureModel | None = None,
+    ) -> None:
         self._task, self._trimming = task, trimming
+        self._failing = failing
+        self._random = random.Random(seed)  # noqa: S311 - a sample, keeps no secret
         self._filter = CandidateFilter(trimming.audit_share, seed, prior_tau)
         self._scores: dict[str, float] = {}
         self._dropped = 0
@@ -56,6 +67,8 @@ class Sifter:
         numbers = [i for i in numbers if proposal.candidates[i].key not in served]
         hopeless = [i for i in numbers if proposal.rejected and proposal.rejected[i]]
         numbers = [i for i in numbers if i not in hopeless]
+        risky = self._risky(proposal, numbers)
+        numbers = [i for i in numbers if i not in risky]
         scores = [proposal.scores[i] if proposal.scores else None for i in numbers]
         if self._trimming.filter:
             sorted_ = self._filter.sort(scores, wanted)
@@ -73,14 +86,27 @@ class Sifter:
         )
         self._dropped += len(dropped) + len(watched)
         self._record(
-            context, [(i, proposal.rejected[i]) for i in hopeless] + [(i, FILTERED_DETAIL) for i in dropped], proposal
+            context,
+            [*((i, proposal.rejected[i]) for i in hopeless), *risky.items(), *((i, FILTERED_DETAIL) for i in dropped)],
+            proposal,
         )
         return Sifted(
             tuple(proposal.candidates[i] for i in kept),
             tuple(proposal.features[i] for i in kept),
             tuple(served.values()),
-            tuple(proposal.candidates[i] for i in (*hopeless, *dropped)),
+            tuple(proposal.candidates[i] for i in (*hopeless, *risky, *dropped)),
         )
+
+    def _risky(self, proposal: Proposal, numbers: Sequence[int]) -> dict[int, str]:
+        """Return which candidates will probably fail, and why; a random part of them is built all the same."""
+        if not self._failing or not self._trimming.filter:
+            return {}
+        found = self._failing.likelihoods([proposal.features[i] for i in numbers]) or [0.0] * len(numbers)
+        return {
+            i: f"{FAILING_DETAIL} ({100 * likelihood:.0f} %)"
+            for i, likelihood in zip(numbers, found, strict=True)
+            if likelihood > LIKELY and self._random.random() >= self._trimming.audit_share
+        }
 
     def _served(self, context: Context, keys: set[str]) -> dict[str, Told]:
         """Return what the store has learned of these candidates meanwhile, from other jobs."""

@@ -42,6 +42,12 @@ class Proposal:
     scores: tuple[float | None, ...] = ()
     rejected: tuple[str, ...] = ()
 
+    @property
+    def worth_building(self) -> tuple[tuple[Candidate, ...], tuple[bytes, ...]]:
+        """The candidates that nobody rejected, and their feature rows."""
+        kept = [i for i in range(len(self.candidates)) if not (self.rejected and self.rejected[i])]
+        return tuple(self.candidates[i] for i in kept), tuple(self.features[i] for i in kept)
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

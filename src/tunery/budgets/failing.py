@@ -1,0 +1,80 @@
+"""How likely a candidate fails to build or run, learned from those that did.
+
+Where nothing fails nothing is learned, and nothing is paid for.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+LIKELY = 0.9
+"""A likelihood above which a candidate is not built."""
+LEAST_FAILURES, LEAST_SUCCESSES = 5, 5
+_GROWTH = 1.1
+_MOST_ROWS = 1024
+_TREES = 32
+_PARAMETERS: dict[str, Any] = {
+    "boosting": "rf",
+    "objective": "regression",
+    # A leaf of n candidates, k of them failures, says (k + 2 rate) / (n + 2), the rate being that of all: where few
+    # fail nothing is held likely that was not seen some twenty times.
+    "lambda_l2": 2.0,
+    "num_leaves": 8,
+    "min_data_in_leaf": 3,
+    "bagging_fraction": 0.8,
+    "bagging_freq": 1,
+    # All columns for all trees: of many that say nothing, one may say it all.
+    "max_bin": 63,
+    "num_threads": 1,
+    "verbosity": -1,
+    "seed": 47,
+    "deterministic": True,
+    "force_col_wise": True,
+    "feature_pre_filter": False,
+}
+
+
+class FailureModel:
+    """Bagged trees (Breiman 1996) on feature rows; each leaf is drawn to the share of failures among all."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[bytes, bool]] = []
+        self._failures = 0
+        self._booster: Any = None
+        self._due = 0.0
+
+    def learn(self, row: bytes, *, failed: bool) -> None:
+        """Take in how a candidate ended; `row` is its features, float32, and empty where they are not known."""
+        if row:
+            self._rows.append((row, failed))
+            self._failures += failed
+
+    def likelihoods(self, rows: Sequence[bytes]) -> list[float] | None:
+        """Return the likelihood of each candidate to fail; None before there are five failures and five successes.
+
+        A candidate without features, or with a row of another width, has 0.
+        """
+        if self._failures < LEAST_FAILURES or len(self._rows) - self._failures < LEAST_SUCCESSES:
+            return None
+        if len(self._rows) >= self._due:
+            self._fit()
+        width = self._booster.num_feature()
+        found = [0.0] * len(rows)
+        known = [i for i, row in enumerate(rows) if len(row) == 4 * width]
+        if known:
+            features = np.stack([np.frombuffer(rows[i], np.float32) for i in known])
+            for i, value in zip(known, self._booster.predict(features, num_threads=1), strict=True):
+                found[i] = float(min(max(value, 0.0), 1.0))
+        return found
+
+    def _fit(self) -> None:
+        import lightgbm
+
+        self._due = len(self._rows) * _GROWTH
+        width = len(self._rows[-1][0])
+        latest = [one for one in self._rows if len(one[0]) == width][-_MOST_ROWS:]
+        features = np.stack([np.frombuffer(row, np.float32) for row, _ in latest])
+        failed = np.array([failed for _, failed in latest], np.float64)
+        data = lightgbm.Dataset(features, failed, params={"verbosity": -1})
+        self._booster = lightgbm.train(_PARAMETERS, data, num_boost_round=_TREES)

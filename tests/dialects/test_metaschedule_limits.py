@@ -1,0 +1,172 @@
+"""What is not worth a build: too much code, tiles that no cache holds, and blocks beyond a GPU's limits."""
+
+import math
+
+import numpy as np
+import pytest
+from metaschedule_models import small_network
+
+from tunery.dialects import get_dialect
+from tunery.workers.services import ProposerHost
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    dialect = get_dialect("metaschedule")
+    tasks = dialect.extract(small_network(tmp_path_factory.mktemp("net")), dialect.resolve_target("native", 1))
+    return next(task for task in tasks if task.workload.kind == "matmul")
+
+
+def test_what_unrolls_to_too_much_is_refused_with_its_reason_and_another_takes_its_place(task, monkeypatch):
+    from tunery.dialects.metaschedule import limits
+    from tunery.dialects.metaschedule.code_size import code_size
+    from tunery.dialects.metaschedule.program import scheduled_module
+
+    dialect = get_dialect("metaschedule")
+    sizes = sorted(code_size(scheduled_module(task, c)) for c in dialect.open(task, [], None, 0).propose(24))
+    limit = sizes[18]
+    assert limit < sizes[-1]
+    monkeypatch.setattr(limits, "LARGEST", limit)
+    host = ProposerHost("metaschedule")
+    host.open(task, (), None, 0)
+    first, second = host.propose(task.key, 24, ()), host.propose(task.key, 24, ())
+    for proposal in (first, second):
+        assert {len(proposal.features), len(proposal.scores), len(proposal.rejected)} == {len(proposal.candidates)}
+        assert proposal.rejected.count("") > 12
+        for candidate, row, why in zip(proposal.candidates, proposal.features, proposal.rejected, strict=True):
+            size = code_size(scheduled_module(task, candidate))
+            assert (size > limit) == bool(why)
+            assert bool(row) != bool(why)
+            if why:
+                assert why == f"unrolls to {size:.0f} vector stores, more than {limit}"
+    assert any(first.rejected)
+    keys = [candidate.key for proposal in (first, second) for candidate in proposal.candidates]
+    assert len(keys) == len(set(keys)), "one was refused twice"
+
+
+def test_tiles_that_no_cache_holds_are_refused_by_the_features_at_hand(task, monkeypatch):
+    from tunery.dialects.metaschedule import limits
+    from tunery.dialects.metaschedule.program import scheduled_module
+
+    host = ProposerHost("metaschedule")
+    host.open(task, (), None, 0)
+    assert not any(host.propose(task.key, 16, ()).rejected), "the tiles of a small layer fit in every cache"
+    monkeypatch.setattr(limits, "largest_cache", lambda: 63)
+    proposal = host.propose(task.key, 32, ())
+    refused = [c for c, why in zip(proposal.candidates, proposal.rejected, strict=True) if why]
+    assert 0 < len(refused) < len(proposal.candidates)
+    for candidate, why in zip(proposal.candidates, proposal.rejected, strict=True):
+        assert not why or "sblock_alloc_buffer" in scheduled_module(task, candidate).script()
+
+
+@pytest.mark.parametrize(
+    ("size", "anew", "threads", "cache", "refused"),
+    [
+        (1 << 21, 4, 1, 1 << 20, True),
+        (1 << 21, 4, 1, 1 << 22, False),
+        (1 << 21, 4, 4, 1 << 22, True),  # each thread has its own
+        (1 << 21, 1, 1, 1 << 20, False),  # one buffer for all of the output
+        (1 << 21, 4, 1, 0, False),  # a machine that does not say
+    ],
+)
+def test_a_tile_counts_once_for_each_thread(size, anew, threads, cache, refused):
+    from tunery.dialects.metaschedule.features import WIDTH
+    from tunery.dialects.metaschedule.limits import beyond_cache
+
+    row = np.zeros(WIDTH, np.float32)
+    row[157], row[159] = math.log2(size + 1), math.log2(anew + 1)
+    assert bool(beyond_cache(row, threads, cache)) is refused
+    assert not beyond_cache(np.full(WIDTH, np.nan, np.float32), threads, cache)
+
+
+def test_this_machine_says_how_large_its_caches_are_or_nothing():
+    from tunery.dialects.metaschedule.limits import largest_cache
+    from tunery.measure.device import cache_bytes
+
+    assert largest_cache() == cache_bytes()
+
+
+LIMITS = {
+    "max_threads_per_block": 128, "max_num_threads": 1024, "max_shared_memory_per_block": 4096,
+    "registers_per_block": 2048,
+}  # fmt: skip
+
+
+def block(threads=32, vthreads=1, shared=256, local=4):
+    """A kernel as it is after lowering: two stages in shared memory, a sum for each thread."""
+    from tvm.script import tirx as T  # noqa: N812
+
+    from tunery.dialects.metaschedule._tvm import tvm
+
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")):
+        for _block in T.thread_binding(2, thread="blockIdx.x"):
+            for _v in T.thread_binding(vthreads, thread="vthread.x"):
+                for t in T.thread_binding(threads, thread="threadIdx.x"):
+                    with T.sblock("stage"):
+                        T.reads()
+                        T.writes()
+                        held = T.sblock_alloc_buffer((shared,), scope="shared")
+                        total = T.sblock_alloc_buffer((local,), scope="local")
+                        held[t] = a[t]
+                        total[0] = held[t]
+                        b[t] = total[0]
+
+    return tvm.IRModule({"main": main})["main"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        ({}, ""),
+        ({"threads": 128}, ""),
+        ({"threads": 256}, "asks for 256 threads, and may have 128"),
+        ({"vthreads": 128}, "asks for 128 virtual threads"),
+        ({"shared": 1024}, ""),
+        ({"shared": 1025}, "asks for 4100 bytes of shared memory, and may have 4096"),
+        ({"local": 64}, ""),
+        ({"local": 65}, "asks for 2080 registers, and may have 2048"),
+        ({"local": 64, "vthreads": 2}, "asks for 4096 registers"),
+    ],
+)
+def test_a_block_beyond_a_limit_of_the_gpu_is_named(asked, what):
+    from tunery.dialects.metaschedule.limits import broken, kernels_of
+
+    [kernel] = kernels_of(block(**asked).body)
+    found = broken(kernel, LIMITS)
+    assert (what in found) if what else not found
+    assert not broken(kernel, {}) or "virtual" in what, "what is not stated is no limit"
+
+
+def test_candidates_for_a_gpu_are_judged_without_one():
+    from tvm import te
+
+    from tunery.dialects.metaschedule._tvm import tvm
+    from tunery.dialects.metaschedule.limits import beyond_gpu, post_processed
+    from tunery.dialects.metaschedule.program import open_space, post_process
+
+    a, b = te.placeholder((256, 256), name="a"), te.placeholder((256, 256), name="b")
+    k = te.reduce_axis((0, 256), name="k")
+    c = te.compute((256, 256), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+    target = tvm.target.Target("nvidia/geforce-gtx-1080-ti")
+    space = open_space(tvm.IRModule({"main": te.create_prim_func([a, b, c])}), target)
+    [design] = space.designs
+    verdicts = []
+    for seed in range(1, 21):
+        schedule = tvm.s_tir.Schedule(space.module, seed=seed)
+        tvm.s_tir.schedule.Trace(design.trace.insts, {}).apply_to_schedule(schedule, True)
+        other = schedule.copy()
+        why = post_processed(schedule, space)
+        taken = post_process(other, space)
+        assert taken or why, "TVM would refuse it on replay"
+        assert not why or not taken or "registers" in why or "unrolls" in why
+        verdicts.append(why)
+    assert "" in verdicts
+    assert any("bytes of shared memory, and may have 49152" in why for why in verdicts)
+    kind = {**dict(target.attrs), "kind": "cuda", "registers_per_block": 64}
+    good = tvm.s_tir.Schedule(space.module, seed=1 + verdicts.index(""))
+    tvm.s_tir.schedule.Trace(design.trace.insts, {}).apply_to_schedule(good, True)
+    assert post_process(good, space)
+    assert "registers" in beyond_gpu(good.mod, tvm.target.Target(kind))
