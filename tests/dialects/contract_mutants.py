@@ -110,6 +110,21 @@ class TestRepeats(Base):
     expected = "test_nothing_is_proposed_again_though_results_come_late"
 
 
+class Undecided(FakeProposer):
+    def refused(self):
+        return [(self._space.candidate(index), "absurd") for index in sorted(self._seen)[:1]]
+
+
+class RefusesItsOwn(FakeDialect):
+    def open(self, task, history, cost_model, seed):
+        return Undecided(Space(task), history, cost_model, seed)
+
+
+class TestRefusesItsOwn(Base):
+    made = RefusesItsOwn
+    expected = "test_what_is_not_worth_a_build_has_a_reason_and_is_named_once"
+
+
 class Sensitive(FakeProposer):
     def tell(self, results):
         assert all(told.outcome is not Outcome.CRASHED for told in results)

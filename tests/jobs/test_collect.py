@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from job_tools import raced, request_in
+from job_tools import raced, records_in, request_in
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset
-from tunery.domain import Budget, Candidate, Record, Target, Task, Workload
+from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.domain import Budget, Candidate, Mode, Record, Target, Task, Workload
 from tunery.jobs.collect import affordable, collect, spread
 from tunery.jobs.dataset import generator, load
 from tunery.jobs.runtime import Runtime
@@ -115,6 +116,15 @@ def test_faults_cost_one_candidate_each_and_teach_what_they_can(tmp_path: Path) 
     [group] = load(str(tmp_path / "store.db"), "fake").groups
     assert np.isinf(group.latencies).sum() == report.outcomes["run-failed"] + report.outcomes["wrong-result"]
     assert len(group.keys) == 40 - report.outcomes["build-failed"] - report.outcomes["crashed"]
+
+
+def test_what_the_dialect_rejects_is_not_collected(tmp_path: Path) -> None:
+    source = "fake:absurd?tasks=1&space=4x4x4&absurd=0.4"
+    report = collect(request_in(tmp_path, "collect", "100trials"), [source], tasks=1, per_task=64)
+    dialect = FakeDialect()
+    [task] = dialect.extract(fake_network(source), dialect.resolve_target("native", 1))
+    assert 20 < report.candidates == len(raced(tmp_path)) < 60
+    assert not any(dialect.reject(task, record.candidate) for record in records_in(tmp_path, Mode.RACE))
 
 
 def test_a_network_that_cannot_be_had_is_named(tmp_path: Path) -> None:

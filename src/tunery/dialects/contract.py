@@ -126,6 +126,16 @@ class DialectContract(ContractFixtures):
         seen = keys([*waiting, *batch, *after])
         assert len(set(seen)) == len(seen), "a candidate was proposed twice"
 
+    def test_what_is_not_worth_a_build_has_a_reason_and_is_named_once(self, dialect: Dialect, task: Task) -> None:
+        """What a search refuses is recorded beside what it proposes; no judgement breaks the search."""
+        proposer = dialect.open(task, [], None, 3)
+        offered = proposer.propose(self.proposals)
+        refused = [*proposer.refused(), *proposer.refused()]
+        assert all(why and candidate.task_key == task.key for candidate, why in refused), "refused without a reason"
+        seen = keys([*offered, *(candidate for candidate, _ in refused), *proposer.propose(self.proposals)])
+        assert len(set(seen)) == len(seen), "one was refused and proposed, or refused twice"
+        assert all(isinstance(dialect.reject(task, candidate), str) for candidate in offered), "no reason, nor none"
+
     def test_every_outcome_is_heard(self, dialect: Dialect, task: Task) -> None:
         """No outcome breaks the search, nor does a candidate that was not proposed here."""
         proposer = dialect.open(task, [], None, 2)
