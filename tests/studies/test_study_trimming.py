@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -8,14 +9,15 @@ from tunery._errors import UsageError
 from tunery.budgets import Audit
 from tunery.jobs import Request
 from tunery.studies import Options, stock_sides, trimming
-from tunery.studies._trimmed import ARMS, KINDS, STAGES, WITHIN, Point, Run, plain_run, run_of, savings
+from tunery.studies._trimmed import ARMS, KINDS, STAGES, WITHIN, Point, Run, of_search, plain_run, run_of, savings
 from tunery.studies.trimming import run, stock_curves
 
 
 def made(arm: str, *curve: tuple[float, float | None], seed: int = 0) -> Run:
     points = tuple(Point(spent, 2 * spent, 16 * spent, spent / 1e4, 8, latency) for spent, latency in curve)
     in_vain = dict.fromkeys(STAGES, dict.fromkeys(("wall_s_in_vain", "core_s_in_vain", "joules_in_vain"), 0.5))
-    return Run("net", seed, arm, points, points[-1].latency_s, None, 8, Audit(), in_vain, {"build": 1.0})
+    whole = replace(points[-1], core_s=points[-1].core_s + 20)
+    return Run("net", seed, arm, points, points[-1].latency_s, None, 8, Audit(), whole, True, in_vain, {"build": 1.0})
 
 
 def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None:
@@ -30,7 +32,10 @@ def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None
     by_arm = {one.arm: one for one in savings(runs)}
     assert by_arm["filter"].ratios["wall_s"] == (pytest.approx(0.4), pytest.approx(0.8))
     assert by_arm["filter"].saved("joules") == pytest.approx(0.4)
+    assert by_arm["filter"].of_whole["core_s"] == (pytest.approx(100 / 260), pytest.approx(36 / 40)), "finals and all"
     assert (by_arm["abandonment"].reached, by_arm["abandonment"].runs) == (1, 2), "one fell short, and that is said"
+    assert by_arm["abandonment"].ratios["wall_s"] == (math.inf, pytest.approx(0.5)), "and is no saving"
+    assert by_arm["abandonment"].saved("wall_s") is None
     assert by_arm["untrimmed"].saved("money") == 0
     assert by_arm["all"].saved("wall_s") is None
 
@@ -55,7 +60,12 @@ def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest
     assert 0 < plain["in_vain"]["measure"]["core_s_in_vain"] <= 1
     assert {kind for one in report.data["savings"] for kind in one["saved"]} == set(KINDS)
     assert "untrimmed" in report.text
-    assert len(report.claims) == 2 * len(KINDS) + 1
+    assert "never" in report.text or all(one["reached"] == 1 for one in report.data["savings"])
+    assert sum("modelled" in claim for claim in report.claims) == 2, "what no meter counted is marked"
+    for one in report.data["runs"]:
+        assert one["whole"]["core_s"] > one["curve"][-1]["core_s"], "finals are in the whole run, not in the curve"
+    audit = report.data["false_drops"]["untrimmed"]
+    assert audit["dropped"] == audit["audited"], "what would be dropped is measured, all of it"
 
 
 class CutError(Exception):
@@ -86,12 +96,23 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_cut_short(
     assert not list((tmp_path / "cache").glob("study-trimming-*")), "nothing is kept of a complete study"
 
 
-def test_races_that_promised_more_than_the_finals_held_do_not_count_as_reached() -> None:
-    honest = replace(made("untrimmed", (0, None), (100, 1e-3)), final_s=1e-3)
-    lucky = replace(made("all", (0, None), (10, 1e-3), (20, 0.9e-3)), final_s=0.99e-3)
-    by_arm = {one.arm: one for one in savings([honest, lucky])}
-    assert by_arm["all"].ratios["core_s"] == (pytest.approx(0.2),), "not at 10: its races were ten percent too fast"
-    assert by_arm["all"].of_whole["core_s"] == (pytest.approx(0.2),)
+def test_only_finals_say_that_the_quality_was_reached() -> None:
+    honest = replace(made("untrimmed", (0, None), (50, 0.99e-3), (100, 0.9e-3)), final_s=1e-3)
+    lucky = replace(made("all", (0, None), (10, 0.9e-3), (20, 0.9e-3)), final_s=1.02e-3)
+    good = replace(made("all", (0, None), (10, 0.9e-3), (25, 1e-3), seed=1), final_s=1e-3)
+    by_arm = {one.arm: one for one in savings([honest, lucky, replace(honest, seed=1), good])}
+    assert by_arm["all"].ratios["core_s"] == (math.inf, pytest.approx(0.25)), "its end: finals may have sent it back"
+    assert honest.spend_to(1.01e-3) == honest.curve[-1], "not at 50: its races were ten percent too fast"
+
+
+def test_what_finals_take_is_no_part_of_the_search() -> None:
+    def at(spent: float) -> Point:
+        return Point(spent, 2 * spent, 16 * spent, spent / 1e4, 8, 1e-3)
+
+    seen = [("baseline", at(5)), ("search", at(10)), ("finals", at(11)), ("finals", at(30)), ("search", at(31))]
+    curve = of_search([*seen, ("search", at(41)), ("finals", at(60))])
+    assert [point.wall_s for point in curve] == [0, 5, 5, 15]
+    assert [point.core_s for point in curve] == [0, 10, 10, 30]
 
 
 def test_a_run_is_the_same_after_it_was_kept() -> None:

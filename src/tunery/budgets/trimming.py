@@ -47,29 +47,57 @@ NONE = Trimming(filter=False, abandon=False, allocate=False)
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What is known of a filter's errors: of `dropped` candidates `audited` were measured, and `winners` of these are
-    their task's best in the end."""
+    """What is known of a filter's errors in `tasks` tasks: of `dropped` candidates `audited` were measured all the
+    same, and `winners` of these are their task's best in the end."""
 
     dropped: int = 0
     audited: int = 0
     winners: int = 0
+    tasks: int = 0
 
     def __add__(self, other: "Audit") -> "Audit":
-        return Audit(self.dropped + other.dropped, self.audited + other.audited, self.winners + other.winners)
+        return Audit(
+            self.dropped + other.dropped, self.audited + other.audited, self.winners + other.winners,
+            self.tasks + other.tasks,
+        )  # fmt: skip
 
     @property
     def rate(self) -> float | None:
-        """The share of false drops among those audited, None before any was."""
+        """The share of false drops among those audited, None before any was.
+
+        A task has one winner, so this falls with the number of candidates whatever the filter knows: `lost` does not.
+        """
         return self.winners / self.audited if self.audited else None
 
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the Clopper-Pearson interval of the share of false drops."""
-        from scipy.special import betaincinv
+    @property
+    def lost(self) -> float | None:
+        """The share of tasks whose winner the filter drops, None before anything was audited.
 
-        n, k, tail = self.audited, self.winners, (1 - confidence) / 2
-        low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
-        high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
-        return low, high
+        A dropped winner is seen only if it is audited, so each counts for as many as were dropped for one audited.
+        """
+        if not self.audited or not self.tasks:
+            return None
+        return min(self.winners * self.dropped / self.audited / self.tasks, 1.0)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the Clopper-Pearson interval of `rate`."""
+        return _clopper_pearson(self.winners, self.audited, confidence)
+
+    def lost_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the interval of `lost`: Clopper and Pearson's for the winners seen, scaled as they are."""
+        if not self.audited or not self.tasks:
+            return 0.0, 1.0
+        low, high = _clopper_pearson(self.winners, self.tasks, confidence)
+        return min(low * self.dropped / self.audited, 1.0), min(high * self.dropped / self.audited, 1.0)
+
+
+def _clopper_pearson(k: int, n: int, confidence: float) -> tuple[float, float]:
+    from scipy.special import betaincinv
+
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
+    high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +151,26 @@ class CandidateFilter:
     def sort(self, scores: Sequence[float | None], wanted: int) -> Sorted:
         """Choose among candidates with these scores (higher is faster); those without one are always kept.
 
-        At most `wanted` are kept, the audited among them; what the proposer gave too little is dropped too little.
+        At most `wanted` are kept, the audited among them; what the proposer gave too little is dropped too little. Each
+        that is not among the best has the same chance to be audited.
         """
-        share = self.share()
-        scored = sorted((i for i, score in enumerate(scores) if score is not None), key=lambda i: -(scores[i] or 0.0))
-        unscored = [i for i, score in enumerate(scores) if score is None]
-        doomed = min(int(share * len(scores) + 1e-9), len(scored))
-        doomed = max(doomed, len(scores) - wanted) if share > 0 else max(len(scores) - wanted, 0)
-        tail = set(scored[len(scored) - min(doomed, len(scored)) :])
-        chance = min(self._audit_share * min(wanted, len(scores)) / max(len(tail), 1), 1.0)
-        audited = {i for i in sorted(tail) if share > 0 and self._random.random() < chance}
-        kept = [*unscored, *(i for i in scored if i not in tail)]
-        room = max(wanted - len(audited), 0)
-        spare = kept[room:]
-        chosen = {*kept[:room], *sorted(audited)[:wanted]}
-        dropped = {*spare, *(tail - audited)} - chosen
-        return Sorted(tuple(sorted(chosen)), tuple(sorted(audited & chosen)), tuple(sorted(dropped)))
+        keep = min(wanted, len(scores) - int(self.share() * len(scores) + 1e-9))
+        ranked = sorted(range(len(scores)), key=lambda i: -math.inf if (score := scores[i]) is None else -score)
+        if keep == len(scores):
+            return Sorted(tuple(range(len(scores))), (), ())
+        count = sum(self._random.random() < self._audit_share for _ in range(keep))
+        rest = sorted(i for i in ranked[keep - count :] if scores[i] is not None)
+        audited = set(self._random.sample(rest, min(count, len(rest))))
+        best = [i for i in ranked if i not in audited][: keep - len(audited)]
+        chosen = {*best, *audited}
+        return Sorted(
+            tuple(sorted(chosen)), tuple(sorted(audited)), tuple(i for i in range(len(scores)) if i not in chosen)
+        )  # fmt: skip
+
+    def doomed(self, scores: Sequence[float | None]) -> tuple[int, ...]:
+        """Return which of these would be dropped now if all were asked for in vain: the lowest, up to the share."""
+        scored = sorted((score, i) for i, score in enumerate(scores) if score is not None)
+        return tuple(sorted(i for _, i in scored[: int(self.share() * len(scores) + 1e-9)]))
 
     def learn(self, group: Sequence[tuple[float, float]]) -> None:
         """Take in one proposal's measured candidates: the scores they had then, and latencies (inf for a failure)."""

@@ -23,9 +23,9 @@ class JobState(StrEnum):
 class TaskState:
     """One task's standing inside a job; latencies are None until measured.
 
-    Of the candidates the filter would have dropped, `audited` were measured all the same, and `false_drops` (0 or 1) of
-    these is the task's best. Of its `timings`, finals included, `contaminated` were made while others used the machine.
-    `degree` is how many of its candidates may be measured at once, as of its last batch.
+    Of the candidates the filter would have `dropped`, `audited` were measured all the same, and `false_drops` (0 or 1)
+    of these is the task's best. Of its `timings`, finals included, `contaminated` were made while others used the
+    machine. `degree` is how many of its candidates may be measured at once, as of its last batch.
     `preempted` says that others gained more for their cost when the job ended, `problem` why
     the search of the task was given up, if it was.
     """
@@ -41,6 +41,7 @@ class TaskState:
     best_candidate: str | None = None
     measured: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
+    dropped: int = 0
     audited: int = 0
     false_drops: int = 0
     timings: int = 0

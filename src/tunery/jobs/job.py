@@ -136,13 +136,13 @@ class Job:
         if self._served:
             return
         await self._measure_baselines()
-        before = -1
-        while before != self._context.trials:  # again where the finals say that the target was met only by a lucky race
+        while True:  # again where the finals say that the target was met only by lucky races
             before = self._context.trials
             self._enter("search")
             await self._search()
-            await self._hold_finals()
-            if self._request.latency_target_s is None or self._met(proven=True):
+            searched = self._context.trials != before
+            await self._hold_finals(while_met=searched and self._request.latency_target_s is not None)
+            if not searched or self._request.latency_target_s is None or self._met(proven=True):
                 return
 
     async def _measure_baselines(self) -> None:
@@ -158,14 +158,17 @@ class Job:
 
         await together([some() for _ in range(_DEPTH)])
 
-    async def _hold_finals(self) -> None:
-        """Time the best of each task once more, those first that the network spends most time in."""
+    async def _hold_finals(self, *, while_met: bool) -> None:
+        """Time the best of each task once more, those first that the network spends most time in.
+
+        `while_met` ends as soon as the network is probably not within its target after all.
+        """
         due = [each for each in self._weighted() if each[0].finals_cost_s()]
         if not due:
             return
         self._enter("finals", f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
-            if self._stop.is_set() or self._out_of_time():
+            if self._stop.is_set() or self._out_of_time() or (while_met and not self._met(proven=False)):
                 return
             await self._guarded(search, search.finals())
             self._progress(f"{number} of {len(due)}")

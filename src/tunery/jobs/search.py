@@ -52,6 +52,7 @@ class TaskSearch:
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
+        self._raced_then_s: float | None = None  # the best by races when the last finals were held
         self._held: set[str] = set()
         self._paid: dict[str, Cost] = {}
         self._news = 0
@@ -104,6 +105,7 @@ class TaskSearch:
             self.standing.ended(best, len(self._known), Cost(held_s, context.account.power.joules(held_s)))
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
+        self._raced_then_s = self._raced_s()
         self._finals_stale = not self._decided(finals.select(context, self.task))
 
     def fastest_s(self) -> float | None:
@@ -112,9 +114,15 @@ class TaskSearch:
 
     @property
     def best_s(self) -> float | None:
-        """The best latency known: of the finals where they were held, else of the races."""
-        if self.final is not None and not self._finals_stale:
-            return self.final.measurement.latency_s
+        """The best latency known. Once finals were held it is what others would give: races may all be as lucky as
+        those of that time."""
+        raced_s = self._raced_s()
+        held_s = self.final.measurement.latency_s if self.final is not None else None
+        if held_s is None or raced_s is None or self._raced_then_s is None:
+            return held_s or raced_s
+        return held_s * min(raced_s / self._raced_then_s, 1.0)
+
+    def _raced_s(self) -> float | None:
         return min((s for s in (self._known.best_s(), self.baseline_s) if s), default=None)
 
     @property
@@ -278,7 +286,7 @@ class TaskSearch:
                 await self._hold_finals()
 
     async def _hold_finals(self) -> None:
-        context, news = self.context, self._news
+        context, news, raced_s = self.context, self._news, self._raced_s()
         challengers = finals.select(context, self.task)
         if not challengers:
             return  # nothing ran right: the compiler's default stays
@@ -294,6 +302,7 @@ class TaskSearch:
         self._held.update(candidate.key for candidate in challengers)
         best = context.store.best(self.task.key, context.provenance)
         self.final = best[0] if best else None
+        self._raced_then_s = raced_s
         self._finals_stale = self._news != news  # another job's batch may have ended meanwhile
 
     def _decided(self, challengers: Sequence[Candidate]) -> bool:
@@ -340,6 +349,7 @@ class TaskSearch:
     def state(self, job_id: str) -> TaskState:
         """Return the task's standing for the report of a job that takes part."""
         workload, outcomes = self.task.workload, Counter(outcome.value for outcome in self._ended[job_id].values())
+        audit = self._sifter.audit(self.final.candidate.key if self.final else None)
         return TaskState(
             task_key=self.task.key,
             workload_key=workload.key,
@@ -348,13 +358,14 @@ class TaskSearch:
             weight=self.jobs[job_id][1],
             tunable=self.task.tunable,
             baseline_s=self.baseline_s,
-            best_s=self.best_s,
+            best_s=self.proven_s or self.best_s,
             best_candidate=self.final.candidate.key if self.final else None,
             measured=sum(outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
             outcomes=dict(outcomes),
             problem=self.problem,
-            audited=self._sifter.audit.audited,
-            false_drops=self._sifter.audit.winners,
+            dropped=audit.dropped,
+            audited=audit.audited,
+            false_drops=audit.winners,
             timings=self._timings.total(),
             contaminated=self._timings[True],
             degree=self._races.degree,

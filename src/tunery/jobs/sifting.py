@@ -51,10 +51,10 @@ class Sifter:
         self._audited: set[str] = set()
         self._best = ""
 
-    @property
-    def audit(self) -> Audit:
-        """What is known of the filter's errors by now."""
-        return Audit(self._dropped, len(self._audited), int(self._best in self._audited))
+    def audit(self, winner: str | None = None) -> Audit:
+        """Return what is known of the filter's errors by now; `winner` is the task's best by its finals, if held."""
+        won = (winner or self._best) in self._audited
+        return Audit(self._dropped, len(self._audited), int(won), int(self._dropped > 0 and bool(self._best)))
 
     def ask(self, wanted: int) -> int:
         """Return how many candidates to ask the proposer for."""
@@ -76,8 +76,7 @@ class Sifter:
             dropped = [numbers[i] for i in sorted_.dropped]
             watched = sorted_.audited
         else:
-            shadow = self._filter.sort(scores, len(scores))
-            kept, dropped, watched = numbers, [], (*shadow.dropped, *shadow.audited)
+            kept, dropped, watched = numbers, [], self._filter.doomed(scores)
         self._watched.update(proposal.candidates[numbers[i]].key for i in watched)
         self._scores.update(
             (proposal.candidates[i].key, score)

@@ -1,5 +1,6 @@
 """What an interrupted study has done so far, so that the next run of the same study goes on there."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -7,24 +8,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tunery import __version__
 from tunery._errors import UsageError
 from tunery.domain import Candidate, Origin, digest
-from tunery.measure import Settings
+from tunery.measure import this_device, usable_cores
 
 
 class Kept:
     """A directory of one study's artifacts, candidates and results; it goes when the study is complete.
 
-    What is kept holds for one version of the package, one way of measuring and one `scale` of the study only; with
-    `foreign` for the `scale` alone, since it is of a program that knows nothing of ours.
+    What is kept holds for one state of the package's code, one device and one `scale` of the study only; with `foreign`
+    for the `scale` alone, since it is of a program that knows nothing of ours.
 
     Raises:
         UsageError: the cache cannot be written.
     """
 
     def __init__(self, cache: Path, name: str, scale: str, *, foreign: bool = False) -> None:
-        key = digest(scale) if foreign else digest(__version__, Settings().key, scale)
+        key = digest(scale) if foreign else digest(_sources(), this_device(usable_cores()).fingerprint, scale)
         self.directory = cache / f"study-{name}-{key[:16]}"  # beside the lock
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -56,6 +56,13 @@ class Kept:
 
     def _results(self, task_key: str) -> Path:
         return self.directory / f"results-{task_key}.json"
+
+
+def _sources() -> str:
+    """Return a digest of the package's files: what another state of the code has measured is not mixed with ours."""
+    package = Path(__file__).parents[1]
+    files = sorted(file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc")
+    return digest(*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
 
 
 def _read(path: Path) -> Any:

@@ -1,15 +1,15 @@
 """One run of one arm of the trimming study, what it used on the way to which latency, and how arms compare."""
 
+import math
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tunery.budgets import NONE, Audit, Trimming
-from tunery.domain import Budget, JobStatus
+from tunery.domain import Budget, JobStatus, Spend
 from tunery.jobs import Progress, Request, tune
 from tunery.store import Charge, open_store
 
@@ -40,9 +40,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of one arm. `last_s` is by races, as the curve is; `final_s` by the finals.
+    """One run of one arm. `last_s` is the curve's end, `final_s` by the finals.
 
+    The curve is of the search: what finals took is in `whole` only, the run's end with all that it used but the import.
     `in_vain` is by stage what candidates took and the shares of those that did not help; `stages` are all core-seconds.
+    `modelled` says that no meter counted the joules.
     """
 
     network: str
@@ -53,6 +55,8 @@ class Run:
     final_s: float | None
     trials: int
     audit: Audit
+    whole: Point
+    modelled: bool = True
     in_vain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
 
@@ -67,9 +71,13 @@ class Run:
         return self.final_s or self.last_s
 
     def spend_to(self, goal_s: float) -> Point | None:
-        """Return where the run first was as fast as that, by what its finals made of its races; None: it never was."""
+        """Return where a run without a goal first was as fast as that, by what its finals made of its races."""
         found = (p for p in self.curve if p.latency_s is not None and p.latency_s * self.promise <= goal_s * (1 + 1e-9))
         return next(found, None)
+
+    def holds(self, goal_s: float) -> bool:
+        """Whether the run ended as fast as that, by its finals."""
+        return self.reached_s is not None and self.reached_s <= goal_s * (1 + 1e-9)
 
 
 def plain_run(run: Run) -> dict[str, Any]:
@@ -80,7 +88,8 @@ def plain_run(run: Run) -> dict[str, Any]:
 def run_of(data: Mapping[str, Any]) -> Run:
     """Return the run that `plain_run` was given."""
     points = tuple(Point(**point) for point in data["curve"])
-    return Run(**{**data, "curve": points, "audit": Audit(**data["audit"])})
+    whole = Point(**data["whole"])
+    return Run(**{**data, "curve": points, "audit": Audit(**data["audit"]), "whole": whole})
 
 
 def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) -> Run:
@@ -90,21 +99,11 @@ def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) 
     """
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
         place = str(Path(folder, "store.db"))
-        points: list[Point] = []
-        began: list[float] = []
+        seen: list[tuple[str, Point]] = []
 
         def note(progress: Progress) -> None:
-            if progress.phase not in ("baseline", "search"):
-                return
-            began[:] = began or [time.monotonic()]
-            spend = progress.spend
-            if spend is not None:
-                points.append(
-                    Point(
-                        time.monotonic() - began[0], spend.core_s, spend.joules or 0.0, spend.money or 0.0,
-                        progress.trials, progress.best_s,
-                    )
-                )  # fmt: skip
+            if progress.spend is not None and progress.phase in ("baseline", "search", "finals"):
+                seen.append((progress.phase, _point(progress.spend, progress.trials, progress.best_s)))
 
         budget = Budget(trials=trials)
         report = tune(
@@ -112,26 +111,49 @@ def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) 
         )  # fmt: skip
         with open_store(place) as store:
             charges = store.ledger(report.job.job_id)
-        known = [point.latency_s for point in points if point.latency_s is not None]
+        curve = of_search(seen)
+        known = [point.latency_s for point in curve if point.latency_s is not None]
+        spend = report.job.spend
+        whole = _point(spend, spend.trials, report.after_s)
         return Run(
-            report.network.name, request.seed, arm, _rebased(points), known[-1] if known else None, report.after_s,
-            report.job.spend.trials, _audit(report.job), _in_vain(charges), _stages(charges),
+            report.network.name, request.seed, arm, curve, known[-1] if known else None, report.after_s, spend.trials,
+            _audit(report.job), _minus(whole, seen[0][1]) if seen else whole, spend.modelled, _in_vain(charges),
+            _stages(charges),
         )  # fmt: skip
 
 
-def _rebased(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Count from the first point: what came before it is the import."""
-    if not points:
-        return ()
-    first = points[0]
-    return tuple(
-        replace(p, **{kind: getattr(p, kind) - getattr(first, kind) for kind in KINDS}) for p in points
-    )  # fmt: skip
+def _point(spend: Spend, trials: int, latency_s: float | None) -> Point:
+    return Point(spend.wall_s, spend.core_s, spend.joules or 0.0, spend.money or 0.0, trials, latency_s)
+
+
+def _minus(point: Point, other: Point) -> Point:
+    return replace(point, **{kind: getattr(point, kind) - getattr(other, kind) for kind in KINDS})
+
+
+def of_search(seen: Sequence[tuple[str, Point]]) -> tuple[Point, ...]:
+    """Return the points of a run's search by phase and point: what it had used since the first, but in finals."""
+    points: list[Point] = []
+    before = held = None  # the search's last point as it was seen, and whether finals have followed it
+    for phase, point in seen:
+        if phase == "finals":
+            held = before
+            continue
+        used = _minus(point, held or before or point)
+        if held:  # what was used since then was the finals'
+            used = _minus(used, used)
+        last = points[-1] if points else _minus(point, point)
+        points.append(replace(point, **{kind: getattr(last, kind) + getattr(used, kind) for kind in KINDS}))
+        before, held = point, None
+    return tuple(points)
 
 
 def _audit(job: JobStatus) -> Audit:
-    dropped = sum(task.outcomes.get("filtered", 0) for task in job.tasks)
-    return Audit(dropped, sum(task.audited for task in job.tasks), sum(task.false_drops for task in job.tasks))
+    """Return what is known of the filter over all tasks in which it dropped something and something ran."""
+    tasks = [task for task in job.tasks if task.dropped and task.best_candidate]
+    return Audit(
+        sum(task.dropped for task in tasks), sum(task.audited for task in tasks),
+        sum(task.false_drops for task in tasks), len(tasks),
+    )  # fmt: skip
 
 
 def _stages(charges: Sequence[Charge]) -> dict[str, float]:
@@ -163,10 +185,10 @@ def _in_vain(charges: Sequence[Charge]) -> dict[str, dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What an arm used to reach equal quality: one ratio per run that reached it.
+    """What an arm used to reach equal quality: a ratio for each run, infinite for one whose finals did not hold it.
 
-    `ratios` are over what the untrimmed run had used when it first was that good, `of_whole` over all that it used: it
-    has no way to know that it could stop.
+    `ratios` are the searches', over what the untrimmed one had used when it first was that good, which only hindsight
+    tells; `of_whole` those of the whole runs, finals included.
     """
 
     arm: str
@@ -176,16 +198,21 @@ class Saving:
     runs: int
 
     def saved(self, kind: str) -> float | None:
-        """Return the median share that was saved, None where no run reached the quality."""
-        return 1 - statistics.median(self.ratios[kind]) if self.ratios[kind] else None
+        """Return the median share that was saved, None where half of the runs or more did not get there."""
+        return _saved(self.ratios[kind])
 
     def saved_of_whole(self, kind: str) -> float | None:
-        """Return the median share of the untrimmed runs' whole spend that was saved."""
-        return 1 - statistics.median(self.of_whole[kind]) if self.of_whole[kind] else None
+        """Return the median share of the whole untrimmed runs' spend that was saved, None as for `saved`."""
+        return _saved(self.of_whole[kind])
+
+
+def _saved(ratios: Sequence[float]) -> float | None:
+    middle = statistics.median(ratios) if ratios else math.inf
+    return None if math.isinf(middle) else 1 - middle
 
 
 def savings(runs: Sequence[Run]) -> list[Saving]:
-    """Compare every arm with the untrimmed run of the same network and seed; runs that fell short are counted apart."""
+    """Compare every arm with the untrimmed run of the same network and seed."""
     plain = {(run.network, run.seed): run for run in runs if run.arm == "untrimmed"}
     found = []
     for arm in ARMS:
@@ -196,15 +223,14 @@ def savings(runs: Sequence[Run]) -> list[Saving]:
         for one in mine:
             base = plain[one.network, one.seed]
             goal_s = (base.reached_s or 0.0) * WITHIN
-            there, then = one.spend_to(goal_s), base.spend_to(goal_s)
-            if there is None or then is None:
-                continue
-            reached += 1
+            then = base.spend_to(goal_s)
+            there = then if one is base else one.curve[-1] if one.holds(goal_s) and one.curve else None
+            reached += there is not None
             for kind in KINDS:
-                used = getattr(there, kind)
-                for sums, point in ((ratios, then), (of_whole, base.curve[-1])):
-                    if getattr(point, kind) > 0:
-                        sums[kind].append(used / getattr(point, kind))
+                for sums, used, point in ((ratios, there, then), (of_whole, there and one.whole, base.whole)):
+                    if point is None or getattr(point, kind) <= 0:
+                        continue
+                    sums[kind].append(getattr(used, kind) / getattr(point, kind) if used else math.inf)
         found.append(Saving(arm, _frozen(ratios), _frozen(of_whole), reached, len(mine)))
     return found
 
