@@ -3,13 +3,15 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes
 
 from tunery.budgets import NONE, Trimming
-from tunery.domain import Candidate, JobState, Measurement, Mode, Origin, Outcome, Record
-from tunery.jobs import tune
+from tunery.domain import Candidate, JobState, Measurement, Mode, Origin, Outcome, Record, Task
+from tunery.jobs import finals, tune
+from tunery.jobs.context import Context
 from tunery.jobs.runtime import Runtime
 from tunery.store import open_store
 
@@ -137,6 +139,36 @@ def test_tuning_ends_as_soon_as_the_target_is_met(tmp_path: Path) -> None:
     assert report.after_s <= target_s
     assert 0 < report.job.spend.trials < TRIALS
     assert "met" in report.job.message
+
+
+def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, held = finals._call, Counter[str]()
+
+    async def slower(context: Context, task: Task, *others: Any) -> list[Measurement]:
+        held[task.key] += 1
+        measured = await ask(context, task, *others)
+        return [replace(one, samples_s=tuple(1.4 * sample for sample in one.samples_s)) for one in measured]
+
+    monkeypatch.setattr(finals, "_call", slower)
+    source = "fake:promising?tasks=3&space=64x64x16&spread=200&noise=0.002"
+    (tmp_path / "loose").mkdir()
+    loose = run_in(tmp_path / "loose", source, "240trials")
+    assert loose.after_s is not None
+    held.clear()
+    report = tune(replace(request_in(tmp_path, source, "240trials"), latency_target_s=1.05 * loose.after_s))
+    assert report.after_s is not None
+    assert report.after_s <= 1.05 * loose.after_s or report.job.spend.trials == 240
+    assert report.job.spend.trials > 24, "the races' promise was met before"
+    assert sum(held.values()) <= 3 * len(held), f"finals after nearly every batch: {held}"
+
+
+def test_a_target_that_the_untuned_program_meets_is_verified_all_the_same(tmp_path: Path) -> None:
+    report = tune(replace(request_in(tmp_path, "fake:easy?tasks=2", "40trials"), latency_target_s=1.0))
+    assert "met" in report.job.message
+    assert "not met" not in report.job.message
+    assert 0 < report.job.spend.trials < 40
 
 
 def test_a_target_out_of_reach_says_so(tmp_path: Path) -> None:

@@ -176,6 +176,8 @@ class Job:
     def _met(self, *, proven: bool) -> bool:
         """Return whether the network's latency is within the target, by verified records only if `proven`."""
         target_s = self._request.latency_target_s
+        if not proven and any(search.untried for search in self.searches):
+            return False  # its finals could not be held
         latency_s = self._total("proven_s" if proven else "best_s")
         return target_s is not None and latency_s is not None and latency_s <= target_s
 

@@ -126,6 +126,11 @@ class TaskSearch:
         return min((s for s in (self._known.best_s(), self.baseline_s) if s), default=None)
 
     @property
+    def untried(self) -> bool:
+        """Whether it can be tuned, and no candidate of it was measured to the end yet."""
+        return self.task.tunable and not self.standing.exhausted and not self._known.any_ended
+
+    @property
     def proven_s(self) -> float | None:
         """The latency of what would be delivered: of the best verified record, or of the compiler's default."""
         if self.final is not None and self.final.measurement.mode is Mode.FINAL:
