@@ -5,11 +5,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.budgets import Cost, Standing
 from tunery.dialects import Told
-from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
 from tunery.engines import Role
 from tunery.jobs import finals
 from tunery.jobs.calls import Yardsticks, build_one, call_build, stage, yardstick_candidates
@@ -21,6 +22,7 @@ from tunery.jobs.learning import Learning
 from tunery.jobs.races import Built, Races, together
 from tunery.jobs.runtime import Grant
 from tunery.jobs.sifting import Sifter
+from tunery.measure.selection import RACE_DRIFT
 from tunery.workers.services import Proposal
 
 PROPOSE_DEADLINE_S = 180.0
@@ -52,6 +54,8 @@ class TaskSearch:
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
         self._held: set[str] = set()
+        self._at_hand: dict[str, Artifact] = {}
+        self._builds, self._build_s = 0, 0.0
         self._paid: dict[str, Cost] = {}
         self._news = 0
         self._restored = False
@@ -97,6 +101,7 @@ class TaskSearch:
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
             self._known.remember(Told(candidate, measurement.outcome, measurement.latency_s))
+            self._note_build(measurement)
             held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
         best = self.fastest_s()
         if self._known and best is not None:
@@ -172,6 +177,8 @@ class TaskSearch:
             built = await self._build(candidates)
             if built:
                 await self._races.run(built, (await self._built_yardsticks()).reference[1])
+                kept = [one for one in built if Path(one.artifact.path).exists()]
+                self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
         finally:
             # Those that were cut short with their job may come again for another one.
@@ -269,7 +276,10 @@ class TaskSearch:
         """Return the predicted seconds of the finals; 0 where there is no finalist, or nothing new since the last."""
         if not self._finals_stale or not self._known.any_ended:
             return 0.0
-        return finals.predicted_s(self.baseline_s, self._known.best_s())
+        likely = self._known.near_best(RACE_DRIFT)[: finals.FINALISTS]
+        missing = sum(key not in self._at_hand for key in likely) + 2 * (self._yardsticks is None)
+        builds_s = missing * self._build_s / max(self._builds, 1)
+        return finals.predicted_s(self.baseline_s, self._known.best_s(), builds_s)
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""
@@ -288,7 +298,9 @@ class TaskSearch:
         if self._yardsticks is None:
             await self._measure_baseline()
         yardsticks = await self._built_yardsticks()
-        self.baseline_s, held = await finals.hold(context, self.task, yardsticks, challengers, self.baseline_s)
+        self.baseline_s, held = await finals.hold(
+            context, self.task, yardsticks, challengers, self.baseline_s, self._at_hand
+        )
         for measurement in held:
             self._count(measurement)
         self._held.update(candidate.key for candidate in challengers)
@@ -325,9 +337,14 @@ class TaskSearch:
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
         self._count(measurement)
+        self._note_build(measurement)
         self._finals_stale |= trial
         self._news += trial
         return told, self._known.keep(told, count=trial)
+
+    def _note_build(self, measurement: Measurement) -> None:
+        self._builds += measurement.build_s > 0
+        self._build_s += measurement.build_s
 
     def _count(self, measurement: Measurement) -> None:
         if measurement.samples_s:
