@@ -77,6 +77,7 @@ class Job:
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
         self._meter = Meter(self._limits)
+        self._context.most_trials = self._limits.trials
 
     @property
     def planned(self) -> int:
@@ -391,7 +392,7 @@ class Job:
 
     def _states(self) -> tuple[TaskState, ...]:
         preempted = self._allocator().preempted(self._limits.batch) if self._request.trimming.allocate else set()
-        states = [search.state(weight) for search, weight in self._weighted()]
+        states = [search.state(weight, self.status.job_id) for search, weight in self._weighted()]
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
 
     def _outlook(self) -> tuple[Prospect, ...]:

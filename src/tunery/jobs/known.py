@@ -1,7 +1,6 @@
 """What is known of one task's candidates: the latest result of each, and what its proposer has not heard yet."""
 
 import math
-from collections import Counter
 from collections.abc import KeysView, Sequence
 
 from tunery.dialects import Told
@@ -11,10 +10,9 @@ _RAN = frozenset({Outcome.OK, Outcome.ABANDONED})
 
 
 class Known:
-    """One result for each candidate; `outcomes` counts those of the jobs that are at work."""
+    """One result for each candidate."""
 
     def __init__(self) -> None:
-        self.outcomes: Counter[str] = Counter()
         self._told: dict[str, Told] = {}
         self._unheard: dict[str, Told] = {}
 
@@ -62,15 +60,12 @@ class Known:
         """Take in what another job has measured: the proposer is to hear it, and nobody here is charged for it."""
         self._told[told.candidate.key] = self._unheard[told.candidate.key] = told
 
-    def keep(self, told: Told, *, count: bool = True) -> bool:
+    def keep(self, told: Told, *, unheard: bool = True) -> bool:
         """Take in a result, in the stead of an earlier one; return whether it is the candidate's first."""
         key, before = told.candidate.key, self._told.get(told.candidate.key)
         self._told[key] = told
-        if count:
+        if unheard:
             self._unheard[key] = told
-            self.outcomes[told.outcome.value] += 1
-            if before is not None:
-                self.outcomes[before.outcome.value] -= 1
         return before is None
 
     def unheard(self) -> list[Told]:
@@ -89,13 +84,12 @@ class Known:
         return sorted(history, key=lambda told: told.latency_s or math.inf)
 
 
-def tried(records: Sequence[Record], job_id: str) -> list[Outcome]:
-    """Return how the candidates ended that a job tried; one that was measured again counts once, as it ended last."""
-    ended = {
+def tried(records: Sequence[Record], job_id: str) -> dict[str, Outcome]:
+    """Return how the candidates ended that a job tried, by key; one that was measured again as it ended last."""
+    return {
         record.candidate.key: record.measurement.outcome
         for record in records
         if record.job_id == job_id
         and record.candidate.origin is not Origin.BASELINE
         and record.measurement.mode is not Mode.FINAL
     }
-    return list(ended.values())

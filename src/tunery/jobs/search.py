@@ -43,6 +43,7 @@ class TaskSearch:
         self.baseline_s: float | None = None
         self.final: Record | None = None
         self.jobs: dict[str, tuple[Context, int]] = {}
+        self._tried: dict[str, dict[str, Outcome]] = {}  # by job and candidate
         self._proposer, self._learning, self._sifter = proposer, learning, sifter
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
@@ -73,9 +74,8 @@ class TaskSearch:
         self.jobs[context.job_id] = (context, weight)
         self.standing.weight += weight
         records = context.store.records(self.task.key, provenance=context.provenance)
-        ended = tried(records, context.job_id)
-        self.outcomes.update(outcome.value for outcome in ended)
-        context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended)
+        self._tried[context.job_id] = ended = tried(records, context.job_id)
+        context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended.values())
         if not self._restored:
             self._restored = True
             self._restore(context, records)
@@ -83,6 +83,7 @@ class TaskSearch:
     def leave(self, context: Context) -> bool:
         """Let a job go; the search is left to the others. Return whether it was the last."""
         _, weight = self.jobs.pop(context.job_id)
+        del self._tried[context.job_id]
         self.standing.weight -= weight
         return not self.jobs
 
@@ -109,11 +110,6 @@ class TaskSearch:
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
         self._finals_stale = not self._decided(finals.select(context, self.task))
-
-    @property
-    def outcomes(self) -> Counter[str]:
-        """How many candidates of the present jobs ended how."""
-        return self._known.outcomes
 
     def fastest_s(self) -> float | None:
         """Return the latency to beat."""
@@ -217,7 +213,8 @@ class TaskSearch:
         sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         self._proposed.update(c.key for c in (*sifted.build, *sifted.dropped))
-        self.outcomes[Outcome.FILTERED.value] += len(sifted.dropped)
+        for ended in self._tried.values():
+            ended.update((candidate.key, Outcome.FILTERED) for candidate in sifted.dropped)
         for known in sifted.served:
             self._known.served(known)
         self._stale = 0 if sifted.fresh else self._stale + 1
@@ -317,12 +314,9 @@ class TaskSearch:
     def record(self, candidate: Candidate, measurement: Measurement) -> bool:
         """Store a measurement, only then use it, and say whether it is the best so far."""
         best_s = self.fastest_s() or math.inf
-        told, fresh = self._keep(candidate, measurement)
+        told = self._keep(candidate, measurement)
         helped = told.outcome is Outcome.OK and told.latency_s is not None and told.latency_s < best_s
         if candidate.origin is not Origin.BASELINE:
-            if fresh:  # not raced again after a disturbance: it counts once
-                for sharer, _ in self.jobs.values():
-                    sharer.trials += 1
             self._sifter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
         return helped
@@ -331,8 +325,8 @@ class TaskSearch:
         """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
         self._keep(candidate, measurement)
 
-    def _keep(self, candidate: Candidate, measurement: Measurement) -> tuple[Told, bool]:
-        """Store a measurement, and let it take the place of an earlier one; return whether there was none."""
+    def _keep(self, candidate: Candidate, measurement: Measurement) -> Told:
+        """Store a measurement, and let it take the place of an earlier one."""
         context, trial = self.context, candidate.origin is not Origin.BASELINE
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
@@ -340,7 +334,24 @@ class TaskSearch:
         self._note_build(measurement)
         self._finals_stale |= trial
         self._news += trial
-        return told, self._known.keep(told, count=trial)
+        fresh = self._known.keep(told, unheard=trial)
+        if trial:
+            self._count_trial(told, fresh=fresh)
+        return told
+
+    def _count_trial(self, told: Told, *, fresh: bool) -> None:
+        """Count a candidate once for each job, as it ended last; another job's only where the limit of trials allows.
+
+        What is beyond that a job is merely served: it learns from it and may deliver it.
+        """
+        key = told.candidate.key
+        for job_id, (job, _) in self.jobs.items():
+            ended = self._tried[job_id]
+            if key in ended:
+                ended[key] = told.outcome
+            elif fresh and (job is self.context or job.takes_part):
+                ended[key] = told.outcome
+                job.trials += 1
 
     def _note_build(self, measurement: Measurement) -> None:
         self._builds += measurement.build_s > 0
@@ -350,9 +361,9 @@ class TaskSearch:
         if measurement.samples_s:
             self._timings[bool(measurement.context.get("contaminated"))] += 1
 
-    def state(self, weight: int) -> TaskState:
+    def state(self, weight: int, job_id: str) -> TaskState:
         """Return the task's standing for the report of a job in which it has this weight."""
-        workload = self.task.workload
+        workload, outcomes = self.task.workload, Counter(self._tried[job_id].values())
         return TaskState(
             task_key=self.task.key,
             workload_key=workload.key,
@@ -363,8 +374,8 @@ class TaskSearch:
             baseline_s=self.baseline_s,
             best_s=self.best_s,
             best_candidate=self.final.candidate.key if self.final else None,
-            measured=sum(self.outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
-            outcomes={outcome: count for outcome, count in self.outcomes.items() if count},
+            measured=sum(outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
+            outcomes={outcome.value: count for outcome, count in outcomes.items()},
             problem=self.problem,
             audited=self._sifter.audit.audited,
             false_drops=self._sifter.audit.winners,
