@@ -11,7 +11,7 @@ outlook     what more spending would buy
 
 from tunery.budgets.allocation import Allocator, Chooser, Cost, RoundRobin, Standing, Unit, unit_of
 from tunery.budgets.meter import Meter, Plan, check_effort, plan
-from tunery.budgets.outlook import outlook
+from tunery.budgets.outlook import outlook, reaching
 from tunery.budgets.power import Power
 from tunery.budgets.prices import Prices, load_prices
 from tunery.budgets.trimming import NONE, Audit, CandidateFilter, Sorted, Trimming
@@ -19,5 +19,5 @@ from tunery.budgets.trimming import NONE, Audit, CandidateFilter, Sorted, Trimmi
 __all__ = [
     "NONE", "Allocator", "Audit", "CandidateFilter", "Chooser", "Cost", "Meter", "Plan", "Power", "Prices",
     "RoundRobin", "Sorted", "Standing", "Trimming", "Unit",
-    "check_effort", "load_prices", "outlook", "plan", "unit_of",
+    "check_effort", "load_prices", "outlook", "plan", "reaching", "unit_of",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
-from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, Standing, load_prices, outlook, plan, unit_of
+from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, Standing, load_prices, outlook, plan, reaching, unit_of
 from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
@@ -396,11 +396,15 @@ class Job:
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
 
     def _outlook(self) -> tuple[Prospect, ...]:
-        fixed = [(search, weight) for search, weight in self._weighted() if not search.task.tunable]
-        if any(search.best_s is None for search, _ in fixed):
+        known = [(search, weight, search.best_s) for search, weight in self._weighted()]
+        if any(best_s is None for _, _, best_s in known):
             return ()
-        fixed_s = sum(weight * (search.best_s or 0.0) for search, weight in fixed)
-        standings = [replace(s.standing, weight=weight) for s, weight in self._weighted() if s.task.tunable]
+        fixed_s = sum(weight * (best_s or 0.0) for search, weight, best_s in known if not search.task.tunable)
+        standings = [
+            replace(reaching(search.standing, best_s), weight=weight)
+            for search, weight, best_s in known
+            if search.task.tunable and best_s is not None
+        ]
         return outlook(standings, fixed_s, len(self._runtime.cores), self._prices, self._request.seed)
 
     def _weighted(self) -> list[tuple[TaskSearch, int]]:
