@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
-from job_tools import records_in, run_in
+import pytest
+from job_tools import records_in, run_in, runtimes
 
+from tunery.budgets import load_prices
 from tunery.dialects import Told
-from tunery.domain import Candidate, Mode, Outcome
+from tunery.domain import Budget, Candidate, JobState, Mode, Outcome
 from tunery.jobs.finals import predicted_s
 from tunery.jobs.known import Known
+from tunery.measure.energy import MODELLED_W_PER_CORE
+
+BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=2000"
 
 
 def test_finals_that_would_not_end_in_time_are_left_out_and_a_cheaper_task_still_has_its_own(tmp_path: Path) -> None:
@@ -28,3 +33,26 @@ def test_what_is_not_at_hand_makes_finals_longer() -> None:
     ]:  # fmt: skip
         known.keep(Told(Candidate(name, "task", "{}"), outcome, latency_s))
     assert known.near_best(0.1) == ["best", "close"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "kind"), [("6s", "seconds"), ("50trials", "trials"), ("$0.0003", "money"), ("80J", "joules")]
+)
+def test_a_limit_is_exceeded_by_no_more_than_one_stage(tmp_path: Path, budget: str, kind: str) -> None:
+    with runtimes() as made:
+        job = run_in(tmp_path, BUSY, budget).job
+    [runtime] = made
+    longest_s = max(span.end_s - span.start_s for span in runtime.dispatch.spans)
+    prices, watts = load_prices(), MODELLED_W_PER_CORE * len(runtime.cores)
+    longest = {
+        "seconds": longest_s,
+        "trials": 1.0,
+        "money": prices.of_machine(longest_s * len(runtime.cores)) + prices.of_energy(longest_s * watts),
+        "joules": longest_s * watts,
+    }
+    used = job.spend.wall_s if kind == "seconds" else getattr(job.spend, kind)
+    limit = getattr(Budget.parse(budget), kind)
+    assert job.state is JobState.DONE
+    assert used <= 1.02 * limit + longest[kind]
+    assert job.remaining[kind] == pytest.approx(limit - used, abs=0.02 * limit)
+    assert job.spend.modelled or kind != "joules"
