@@ -11,7 +11,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
-from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, Standing, load_prices, outlook, plan, reaching, unit_of
+from tunery.budgets import (
+    Allocator,
+    Chooser,
+    Meter,
+    Power,
+    RoundRobin,
+    Standing,
+    load_prices,
+    outlook,
+    plan,
+    reaching,
+    unit_of,
+)
 from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
