@@ -10,9 +10,11 @@ from tunery.dialects import Told
 from tunery.domain import Budget, Candidate, JobState, Mode, Outcome
 from tunery.jobs.finals import predicted_s
 from tunery.jobs.known import Known
+from tunery.measure import usable_cores
 from tunery.measure.energy import MODELLED_W_PER_CORE
 
 BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=2000"
+TEN_SECONDS = f"${load_prices().of_machine(10.0 * len(usable_cores())):.9f}"
 
 
 def test_finals_that_would_not_end_in_time_are_left_out_and_a_cheaper_task_still_has_its_own(tmp_path: Path) -> None:
@@ -25,7 +27,8 @@ def test_finals_that_would_not_end_in_time_are_left_out_and_a_cheaper_task_still
 
 
 def test_what_is_not_at_hand_makes_finals_longer() -> None:
-    assert predicted_s(0.1, 0.01, builds_s=7.0) == predicted_s(0.1, 0.01) + 7.0
+    assert predicted_s(0.1, 0.01, builds_s=7.0) == pytest.approx(predicted_s(0.1, 0.01) + 7.0)
+    assert predicted_s(0.1, 0.01, 12) > predicted_s(0.1, 0.01, 2)
     known = Known()
     for name, outcome, latency_s in [
         ("slow", Outcome.OK, 2e-3), ("close", Outcome.ABANDONED, 1.05e-3), ("best", Outcome.OK, 1e-3),
@@ -36,7 +39,7 @@ def test_what_is_not_at_hand_makes_finals_longer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "kind"), [("6s", "seconds"), ("50trials", "trials"), ("$0.0003", "money"), ("80J", "joules")]
+    ("budget", "kind"), [("6s", "seconds"), ("50trials", "trials"), (TEN_SECONDS, "money"), ("80J", "joules")]
 )
 def test_a_limit_is_exceeded_by_no_more_than_one_stage(tmp_path: Path, budget: str, kind: str) -> None:
     with runtimes() as made:

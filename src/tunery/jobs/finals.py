@@ -25,12 +25,12 @@ def select(context: Context, task: Task) -> list[Candidate]:
     return finalists(raced, FINALISTS)
 
 
-def predicted_s(baseline_s: float | None, best_s: float | None, builds_s: float = 0.0) -> float:
-    """Return about how long the finals of a task take, with `builds_s` of building what is not at hand.
+def predicted_s(baseline_s: float | None, best_s: float | None, count: int = FINALISTS, builds_s: float = 0.0) -> float:
+    """Return about how long the finals of a task with `count` finalists take, `builds_s` of which builds take.
 
-    Three quarters of the turns are left out, of those behind.
+    Each is loaded, verified and settled; three quarters of the turns are left out, of those behind.
     """
-    return 0.5 + builds_s + 6 * (baseline_s or 0.05) + FINALISTS * ROUNDS / 4 * (best_s or 0.0)
+    return 0.3 + 0.1 * (count + 1) + builds_s + 6 * (baseline_s or 0.05) + FINALISTS * ROUNDS / 4 * (best_s or 0.0)
 
 
 async def hold(  # noqa: PLR0917 - what one round needs

@@ -276,7 +276,7 @@ class TaskSearch:
         likely = self._known.near_best(RACE_DRIFT)[: finals.FINALISTS]
         missing = sum(key not in self._at_hand for key in likely) + 2 * (self._yardsticks is None)
         builds_s = missing * self._build_s / max(self._builds, 1)
-        return finals.predicted_s(self.baseline_s, self._known.best_s(), builds_s)
+        return finals.predicted_s(self.baseline_s, self._known.best_s(), len(likely), builds_s)
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""
