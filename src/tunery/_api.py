@@ -66,16 +66,19 @@ class Placed(_Step):
     threads: int
     dialect: str
 
-    def within(self, budget: str) -> "Planned":
-        """Say what it may cost, for example `10min`, `500trials` or `1h,2000trials`.
+    def within(self, budget: str = "", *, latency_target: str = "") -> "Planned":
+        """Say what it may cost, for example `10min`, `500trials` or `1h,2000trials`, and what is good enough.
+
+        Tuning ends as soon as the network's latency is within `latency_target`, for example `12ms`.
 
         Raises:
-            BudgetError: the budget is malformed.
+            BudgetError: one of them is malformed, or neither is given.
         """
-        from tunery.domain import Budget
+        from tunery.domain import Budget, parse_latency
 
-        Budget.parse(budget)
-        return Planned(self, budget, "standard")
+        if budget or not latency_target:
+            Budget.parse(budget)
+        return Planned(self, budget, "standard", parse_latency(latency_target) if latency_target else None)
 
     def tune(self, **more: object) -> "Tuned":
         """Tune with as many trials as the effort `standard` gives; see `Planned.tune`."""
@@ -84,11 +87,12 @@ class Placed(_Step):
 
 @dataclass(frozen=True)
 class Planned(_Step):
-    """A model, its target and its budget."""
+    """A model, its target, its budget, and the network's latency that is good enough, in seconds (None: none is)."""
 
     placed: Placed
     budget: str
     effort: str
+    latency_target_s: float | None = None
 
     def tune(
         self,
@@ -124,6 +128,7 @@ class Planned(_Step):
             effort=effort or self.effort,
             store=os.fspath(store),
             seed=seed,
+            latency_target_s=self.latency_target_s,
         )
         return Tuned(request, tune(request, on_progress or _ignore))
 

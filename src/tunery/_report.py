@@ -81,6 +81,10 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "timings": task.timings,
         "contaminated": task.contaminated,
         "degree": task.degree,
+        "dropped": task.dropped,
+        "audited": task.audited,
+        "false_drops": task.false_drops,
+        "preempted": task.preempted,
         "problem": task.problem,
     }
 
@@ -113,8 +117,13 @@ def tune_text(
     output: Path | None = None,
     compared: "BenchReport | None" = None,
     width: int | None = None,
+    *,
+    verbose: bool = False,
 ) -> str:
-    """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it."""
+    """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it.
+
+    With `verbose` it also says how often the filter was wrong.
+    """
     from tunery._comparison import bench_text
 
     job = report.job
@@ -126,7 +135,8 @@ def tune_text(
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
         *_at_once(report),
         *_noise(job),
-        *_cost(job),
+        *(filter_lines(job) if verbose else []),
+        *cost_lines(job),
         f"stored in   {report.store}",
         *_usage(report, request, output),
     ]
@@ -163,7 +173,27 @@ def _noise(job: JobStatus) -> list[str]:
     return [said] if dirty else []
 
 
-def _cost(job: JobStatus) -> list[str]:
+def filter_lines(job: JobStatus) -> list[str]:
+    """Say how many candidates the filter dropped, and how often it was wrong as far as that is known."""
+    from tunery.budgets import Audit
+
+    dropped, audited, wrong = (
+        sum(getattr(task, name) for task in job.tasks) for name in ("dropped", "audited", "false_drops")
+    )
+    if not dropped:
+        return []
+    if not audited:
+        return [f"filter      {dropped} dropped, none of them measured all the same"]
+    low, high = Audit(dropped, audited, wrong).interval()
+    best = "was its task's best" if wrong == 1 else "were their tasks' best"
+    return [
+        f"filter      {dropped} dropped, {audited} of them measured all the same, {wrong} {best} "
+        f"({100 * low:.2g} % to {100 * high:.2g} %)"
+    ]
+
+
+def cost_lines(job: JobStatus) -> list[str]:
+    """Say what a job has spent, what is left of its limits, and what more would probably buy."""
     spend, left = job.spend, job.remaining
     used = [duration(spend.wall_s), f"{spend.trials} trials"]
     used += [energy(spend.joules, modelled=spend.modelled)] if spend.joules is not None else []
@@ -262,7 +292,8 @@ def _add_tasks(  # noqa: PLR0917 - a row's cells
 def _notes(task: TaskState) -> str:
     unusual = {name: count for name, count in task.outcomes.items() if name not in _USUAL and count}
     counted = [f"{count} {name}" for name, count in sorted(unusual.items())]
-    return ", ".join([*counted, *([task.problem] if task.problem else [])])
+    said = [*counted, *(["preempted"] if task.preempted else []), *([task.problem] if task.problem else [])]
+    return ", ".join(said)
 
 
 def total(tasks: Sequence[TaskState], what: str) -> float | None:

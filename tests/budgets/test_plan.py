@@ -17,7 +17,7 @@ GOOD = {
     "2.min": (120.0, None),
     " 10 min ": (600.0, None),
     "2 Minutes": (120.0, None),
-    "1sec": (1.0, None),
+    "2sec": (2.0, None),
     "3HOURS": (10800.0, None),
     "500trials": (None, 500),
     "1 trial": (None, 1),
@@ -41,7 +41,7 @@ BAD = [
     "10 fortnights", "1e3s", "nan min", "inf h", "10min 5trials", "ten min", "$", "$0", "$-2", "-$2", "2$", "¤5",
     "5 zorkmid",
     "$2,€3", "$2,$3", "0kJ", "50kJ,1Wh",
-    "0.001s", "0.1J", "$0.0000001", "10mins!", "--", "10ss",
+    "0.001s", "1s", "0.1J", "9J", "0.002Wh", "10mins!", "--", "10ss",
     "9" * 400 + "trials", "9" * 400 + "s",
 ]  # fmt: skip
 
@@ -73,11 +73,11 @@ def test_malformed_budgets_are_refused_in_one_sentence(text: str) -> None:
 
 budgets = st.builds(
     Budget,
-    st.none() | st.integers(1, 10**7).map(float) | st.floats(0.1, 1e12),
+    st.none() | st.integers(2, 10**7).map(float) | st.floats(2.0, 1e12),
     st.none() | st.integers(1, 10**12),
     st.just(0.25) | st.floats(1e-4, 1e9),
     st.sampled_from(["USD", "CHF"]),
-    st.none() | st.floats(1.0, 1e15),
+    st.none() | st.floats(10.0, 1e15),
 )
 
 
@@ -200,3 +200,14 @@ def test_a_sheet_on_which_all_is_free_limits_nothing(tmp_path: Path) -> None:
         load_prices(str(path)).check(Budget.parse("2CHF"))
     with pytest.raises(BudgetError, match="cannot be read"):
         load_prices(str(tmp_path / "none.toml"))
+
+
+def test_money_that_does_not_pay_the_start_of_a_job_is_refused_by_its_price() -> None:
+    prices = load_prices()
+    prices.check(Budget.parse("$0.0001"))
+    with pytest.raises(BudgetError, match=r"before its first measurement.*2USD"):
+        prices.check(Budget.parse("$0.00001"))
+
+
+def test_other_times_than_a_jobs_may_be_short() -> None:
+    assert Budget.parse("0.1s", least={}).seconds == 0.1

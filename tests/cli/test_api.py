@@ -37,6 +37,18 @@ def test_without_a_budget_the_effort_decides(store: str) -> None:
     assert placed.tune(store=store, effort="quick").result.job.spend.trials == 16
 
 
+def test_a_latency_that_is_good_enough_ends_tuning(store: str) -> None:
+    placed = tunery.load("fake:demo?tasks=1&space=4x4x2").on(threads=1, **CHAIN)
+    tuned = placed.within("200trials", latency_target="300us").tune(store=store)
+    assert tuned.result.job.spend.trials < 200
+    assert "the latency target of 0.3 ms: met" in tuned.result.job.message
+    served = placed.within(latency_target="300us").tune(store=store)
+    assert "nothing was tuned" in served.result.job.message
+    for mistake in ({"latency_target": "soon"}, {}):
+        with pytest.raises(tunery.BudgetError):
+            placed.within(**mistake)
+
+
 def test_steps_are_immutable_and_can_branch() -> None:
     model = tunery.load("x.onnx", {"a": [1, 2]})
     one, two = model.on(threads=1), model.on(threads=2)

@@ -121,7 +121,10 @@ def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
     assert shown["request"]["model"] == "fake:demo"
     assert len(shown["tasks"]) == 3
     assert job["job"] in tuned("jobs", "list").out
-    assert "matmul_0" in tuned("jobs", "show", job["job"]).out
+    assert {"remaining", "outlook"} <= shown.keys()
+    text = tuned("jobs", "show", job["job"]).out
+    assert "matmul_0" in text
+    assert all(said in text for said in ("spent  ", " J (modelled)" * shown["spend"]["modelled"], "not used: ", "$"))
     again = tuned("jobs", "resume", job["job"])
     assert again.code == 2
     assert "is done" in again.err

@@ -2,15 +2,29 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery._report import as_text, duration, milliseconds, plain, ratio, tasks_table, total, tune_text
+from tunery._report import (
+    as_text,
+    duration,
+    filter_lines,
+    milliseconds,
+    plain,
+    ratio,
+    task_data,
+    tasks_table,
+    total,
+    tune_text,
+)
+from tunery.cli._spending import counted
 from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
 from tunery.jobs import Request, TuneReport
+from tunery.store import Charge
 
 
 @pytest.mark.parametrize(
@@ -63,6 +77,41 @@ def test_a_report_says_how_many_kernels_were_measured_at_once(
     report = TuneReport(job, network, (work,), None, None, False, "s.db", slots, calibrated_at)
     lines = [line for line in tune_text(report, Request("fake:x")).splitlines() if line.startswith("measured ")]
     assert [said in line for line in lines] == [True] * bool(said)
+
+
+def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() -> None:
+    states = [task("a", 0.1, 0.1, outcomes={"filtered": 300, "ok": 30}, audited=30, false_drops=1),
+              task("b", 0.1, 0.1, outcomes={"filtered": 75}, audited=7)]  # fmt: skip
+    job = JobStatus("j", JobState.DONE, {}, tasks=tuple(states))
+    [line] = filter_lines(job)
+    assert line.endswith("412 dropped, 37 of them measured all the same, 1 was its task's best (0.068 % to 14 %)")
+    assert filter_lines(JobStatus("j", JobState.DONE, {}, tasks=(task("c", 0.1, 0.1),))) == []
+    [unknown] = filter_lines(JobStatus("j", JobState.DONE, {}, tasks=(replace(states[1], audited=0),)))
+    assert unknown.endswith("75 dropped, none of them measured all the same")
+    network = Network("n", "n", "d", "", (), (), 0)
+    work = Task(Workload("w", "conv2d", "conv2d", "", (), 0, 0.0), Target("fake", {}, 2), 1, tunable=True)
+    report = TuneReport(job, network, (work,), None, None, False, "s.db")
+    assert line in tune_text(report, Request("fake:x"), verbose=True)
+    assert line not in tune_text(report, Request("fake:x"))
+    assert {"audited": 30, "false_drops": 1, "preempted": False}.items() <= task_data(states[0]).items()
+
+
+def test_a_table_marks_what_was_preempted() -> None:
+    states = [task("a", 0.1, 0.1, preempted=True, outcomes={"ok": 1}), task("b", 0.1, 0.1, outcomes={"ok": 1})]
+    rows = {line.split()[0]: line for line in as_text(tasks_table(states)).splitlines() if line[:1].isalnum()}
+    assert ("preempted" in rows["a"], "preempted" in rows["b"]) == (True, False)
+
+
+def test_a_job_that_has_said_nothing_yet_has_the_candidates_that_it_has_paid_for() -> None:
+    def built(job_id: str, outcome: str, count: int, stage: str = "build") -> Charge:
+        return Charge(job_id, "t", stage, outcome, 1.0, 1.0, 0.0, count=count)
+
+    charges = [built("j", "ok", 3), built("j", "build-failed", 2), built("other", "ok", 5), built("j", "", 1),
+               built("j", "ok", 3, "measure")]  # fmt: skip
+    fresh = JobStatus("j", JobState.RUNNING, {}, tasks=(task("a", 0.1, 0.1),))
+    assert counted(fresh, charges) == {"ok": 3, "build-failed": 2}
+    told = replace(fresh, tasks=(task("a", 0.1, 0.1, outcomes={"abandoned": 4}),))
+    assert counted(told, charges) == {"abandoned": 4}
 
 
 def test_a_table_leads_with_what_takes_longest_and_sums_up_what_was_not_reached() -> None:

@@ -11,6 +11,7 @@ from tunery._errors import StoreError
 from tunery.budgets import load_prices
 from tunery.budgets.power import modelled_power
 from tunery.jobs.account import Account
+from tunery.measure.energy import MODELLED_W_PER_CORE
 from tunery.store import Charge, Store, open_store
 
 
@@ -32,6 +33,7 @@ class Machine:
     """Stands in for a runtime: core-seconds of workers that nobody has paid."""
 
     unpaid_s: float = 0.0
+    held_s: float = 0.0
     granted: int = 2
     dispatch: Process = field(default_factory=Process)
 
@@ -39,7 +41,7 @@ class Machine:
         return self.unpaid_s
 
     def in_use(self, _: str) -> float:
-        return 0.0
+        return self.held_s
 
     def claim(self, core_s: float) -> None:
         self.unpaid_s -= core_s
@@ -70,7 +72,7 @@ def test_what_a_busy_store_did_not_take_is_charged_the_next_time(store: Store, m
         patch.setattr(Store, "charge_all", busy)
         with pytest.raises(StoreError):
             account.settle()
-    assert (machine.unpaid_s, machine.dispatch.unpaid_s, account.core_s()) == (3.0, 1.0, 1.0)
+    assert (machine.unpaid_s, machine.dispatch.unpaid_s, account.core_s()) == (3.0, 1.0, 4.0)
     account.settle()
     assert spent(store) == {"overhead": 3.0, "manage": 1.0}
     assert (machine.unpaid_s, machine.dispatch.unpaid_s, account.core_s()) == (0.0, 0.0, 4.0)
@@ -81,3 +83,12 @@ def test_the_machine_is_paid_once_for_what_was_granted(store: Store) -> None:
     for _ in range(2):
         account.close(100.0)
     assert [charge.money for charge in store.ledger()] == [pytest.approx(load_prices().of_machine(300.0))]
+
+
+def test_the_meter_sees_what_nobody_was_charged_for_and_sees_it_once(store: Store) -> None:
+    account = account_of(store, Machine(unpaid_s=3.0, held_s=1.0, dispatch=Process(0.5)))
+    assert account.core_s() == pytest.approx(4.5)
+    assert account.joules() == pytest.approx(4.5 * MODELLED_W_PER_CORE)
+    account.settle()
+    assert account.joules() == pytest.approx(4.5 * MODELLED_W_PER_CORE), "charging it changes nothing"
+    assert sum(charge.core_s for charge in store.ledger()) == pytest.approx(3.5)

@@ -24,3 +24,9 @@ def test_a_resumed_run_that_found_nothing_says_that_the_budget_was_used_before()
     assert "earlier ones had used 25 s: the same command with a larger --budget" in about_rest(states, 0, 25.2)
     assert about_rest(states, 8, 25.2) == "", "it went on"
     assert about_rest(states, 0, 0.0) == "", "a first run may find all in the store"
+
+
+def test_finals_that_were_left_out_are_counted() -> None:
+    said = about_rest([state("a", reached=True)] * 3, 4, 0.0, unproven=2)
+    assert said.startswith("no time was left for the finals of 2 of 3 tasks")
+    assert "larger --budget" in said

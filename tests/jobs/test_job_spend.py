@@ -106,7 +106,7 @@ def test_a_result_says_what_more_would_probably_buy(tmp_path: Path) -> None:
     assert [p.median_s for p in curve] == sorted((p.median_s for p in curve), reverse=True)
     assert all(p.low_s <= p.median_s <= p.high_s for p in curve)
     assert report.after_s is not None
-    assert curve[0].high_s <= report.after_s * 1.1
+    assert curve[0].high_s <= report.after_s * 1.0001, "it begins at what the finals gave, not at a lucky race"
     with open_store(report.store) as store:
         assert store.job(report.job.job_id).outlook == curve
 

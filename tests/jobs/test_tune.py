@@ -95,7 +95,7 @@ def test_a_time_budget_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_only_reads_the_model_says_so(tmp_path: Path) -> None:
-    report = run_in(tmp_path, "fake:slow?tasks=1&extract_s=1", "1s")
+    report = run_in(tmp_path, "fake:slow?tasks=1&extract_s=2", "2s")
     assert (report.job.spend.trials, report.job.tasks[0].best_s) == (0, None)
     assert "give a larger --budget" in report.job.message
     assert report.job.message in tune_text(report, request_in(tmp_path, "fake:slow"))

@@ -13,7 +13,7 @@ outlook     what more spending would buy
 from tunery.budgets.allocation import Allocator, Chooser, Cost, RoundRobin, Standing, Unit, unit_of
 from tunery.budgets.failing import LIKELY, FailureModel
 from tunery.budgets.meter import Meter, Plan, check_effort, plan
-from tunery.budgets.outlook import outlook
+from tunery.budgets.outlook import outlook, reaching
 from tunery.budgets.power import Power
 from tunery.budgets.prices import Prices, load_prices
 from tunery.budgets.trimming import NONE, Audit, CandidateFilter, Sorted, Trimming
@@ -21,5 +21,5 @@ from tunery.budgets.trimming import NONE, Audit, CandidateFilter, Sorted, Trimmi
 __all__ = [
     "LIKELY", "NONE", "Allocator", "Audit", "CandidateFilter", "Chooser", "Cost", "FailureModel", "Meter", "Plan",
     "Power", "Prices", "RoundRobin", "Sorted", "Standing", "Trimming", "Unit",
-    "check_effort", "load_prices", "outlook", "plan", "unit_of",
+    "check_effort", "load_prices", "outlook", "plan", "reaching", "unit_of",
 ]  # fmt: skip

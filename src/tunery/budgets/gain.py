@@ -46,15 +46,6 @@ class Gain:
         """Return the seconds that `more` trials are expected to take off the latency."""
         return self.best_s * -math.expm1(-self.expected(more))
 
-    def quantile(self, more: float, share: float) -> float:
-        """Return what the logarithm of the speed-up by `more` trials stays below with probability `share`."""
-        if more <= 0:
-            return 0.0
-        from scipy.special import betaincinv  # a third of a second, which a worker does not need
-
-        part = float(betaincinv(SHAPE * self.doublings(more), self.a, share))
-        return min(self.x * part / max(1 - part, 1e-12), self.limit)
-
     def draw(self, more: float, count: int, random: np.random.Generator) -> npt.NDArray[np.float64]:
         """Return `count` draws of the latency after `more` trials."""
         if more <= 0:

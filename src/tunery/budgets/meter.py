@@ -92,10 +92,10 @@ class Meter:
             left.append((self.limits.money - self.money(elapsed_s, joules)) / max(rate, 1e-12))
         return min(left, default=None)
 
-    def allowance_s(self) -> float:
+    def allowance_s(self, elapsed_s: float = 0.0, joules: float = 0.0) -> float:
         """Return the seconds the whole budget is worth at the rate used so far; 0 where nothing limits the time."""
-        left_s = self.seconds_left(0.0)
-        return 0.0 if left_s is None else max(left_s + self._before_s, 0.0)
+        left_s = self.seconds_left(elapsed_s, joules)
+        return 0.0 if left_s is None else max(left_s + self.total_s(elapsed_s), 0.0)
 
     def total_s(self, elapsed_s: float) -> float:
         """Return the wall seconds of all runs of the job."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tunery.budgets.allocation import Allocator, Standing
+from tunery.budgets.allocation import Allocator, Cost, Standing
 from tunery.budgets.gain import Gain
 from tunery.budgets.prices import Prices
 from tunery.domain import Prospect
@@ -39,25 +39,29 @@ def outlook(
     """Return the predicted latency of the network after more spending, for shares of the trials spent so far.
 
     `fixed_s` is the latency of what cannot be tuned. Trials go where the expected gain per core-second is the largest.
-    The time is what these trials take where all cores are kept busy. Empty while a task has nothing valid.
+    The time is what these trials take where all cores are kept busy. Each standing's latest latency is where its course
+    begins (`reaching`); empty while one has none. A trial of a task that has had none takes what it takes elsewhere.
     """
     allocator = Allocator(list(standings))
-    rate = allocator.peak_rate()
-    courses = []
+    rate, courses = allocator.peak_rate(), []
+    trials = max(sum(sum(standing.trials) for standing in standings), 1)
+    mean_s = sum(cost.held_core_s for standing in standings for cost in standing.costs) / trials
+    mean_j = sum(cost.joules for standing in standings for cost in standing.costs) / trials
     for standing in standings:
         gain = allocator.belief(standing, rate)
         if gain is None:
             return ()
-        if standing.exhausted or not sum(standing.trials):
+        if standing.exhausted:
             fixed_s += standing.weight * gain.best_s
             continue
-        trials = max(sum(standing.trials), 1)
-        held_s = sum(cost.held_core_s for cost in standing.costs) / trials
-        joules = sum(cost.joules for cost in standing.costs) / trials
+        held_s, joules, trials = mean_s, mean_j, sum(standing.trials)
+        if trials:
+            held_s = sum(cost.held_core_s for cost in standing.costs) / trials
+            joules = sum(cost.joules for cost in standing.costs) / trials
         courses.append(_Course(gain, standing.weight, max(held_s, 1e-6), joules))
-    spent = sum(course.gain.trials for course in courses)
-    if not spent:
+    if not courses:
         return ()
+    spent = max(sum(sum(standing.trials) for standing in standings if not standing.exhausted), 1)
     step = max(1.0, spent * MULTIPLES[-1] / _STEPS)
     prospects, given = [], 0.0
     for multiple in MULTIPLES:
@@ -67,6 +71,21 @@ def outlook(
             given += step
         prospects.append(_prospect(courses, fixed_s, cores, prices, seed))
     return tuple(prospects)
+
+
+def reaching(standing: Standing, latency_s: float) -> Standing:
+    """Return a task's course as one that has reached `latency_s`: all its latencies in this proportion.
+
+    Races flatter whoever wins them, and the finals say by how much. What nothing valid is known of begins at
+    `latency_s`, with nothing but the prior gain.
+    """
+    raced_s = standing.latency_s
+    if raced_s is not None and raced_s > 0:
+        scale = latency_s / raced_s
+        return replace(standing, best_s=[None if s is None else scale * s for s in standing.best_s])
+    if not standing.batches:
+        return replace(standing, best_s=[latency_s], trials=[0], costs=[Cost(0.0)])
+    return replace(standing, best_s=[*[None] * (standing.batches - 1), latency_s])
 
 
 def _prospect(courses: Sequence[_Course], fixed_s: float, cores: int, prices: Prices, seed: int) -> Prospect:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import BudgetError
-from tunery.domain import CURRENCIES, Budget
+from tunery.domain import CURRENCIES, LEAST, Budget
 
 VARIABLE = "TUNERY_PRICES"
 _NUMBERS = ("machine_hour", "kwh")
@@ -41,7 +41,8 @@ class Prices:
         """Check that the budget's money is money of this sheet.
 
         Raises:
-            BudgetError: it is of another currency, or nothing on the sheet has a price.
+            BudgetError: it is of another currency, nothing on the sheet has a price, or it is less than one core costs
+                for the time and energy that a job needs before its first measurement.
         """
         if budget.money is None:
             return
@@ -54,6 +55,12 @@ class Prices:
             raise BudgetError(
                 f"budget {str(budget)!r} limits nothing: on the sheet of {self.machine} all is free; "
                 "write for example 10min, or name another sheet with --prices"
+            )
+        least = self.of_machine(LEAST["seconds"]) + self.of_energy(LEAST["joules"])
+        if budget.money < least:
+            raise BudgetError(
+                f"budget {str(budget)!r} is less than a job needs on {self.machine} before its first measurement "
+                f"({least:.2g} {self.currency}); write for example 2{self.currency}"
             )
 
 

@@ -1,11 +1,13 @@
 """Sums and charts of what was spent."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunery._errors import UsageError
 
 if TYPE_CHECKING:
+    from tunery.domain import JobStatus
     from tunery.store import Charge
 
 Row = dict[str, Any]
@@ -52,6 +54,20 @@ def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list
     free = {outcome: count for outcome, count in outcomes.items() if count} | {row["name"]: 0 for row in rows}
     rows += [{"name": outcome, **nothing, "money": {}, "count": count} for outcome, count in free.items() if count]
     return rows
+
+
+def counted(job: "JobStatus", charges: "Iterable[Charge]") -> "Counter[str]":
+    """Return how many of a job's candidates ended how; before it has said so itself, by the builds it has paid for."""
+    said = Counter[str]()
+    for task in job.tasks:
+        said.update(task.outcomes)
+    if said:
+        return said
+    paid = Counter[str]()
+    for charge in charges:
+        if charge.job_id == job.job_id and charge.stage == "build" and charge.outcome:
+            paid[charge.outcome] += charge.count
+    return paid
 
 
 def helpless(charges: "Sequence[Charge]") -> list[Row]:

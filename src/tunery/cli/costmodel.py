@@ -101,7 +101,7 @@ def train(
     from tunery.jobs.training import train as train_model
     from tunery.measure import usable_cores
 
-    seconds = Budget.parse(time).seconds
+    seconds = Budget.parse(time, least={}).seconds  # no job
     if seconds is None:
         raise UsageError(f"--time {time!r} is not a time; write for example 10min")
     with LiveLine(verbose=verbose) as live:

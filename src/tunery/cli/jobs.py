@@ -51,19 +51,21 @@ def show(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Show a job: what was asked for, its tasks, and what it has spent."""
-    from tunery._report import as_text, duration, task_data, tasks_table
+    from tunery._report import as_text, cost_lines, duration, filter_lines, plain, task_data, tasks_table
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False) as opened:
         status = opened.job(job)
     if json:
-        emit({**summary(status), "request": status.request, "tasks": [task_data(task) for task in status.tasks]})
+        more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
+        tasks = [task_data(task) for task in status.tasks]
+        emit({**summary(status), **more, "request": status.request, "tasks": tasks})
         return
     say(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip())
     say("  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"}))
     say(as_text(tasks_table(status.tasks), width()))
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
-    say(f"{status.spend.trials} trials in {duration(status.spend.wall_s)}" + (f" ({stages})" if stages else ""))
+    say("\n".join([*filter_lines(status), *cost_lines(status), *([f"of workers  {stages}"] if stages else [])]))
 
 
 @app.command("submit", epilog="Example: tunery jobs submit resnet18.onnx --budget 10min --priority 2")
@@ -72,6 +74,7 @@ def submit(
     *,
     target: options.TargetName = "native",
     budget: options.BudgetText = None,
+    latency_target: options.LatencyTarget = "",
     prices: options.PriceSheet = "",
     effort: Annotated[options.Effort, typer.Option("--effort", help="Trials where there is no budget.")] = (
         options.Effort.STANDARD
@@ -93,7 +96,7 @@ def submit(
 
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
-        dialect=dialect, prices=prices,
+        dialect=dialect, prices=prices, latency_target=latency_target,
     )  # fmt: skip
     claim = Claim(owner, weight, priority)
     daemon = daemon_at(socket)

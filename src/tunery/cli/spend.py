@@ -36,16 +36,16 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
 
     Money is what was charged then; with --prices, what it would cost by that sheet.
     """
-    from tunery.cli._spending import by_outcome, draw, helpless, sums
+    from tunery.cli._spending import by_outcome, counted, draw, helpless, sums
     from tunery.store import open_store
 
     file = check_output(chart, "spend.png") if chart else ""
     with open_store(store, create=False) as opened:
         jobs = [opened.job(job)] if job else opened.jobs(_MOST_JOBS)
         outcomes = Counter[str]()
-        for task in (task for one in jobs for task in one.tasks):
-            outcomes.update(task.outcomes)
         charges = opened.ledger(job or None)
+        for one in jobs:
+            outcomes.update(counted(one, charges))
         names = _names(opened, charges)
     charges = _repriced(charges, jobs, prices) if prices else charges
     views = {

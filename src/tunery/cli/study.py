@@ -122,7 +122,7 @@ def zero_shot(
 def trimming(
     *,
     network: Networks = None,
-    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials for each task, in the mean.")] = 24,
+    trials: Annotated[int, typer.Option("--trials", min=4, help="Trials for each task, in the mean.")] = 64,
     stock: Annotated[
         str, typer.Option("--stock", metavar="FILE", help="Draw the curves of stock from this file of its study, too.")
     ] = "",

@@ -76,7 +76,7 @@ def run(
     if as_json:
         emit(_data(report, compiled, compared))
     else:
-        _print(report, request, compiled, compared)
+        _print(report, request, compiled, compared, verbose=verbose)
     if exit_code is not None:
         raise typer.Exit(exit_code)
 
@@ -130,8 +130,13 @@ def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "Ben
 
 
 def _print(
-    report: "TuneReport", request: "Request", compiled: "CompileReport | None", compared: "BenchReport | None"
+    report: "TuneReport",
+    request: "Request",
+    compiled: "CompileReport | None",
+    compared: "BenchReport | None",
+    *,
+    verbose: bool,
 ) -> None:
     from tunery._report import tune_text
 
-    say(tune_text(report, request, Path(compiled.path) if compiled else None, compared, width()))
+    say(tune_text(report, request, Path(compiled.path) if compiled else None, compared, width(), verbose=verbose))

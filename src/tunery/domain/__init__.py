@@ -1,6 +1,6 @@
 """The nouns of the project as frozen dataclasses: no I/O, and no import from any other room."""
 
-from tunery.domain.budget import CURRENCIES, Budget, Prospect, Spend, parse_latency
+from tunery.domain.budget import CURRENCIES, LEAST, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import Calibration, Device, SharingPoint
@@ -14,6 +14,7 @@ from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [
     "CURRENCIES",
+    "LEAST",
     "Artifact",
     "Budget",
     "Calibration",

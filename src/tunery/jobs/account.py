@@ -74,16 +74,21 @@ class Account:
             self._runtime.claim(-self._aside.pop((candidate.task_key, candidate.key), 0.0))
 
     def core_s(self) -> float:
-        """Return the core-seconds of this run, those included that are not billed yet."""
+        """Return the core-seconds of this run, with what is not billed yet."""
         return self._core_s + self._unbilled_s()
 
     def joules(self) -> float:
-        """Return the energy of this run, that included which is not billed yet."""
+        """Return the energy of this run, with what is not billed yet."""
         return self._joules + self.power.joules(self._unbilled_s())
 
     def _unbilled_s(self) -> float:
-        aside_s = sum(self._aside.values())
-        return aside_s + self._runtime.in_use(self._job_id) + self._runtime.dispatch.own_s()
+        """Return the core-seconds of stages that have not ended, and of what nobody was charged for yet.
+
+        That is workers' starts, builds that wait for their races, and this process. Jobs that run at once each count
+        all of it until one of them settles: a limit is rather kept too early than exceeded.
+        """
+        runtime, aside_s = self._runtime, sum(self._aside.values())
+        return aside_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
 
     def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""

@@ -15,7 +15,8 @@ from tunery.store import Store
 class Context:
     """One job's means: what is done in its name is charged to it.
 
-    `trials` are the candidates tried on its tasks while it ran, whichever job paid for them.
+    `trials` are the candidates tried on its tasks while it ran, at most `most_trials` (None: no limit), whichever job
+    paid for them.
     """
 
     job_id: str
@@ -28,6 +29,12 @@ class Context:
     trimming: Trimming = field(default_factory=Trimming)
     trials: int = 0
     trials_in_flight: int = 0
+    most_trials: int | None = None
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether what another job tries counts for this one too: its own trials, on their way, come first."""
+        return self.most_trials is None or self.trials + self.trials_in_flight < self.most_trials
 
 
 working_for: ContextVar[Context] = ContextVar("working_for")

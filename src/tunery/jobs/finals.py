@@ -1,6 +1,6 @@
 """The last word on a task: its best candidates verified fully and timed, interleaved and alone, beside the baseline."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tunery._errors import EngineError
@@ -25,20 +25,31 @@ def select(context: Context, task: Task) -> list[Candidate]:
     return finalists(raced, FINALISTS)
 
 
-def predicted_s(baseline_s: float | None, best_s: float | None) -> float:
-    """Return about how long the finals of a task take; three quarters of the turns are left out, of those behind."""
-    return 0.5 + 6 * (baseline_s or 0.05) + FINALISTS * ROUNDS / 4 * (best_s or 0.0)
+def predicted_s(baseline_s: float | None, best_s: float | None, count: int = FINALISTS, builds_s: float = 0.0) -> float:
+    """Return about how long the finals of a task with `count` finalists take, `builds_s` of which builds take.
+
+    Each is loaded, verified and settled; three quarters of the turns are left out, of those behind.
+    """
+    return 0.3 + 0.1 * (count + 1) + builds_s + 6 * (baseline_s or 0.05) + FINALISTS * ROUNDS / 4 * (best_s or 0.0)
 
 
-async def hold(
-    context: Context, task: Task, yardsticks: Yardsticks, challengers: Sequence[Candidate], baseline_s: float | None
+async def hold(  # noqa: PLR0917 - what one round needs
+    context: Context,
+    task: Task,
+    yardsticks: Yardsticks,
+    challengers: Sequence[Candidate],
+    baseline_s: float | None,
+    at_hand: Mapping[str, Artifact],
 ) -> tuple[float | None, list[Measurement]]:
-    """Build and time `challengers` beside the baseline, record all; return its latency now, and all results."""
+    """Time `challengers` beside the baseline, record all; return its latency now, and all results.
+
+    Those that are not `at_hand` (by key) are built first.
+    """
     # A baseline without a latency is faulty: it would cost the others their common round.
     entrants = [yardsticks.baseline] if baseline_s else []
     for candidate in challengers:
         if candidate.key != yardsticks.baseline[0].key:
-            artifact = await build_one(context, task, candidate)
+            artifact = at_hand.get(candidate.key) or await build_one(context, task, candidate)
             if not isinstance(artifact, Measurement):
                 entrants.append((candidate, artifact))
     reference = yardsticks.reference[1]

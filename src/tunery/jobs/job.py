@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import threading
 import time
 from collections import deque
@@ -10,7 +11,19 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
-from tunery.budgets import Allocator, Chooser, Meter, Power, RoundRobin, Standing, load_prices, outlook, plan, unit_of
+from tunery.budgets import (
+    Allocator,
+    Chooser,
+    Meter,
+    Power,
+    RoundRobin,
+    Standing,
+    load_prices,
+    outlook,
+    plan,
+    reaching,
+    unit_of,
+)
 from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
@@ -76,6 +89,7 @@ class Job:
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
         self._meter = Meter(self._limits)
+        self._context.most_trials = self._limits.trials
 
     @property
     def planned(self) -> int:
@@ -161,6 +175,7 @@ class Job:
     async def _hold_finals(self, *, while_met: bool) -> None:
         """Time the best of each task once more, those first that the network spends most time in.
 
+        What would not end within the budget is left out; but the quickest is held where nothing would be verified else.
         `while_met` ends as soon as the network is probably not within its target after all.
         """
         due = [each for each in self._weighted() if each[0].finals_cost_s()]
@@ -170,8 +185,18 @@ class Job:
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
             if self._stop.is_set() or self._out_of_time() or (while_met and not self._met(proven=False)):
                 return
+            if self._fits(search):
+                await self._guarded(search, search.finals())
+                self._progress(f"{number} of {len(due)}")
+        proven = any(search.proven_s for search in self.searches if search.task.tunable)
+        if not proven and not self._stop.is_set() and not self._out_of_time():
+            search = min((search for search, _ in due), key=TaskSearch.finals_cost_s)
             await self._guarded(search, search.finals())
-            self._progress(f"{number} of {len(due)}")
+            self._progress(f"{len(due)} of {len(due)}")
+
+    def _fits(self, search: TaskSearch) -> bool:
+        """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
+        return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance_s()
 
     def _met(self, *, proven: bool) -> bool:
         """Return whether the network's latency is within the target, by verified records only if `proven`."""
@@ -188,7 +213,12 @@ class Job:
         untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
         if untouched and not self._context.trials:
             return TOO_LITTLE
-        return about_rest(self._states(), self._context.trials - self._tried_before, self._meter.total_s(0.0))
+        fresh, unproven = self._context.trials - self._tried_before, self._unproven()
+        return about_rest(self._states(), fresh, self._meter.total_s(0.0), unproven)
+
+    def _unproven(self) -> int:
+        """Return of how many tasks the finals were left out."""
+        return sum(search.finals_cost_s() > 0 and not search.problem for search in self.searches)
 
     async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
         """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""
@@ -214,12 +244,18 @@ class Job:
                     running.add(batch)
                 if not running:
                     return
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED, timeout=_POLL_S)
+                done, running = await asyncio.wait(
+                    running, return_when=asyncio.FIRST_COMPLETED, timeout=self._pause_s()
+                )
                 self._take_in(done)
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def _pause_s(self) -> float:
+        """Return when to look again at the latest: a limit is to end the search in time."""
+        return min(_POLL_S, max(self._spare_s(), 0.01))
 
     def _next_batch(self, chooser: Chooser, *, idle: bool) -> "asyncio.Task[int] | None":
         """Start a batch of the task that deserves it most, None if there is nothing to start now."""
@@ -281,11 +317,18 @@ class Job:
         return self._stop.is_set() or self._out_of_time() or (self._phase == "search" and self._met(proven=False))
 
     def _out_of_time(self) -> bool:
+        return self._spare_s() <= 0
+
+    def _spare_s(self) -> float:
+        """Return how long the phase may go on: to the end of the budget, less what is set aside for finals."""
         left_s = self._meter.seconds_left(self._elapsed(), self._account.joules())
         if left_s is None:
-            return False
+            return math.inf
         reserve_s = 0.0 if self._phase == "finals" else sum(s.finals_cost_s() for s in self.searches)
-        return left_s <= min(reserve_s, 0.5 * self._meter.allowance_s())
+        return left_s - min(reserve_s, 0.5 * self._allowance_s())
+
+    def _allowance_s(self) -> float:
+        return self._meter.allowance_s(self._elapsed(), self._account.joules())
 
     # -- reporting ------------------------------------------------------------------------------------------------
 
@@ -375,11 +418,15 @@ class Job:
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
 
     def _outlook(self) -> tuple[Prospect, ...]:
-        fixed = [(search, weight) for search, weight in self._weighted() if not search.task.tunable]
-        if any(search.best_s is None for search, _ in fixed):
+        known = [(search, weight, search.best_s) for search, weight in self._weighted()]
+        if any(best_s is None for _, _, best_s in known):
             return ()
-        fixed_s = sum(weight * (search.best_s or 0.0) for search, weight in fixed)
-        standings = [replace(s.standing, weight=weight) for s, weight in self._weighted() if s.task.tunable]
+        fixed_s = sum(weight * (best_s or 0.0) for search, weight, best_s in known if not search.task.tunable)
+        standings = [
+            replace(reaching(search.standing, best_s), weight=weight)
+            for search, weight, best_s in known
+            if search.task.tunable and best_s is not None
+        ]
         return outlook(standings, fixed_s, self._runtime.granted, self._prices, self._request.seed)
 
     def _weighted(self) -> list[tuple[TaskSearch, int]]:

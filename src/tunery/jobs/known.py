@@ -40,6 +40,13 @@ class Known:
         ended = (one.latency_s for one in self._told.values() if one.outcome is Outcome.OK and one.latency_s)
         return min(ended, default=None)
 
+    def near_best(self, drift: float) -> list[str]:
+        """Return the keys of those that ran and are at most `drift` slower than the best, fastest first."""
+        bound_s = (self.best_s() or 0.0) * (1 + drift)
+        ran = [t for t in self._told.values() if t.outcome in _RAN and t.latency_s and t.latency_s <= bound_s]
+        trials = [told for told in ran if told.candidate.origin is not Origin.BASELINE]
+        return [told.candidate.key for told in sorted(trials, key=lambda told: told.latency_s or 0.0)]
+
     @property
     def any_ended(self) -> bool:
         """Whether a candidate besides the compiler's default was measured to the end: there is a finalist."""

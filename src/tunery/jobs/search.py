@@ -5,11 +5,12 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.budgets import Cost, Standing
 from tunery.dialects import Told
-from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
 from tunery.engines import Role
 from tunery.jobs import finals
 from tunery.jobs.calls import Yardsticks, build_one, call_build, stage, yardstick_candidates
@@ -21,6 +22,7 @@ from tunery.jobs.learning import Learning
 from tunery.jobs.races import Built, Races, together
 from tunery.jobs.runtime import Grant
 from tunery.jobs.sifting import Sifter
+from tunery.measure.selection import RACE_DRIFT
 from tunery.workers.services import Proposal
 
 PROPOSE_DEADLINE_S = 180.0
@@ -41,6 +43,7 @@ class TaskSearch:
         self.baseline_s: float | None = None
         self.final: Record | None = None
         self.jobs: dict[str, tuple[Context, int]] = {}
+        self._tried: dict[str, dict[str, Outcome]] = {}  # by job and candidate
         self._proposer, self._learning, self._sifter = proposer, learning, sifter
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
@@ -48,12 +51,13 @@ class TaskSearch:
         self._stale = 0
         self._proposed: set[str] = set()
         self._known = Known()
-        self._ended: dict[str, dict[str, Outcome]] = {}  # of each job: how candidates ended while it took part
         self._features: dict[str, bytes] = {}
         self._yardsticks: Yardsticks | None = None
         self._finals_stale = True
         self._raced_then_s: float | None = None  # the best by races when the last finals were held
         self._held: set[str] = set()
+        self._at_hand: dict[str, Artifact] = {}
+        self._builds, self._build_s = 0, 0.0
         self._paid: dict[str, Cost] = {}
         self._news = 0
         self._restored = False
@@ -71,7 +75,7 @@ class TaskSearch:
         self.jobs[context.job_id] = (context, weight)
         self.standing.weight += weight
         records = context.store.records(self.task.key, provenance=context.provenance)
-        ended = self._ended[context.job_id] = tried(records, context.job_id)
+        self._tried[context.job_id] = ended = tried(records, context.job_id)
         context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended.values())
         if not self._restored:
             self._restored = True
@@ -80,7 +84,7 @@ class TaskSearch:
     def leave(self, context: Context) -> bool:
         """Let a job go; the search is left to the others. Return whether it was the last."""
         _, weight = self.jobs.pop(context.job_id)
-        del self._ended[context.job_id]
+        del self._tried[context.job_id]
         self.standing.weight -= weight
         return not self.jobs
 
@@ -99,6 +103,7 @@ class TaskSearch:
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
             self._known.remember(Told(candidate, measurement.outcome, measurement.latency_s))
+            self._note_build(measurement)
             held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
         best = self.fastest_s()
         if self._known and best is not None:
@@ -181,6 +186,8 @@ class TaskSearch:
             built = await self._build(candidates)
             if built:
                 await self._races.run(built, (await self._built_yardsticks()).reference[1])
+                kept = [one for one in built if Path(one.artifact.path).exists()]
+                self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
         finally:
             self.context.account.take_back(candidates)  # built, and cut short before they were raced
@@ -220,8 +227,8 @@ class TaskSearch:
         sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         self._proposed.update(c.key for c in (*sifted.build, *sifted.dropped))
-        for ended in self._ended.values():
-            ended.update((c.key, Outcome.FILTERED) for c in sifted.dropped)
+        for ended in self._tried.values():
+            ended.update((candidate.key, Outcome.FILTERED) for candidate in sifted.dropped)
         for known in sifted.served:
             self._known.served(known)
         self._stale = 0 if sifted.fresh else self._stale + 1
@@ -282,7 +289,10 @@ class TaskSearch:
         """Return the predicted seconds of the finals; 0 where there is no finalist, or nothing new since the last."""
         if not self._finals_stale or not self._known.any_ended:
             return 0.0
-        return finals.predicted_s(self.baseline_s, self._known.best_s())
+        likely = self._known.near_best(RACE_DRIFT)[: finals.FINALISTS]
+        missing = sum(key not in self._at_hand for key in likely) + 2 * (self._yardsticks is None)
+        builds_s = missing * self._build_s / max(self._builds, 1)
+        return finals.predicted_s(self.baseline_s, self._known.best_s(), len(likely), builds_s)
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""
@@ -301,7 +311,9 @@ class TaskSearch:
         if self._yardsticks is None:
             await self._measure_baseline()
         yardsticks = await self._built_yardsticks()
-        self.baseline_s, held = await finals.hold(context, self.task, yardsticks, challengers, self.baseline_s)
+        self.baseline_s, held = await finals.hold(
+            context, self.task, yardsticks, challengers, self.baseline_s, self._at_hand
+        )
         for measurement in held:
             self._count(measurement)
         self._held.update(candidate.key for candidate in challengers)
@@ -319,12 +331,9 @@ class TaskSearch:
     def record(self, candidate: Candidate, measurement: Measurement) -> bool:
         """Store a measurement, only then use it, and say whether it is the best so far."""
         best_s = self.fastest_s() or math.inf
-        told, fresh = self._keep(candidate, measurement)
+        told = self._keep(candidate, measurement)
         helped = told.outcome is Outcome.OK and told.latency_s is not None and told.latency_s < best_s
         if candidate.origin is not Origin.BASELINE:
-            if fresh:  # not raced again after a disturbance: it counts once
-                for sharer, _ in self.jobs.values():
-                    sharer.trials += 1
             self._sifter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
         return helped
@@ -333,19 +342,37 @@ class TaskSearch:
         """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
         self._keep(candidate, measurement)
 
-    def _keep(self, candidate: Candidate, measurement: Measurement) -> tuple[Told, bool]:
-        """Store a measurement, and let it take the place of an earlier one; return whether there was none."""
+    def _keep(self, candidate: Candidate, measurement: Measurement) -> Told:
+        """Store a measurement, and let it take the place of an earlier one."""
         context, trial = self.context, candidate.origin is not Origin.BASELINE
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
         told = Told(candidate, measurement.outcome, measurement.latency_s)
         self._count(measurement)
+        self._note_build(measurement)
         self._finals_stale |= trial
         self._news += trial
         fresh = self._known.keep(told, tell=trial)
-        for ended in self._ended.values():
-            if trial and (fresh or candidate.key in ended):  # one from before the job is none of its trials
-                ended[candidate.key] = measurement.outcome
-        return told, fresh
+        if trial:
+            self._count_trial(told, fresh=fresh)
+        return told
+
+    def _count_trial(self, told: Told, *, fresh: bool) -> None:
+        """Count a candidate once for each job, as it ended last; another job's only where the limit of trials allows.
+
+        What is beyond that a job is merely served: it learns from it and may deliver it.
+        """
+        key = told.candidate.key
+        for job_id, (job, _) in self.jobs.items():
+            ended = self._tried[job_id]
+            if key in ended:
+                ended[key] = told.outcome
+            elif fresh and (job is self.context or job.takes_part):
+                ended[key] = told.outcome
+                job.trials += 1
+
+    def _note_build(self, measurement: Measurement) -> None:
+        self._builds += measurement.build_s > 0
+        self._build_s += measurement.build_s
 
     def _count(self, measurement: Measurement) -> None:
         if measurement.samples_s:
@@ -353,7 +380,7 @@ class TaskSearch:
 
     def state(self, job_id: str) -> TaskState:
         """Return the task's standing for the report of a job that takes part."""
-        workload, outcomes = self.task.workload, Counter(outcome.value for outcome in self._ended[job_id].values())
+        workload, outcomes = self.task.workload, Counter(self._tried[job_id].values())
         audit = self._sifter.audit(self.final.candidate.key if self.final else None)
         return TaskState(
             task_key=self.task.key,
@@ -366,7 +393,7 @@ class TaskSearch:
             best_s=self.proven_s or self.best_s,
             best_candidate=self.final.candidate.key if self.final else None,
             measured=sum(outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
-            outcomes=dict(outcomes),
+            outcomes={outcome.value: count for outcome, count in outcomes.items()},
             problem=self.problem,
             dropped=audit.dropped,
             audited=audit.audited,

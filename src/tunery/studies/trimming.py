@@ -31,7 +31,7 @@ Curve = Sequence[tuple[float, float, float]]
 def run(  # noqa: PLR0917 - the study's size, in the words of the command
     options: Options,
     networks: Sequence[str] = (),
-    trials: int = 24,
+    trials: int = 64,
     dialect: str = "metaschedule",
     threads: int = 0,
     stock: str = "",
