@@ -241,4 +241,4 @@ def test_what_was_measured_again_is_one_trial_and_its_last_outcome_counts() -> N
         record("c", Outcome.OK, job="another's"),
         record("d", Outcome.OK, origin=Origin.BASELINE),
     ]
-    assert list(tried(records, "mine").values()) == [Outcome.OK, Outcome.ABANDONED]
+    assert tried(records, "mine") == {"a": Outcome.OK, "b": Outcome.ABANDONED}
