@@ -132,15 +132,23 @@ class TaskSearch:
 
     @property
     def untried(self) -> bool:
-        """Whether it can be tuned, and no candidate of it was measured to the end yet."""
-        return self.task.tunable and not self.standing.exhausted and not self._known.any_ended
+        """Whether it can be tuned, and no candidate of it was measured yet."""
+        return self.task.tunable and not self.standing.exhausted and not self._raced_any
 
     @property
     def proven_s(self) -> float | None:
-        """The latency of what would be delivered: of the best verified record, or of the compiler's default."""
+        """The latency of what would be delivered: of the best verified record, or of the compiler's default.
+
+        Where all candidates were given up against the default there are no finals to be held.
+        """
         if self.final is not None and self.final.measurement.mode is Mode.FINAL:
             return self.final.measurement.latency_s
-        return None if self.task.tunable else self.baseline_s
+        stays = not self.task.tunable or (self._raced_any and not self._known.any_ended)
+        return self.baseline_s if stays else None
+
+    @property
+    def _raced_any(self) -> bool:
+        return any(batch for batch in self.standing.trials)
 
     # -- yardsticks -----------------------------------------------------------------------------------------------
 
