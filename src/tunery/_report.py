@@ -180,7 +180,7 @@ def filter_lines(job: JobStatus) -> list[str]:
     dropped, audited, wrong = (
         sum(getattr(task, name) for task in job.tasks) for name in ("dropped", "audited", "false_drops")
     )
-    if not dropped:
+    if not dropped and not audited:
         return []
     if not audited:
         return [f"filter      {dropped} dropped, none of them measured all the same"]

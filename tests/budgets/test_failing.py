@@ -24,7 +24,7 @@ def fails(row: bytes) -> bool:
 def taught(count: int, seed: int = 0) -> FailureModel:
     model = FailureModel()
     for row in rows(count, seed):
-        model.learn(row, failed=fails(row))
+        model.learn(row.hex(), row, failed=fails(row))
     return model
 
 
@@ -38,7 +38,7 @@ def likely(model: FailureModel, asked: list[bytes]) -> list[bool]:
 def test_few_failures_or_few_successes_say_nothing(failures: int) -> None:
     model = FailureModel()
     for i, row in enumerate(rows(failures + (30 if failures < LEAST_FAILURES else LEAST_SUCCESSES - 1))):
-        model.learn(row, failed=i < failures)
+        model.learn(row.hex(), row, failed=i < failures)
     assert model.likelihoods(rows(5)) is None
 
 
@@ -56,7 +56,7 @@ def test_what_was_hardly_seen_is_not_held_likely() -> None:
     for i, row in enumerate(rows(40)):
         knobs = np.frombuffer(row, np.float32).copy()
         knobs[0] = 2 if i < LEAST_FAILURES else 0
-        model.learn(knobs.tobytes(), failed=i < LEAST_FAILURES)
+        model.learn(str(i), knobs.tobytes(), failed=i < LEAST_FAILURES)
     found = model.likelihoods(rows(100, seed=1))
     assert found is not None
     assert 0.3 < max(found) < LIKELY
@@ -66,7 +66,7 @@ def test_what_was_hardly_seen_is_not_held_likely() -> None:
 def test_failures_without_a_cause_are_nobodys_fault(share: float) -> None:
     draw, model = np.random.default_rng(5), FailureModel()
     for row in rows(300):
-        model.learn(row, failed=bool(draw.random() < share))
+        model.learn(row.hex(), row, failed=bool(draw.random() < share))
     assert np.mean(likely(model, rows(400, seed=1))) < 0.1
     assert np.mean(model.likelihoods(rows(400, seed=1)) or []) == pytest.approx(share, abs=0.1)
 
@@ -75,7 +75,7 @@ def test_a_belief_that_proves_wrong_is_given_up() -> None:
     model, asked = taught(80), [row for row in rows(400, seed=1) if fails(row)]
     assert np.mean(likely(model, asked)) > 0.5
     for row in asked[:20]:
-        model.learn(row, failed=False)
+        model.learn(row.hex(), row, failed=False)
     assert not any(likely(model, asked[20:]))
 
 
@@ -86,7 +86,7 @@ def test_the_same_history_says_the_same() -> None:
 
 def test_rows_that_are_missing_or_of_another_width_are_not_judged() -> None:
     model = taught(200)
-    model.learn(b"", failed=True)
+    model.learn("", b"", failed=True)
     bad = next(row for row in rows(50, seed=1) if fails(row))
     assert model.likelihoods([b"", bad[:-4]]) == [0.0, 0.0]
     assert likely(model, [b"", bad]) == [False, True]

@@ -38,7 +38,7 @@ def test_without_a_budget_the_effort_decides(store: str) -> None:
 
 
 def test_a_latency_that_is_good_enough_ends_tuning(store: str) -> None:
-    placed = tunery.load("fake:demo?tasks=1&space=4x4x2").on(threads=1, **CHAIN)
+    placed = tunery.load("fake:demo?tasks=1&space=16x16x2").on(threads=1, **CHAIN)
     tuned = placed.within("200trials", latency_target="300us").tune(store=store)
     assert tuned.result.job.spend.trials < 200
     assert "the latency target of 0.3 ms: met" in tuned.result.job.message

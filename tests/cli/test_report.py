@@ -80,13 +80,13 @@ def test_a_report_says_how_many_kernels_were_measured_at_once(
 
 
 def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() -> None:
-    states = [task("a", 0.1, 0.1, outcomes={"filtered": 300, "ok": 30}, audited=30, false_drops=1),
-              task("b", 0.1, 0.1, outcomes={"filtered": 75}, audited=7)]  # fmt: skip
+    states = [task("a", 0.1, 0.1, outcomes={"filtered": 300, "ok": 30}, dropped=330, audited=30, false_drops=1),
+              task("b", 0.1, 0.1, outcomes={"filtered": 75}, dropped=82, audited=7)]  # fmt: skip
     job = JobStatus("j", JobState.DONE, {}, tasks=tuple(states))
     [line] = filter_lines(job)
     assert line.endswith("412 dropped, 37 of them measured all the same, 1 was its task's best (0.068 % to 14 %)")
     assert filter_lines(JobStatus("j", JobState.DONE, {}, tasks=(task("c", 0.1, 0.1),))) == []
-    [unknown] = filter_lines(JobStatus("j", JobState.DONE, {}, tasks=(replace(states[1], audited=0),)))
+    [unknown] = filter_lines(JobStatus("j", JobState.DONE, {}, tasks=(replace(states[1], dropped=75, audited=0),)))
     assert unknown.endswith("75 dropped, none of them measured all the same")
     network = Network("n", "n", "d", "", (), (), 0)
     work = Task(Workload("w", "conv2d", "conv2d", "", (), 0, 0.0), Target("fake", {}, 2), 1, tunable=True)

@@ -53,7 +53,7 @@ def test_tiles_that_no_cache_holds_are_refused_by_the_features_at_hand(task, mon
     host = ProposerHost("metaschedule")
     host.open(task, (), None, 0)
     assert not any(host.propose(task.key, 16, ()).rejected), "the tiles of a small layer fit in every cache"
-    monkeypatch.setattr(limits, "largest_cache", lambda: 63)
+    monkeypatch.setattr(limits, "cache_share", lambda _: 63)
     proposal = host.propose(task.key, 32, ())
     refused = [c for c, why in zip(proposal.candidates, proposal.rejected, strict=True) if why]
     assert 0 < len(refused) < len(proposal.candidates)
@@ -62,30 +62,39 @@ def test_tiles_that_no_cache_holds_are_refused_by_the_features_at_hand(task, mon
 
 
 @pytest.mark.parametrize(
-    ("size", "anew", "threads", "cache", "refused"),
+    ("size", "anew", "cache", "refused"),
     [
-        (1 << 21, 4, 1, 1 << 20, True),
-        (1 << 21, 4, 1, 1 << 22, False),
-        (1 << 21, 4, 4, 1 << 22, True),  # each thread has its own
-        (1 << 21, 1, 1, 1 << 20, False),  # one buffer for all of the output
-        (1 << 21, 4, 1, 0, False),  # a machine that does not say
+        (1 << 21, 4, 1 << 20, True),
+        (1 << 21, 4, 1 << 22, False),
+        (1 << 21, 1, 1 << 20, False),  # one buffer for all of the output
+        (1 << 21, 4, 0, False),  # a machine that does not say
     ],
 )
-def test_a_tile_counts_once_for_each_thread(size, anew, threads, cache, refused):
+def test_a_tile_is_to_fit_a_threads_share_of_a_cache(size, anew, cache, refused):
     from tunery.dialects.metaschedule.features import WIDTH
     from tunery.dialects.metaschedule.limits import beyond_cache
 
     row = np.zeros(WIDTH, np.float32)
     row[157], row[159] = math.log2(size + 1), math.log2(anew + 1)
-    assert bool(beyond_cache(row, threads, cache)) is refused
-    assert not beyond_cache(np.full(WIDTH, np.nan, np.float32), threads, cache)
+    assert bool(beyond_cache(row, cache)) is refused
+    assert not beyond_cache(np.full(WIDTH, np.nan, np.float32), cache)
+    assert not beyond_cache(row[:8], cache)
 
 
-def test_this_machine_says_how_large_its_caches_are_or_nothing():
-    from tunery.dialects.metaschedule.limits import largest_cache
-    from tunery.measure.device import cache_bytes
+def test_caches_are_shared_by_the_threads_of_their_cores_only(tmp_path):
+    from tunery.dialects.metaschedule.limits import cache_share
 
-    assert largest_cache() == cache_bytes()
+    for number, (kind, size, cores) in enumerate(
+        [("Data", "48K", "0"), ("Instruction", "64M", "0"), ("Unified", "2M", "0"), ("Unified", "32M", "0-7,16-23")]
+    ):
+        index = tmp_path / f"index{number}"
+        index.mkdir()
+        for name, text in (("type", kind), ("size", size), ("shared_cpu_list", cores)):
+            (index / name).write_text(f"{text}\n")
+    assert [cache_share(threads, tmp_path) >> 20 for threads in (1, 2, 16, 64)] == [32, 16, 2, 2]
+    (tmp_path / "index3" / "size").unlink()
+    assert cache_share(4, tmp_path) == 2 << 20, "what cannot be read does not count"
+    assert cache_share(4, tmp_path / "nowhere") == 0
 
 
 LIMITS = {

@@ -19,6 +19,7 @@ from tunery.domain import JobState, JobStatus, Mode
 from tunery.jobs import Claim, Request, Room
 from tunery.jobs import room as room_module
 from tunery.jobs.account import Account
+from tunery.jobs.context import working_for
 from tunery.jobs.learning import Learning
 from tunery.jobs.runtime import Runtime
 from tunery.scheduler import Scheduler
@@ -120,6 +121,35 @@ def test_a_job_counts_what_was_tried_since_it_joined(tmp_path: Path) -> None:
                 outcomes = sum((Counter(task.outcomes) for task in status.tasks), Counter[str]())
                 assert outcomes.total() - outcomes["filtered"] == status.spend.trials
             assert sum(task.measured for task in done[0].tasks) < 120 <= sum(task.measured for task in done[1].tasks)
+
+    run(main())
+
+
+def test_a_job_that_cannot_read_the_store_leaves_the_one_beside_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, _):
+            first = room.submit(request_in(tmp_path, ENDLESS, "80trials"))
+            await until_trials(room, first, 8)
+            read, asked = Store.records, Counter[str]()
+
+            def torn(self: Store, task_key: str | None = None, **options: Any) -> Any:
+                context = working_for.get(None)
+                if context is not None and context.job_id != first and set(options) == {"provenance"}:
+                    asked["joined"] += 1  # it is the second task that the other job cannot read
+                    if asked["joined"] == 2:
+                        raise StoreError("the disk does not answer")
+                return read(self, task_key, **options)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "records", torn)
+                second = room.submit(request_in(tmp_path, ENDLESS, "80trials"), Claim("b"))
+                assert (await room.wait(second)).state is JobState.FAILED
+            assert asked["joined"] == 2
+            done = await room.wait(first)
+            assert (done.state, done.spend.trials) == (JobState.DONE, 80)
+            expect_whole(room)
 
     run(main())
 

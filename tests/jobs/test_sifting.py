@@ -50,7 +50,7 @@ class Run:
                 bad = self.dialect.fault(self.task, candidate) is not None and not cured
                 latency_s = None if bad else self.dialect.latency_s(self.task, candidate)
                 self.told.append(Told(candidate, Outcome.BUILD_FAILED if bad else Outcome.OK, latency_s))
-                self.model.learn(row, failed=bad)
+                self.model.learn(candidate.key, row, failed=bad)
                 self.built.append(bad)
             self.sifter.learn(self.told)
         return self

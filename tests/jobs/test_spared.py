@@ -1,5 +1,6 @@
 """What is spared: candidates that are not built, tasks that are not tuned, and networks that are fast enough."""
 
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -141,9 +142,8 @@ def test_tuning_ends_as_soon_as_the_target_is_met(tmp_path: Path) -> None:
     assert "met" in report.job.message
 
 
-def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def slower_finals(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Let all finals say 1.4 times what races say, and count them by task."""
     ask, held = finals._call, Counter[str]()
 
     async def slower(context: Context, task: Task, *others: Any) -> list[Measurement]:
@@ -152,6 +152,13 @@ def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hol
         return [replace(one, samples_s=tuple(1.4 * sample for sample in one.samples_s)) for one in measured]
 
     monkeypatch.setattr(finals, "_call", slower)
+    return held
+
+
+def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = slower_finals(monkeypatch)
     source = "fake:promising?tasks=3&space=64x64x16&spread=200&noise=0.002"
     (tmp_path / "loose").mkdir()
     loose = run_in(tmp_path / "loose", source, "240trials")
@@ -162,6 +169,19 @@ def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hol
     assert report.after_s <= 1.05 * loose.after_s or report.job.spend.trials == 240
     assert report.job.spend.trials > 24, "the races' promise was met before"
     assert sum(held.values()) <= 3 * len(held), f"finals after nearly every batch: {held}"
+
+
+def test_what_finals_held_corrects_races_also_of_an_earlier_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slower_finals(monkeypatch)
+    source, stop = "fake:promising?tasks=1&space=64x64x16&spread=200&noise=0.002", threading.Event()
+    run_in(tmp_path, source, "24trials")
+    run_in(tmp_path, source, "200trials", on_progress=lambda p: p.trials >= 150 and stop.set(), stop=stop)
+    said: list[float] = []
+    run_in(tmp_path, source, "200trials", on_progress=lambda p: p.phase == "search" and said.append(p.best_s or 0.0))
+    before = [r.measurement.latency_s for r in records_in(tmp_path, Mode.RACE)[:140] if r.measurement.latency_s]
+    assert said[0] == pytest.approx(1.4 * min(before), rel=0.05)
 
 
 def test_a_target_that_the_untuned_program_meets_is_verified_all_the_same(tmp_path: Path) -> None:

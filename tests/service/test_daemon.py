@@ -237,7 +237,7 @@ def test_the_commands_against_a_daemon(daemon: Daemon) -> None:
     quick = ["--dialect", "fake", "--threads", "1", "--budget"]
     followed = json.loads(tunery("submit", "fake:cli", *quick, "8trials", "--json"))
     assert (followed["status"], followed["spend"]["trials"]) == ("done", 8)
-    enough = tunery("submit", "fake:cli?tasks=1&seed=9&space=4x4x2", *quick, "400trials", "--latency-target", "300us")
+    enough = tunery("submit", "fake:cli?tasks=1&seed=9&space=16x16x2", *quick, "400trials", "--latency-target", "300us")
     assert "the latency target of 0.3 ms: met" in enough
     job = json.loads(tunery("submit", LONG, *quick, "4000trials", "--detach", "--json"))["job"]
     assert "paused" in tunery("pause", job)

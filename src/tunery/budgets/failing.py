@@ -3,6 +3,7 @@
 Where nothing fails nothing is learned, and nothing is paid for.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 LIKELY = 0.9
 """A likelihood above which a candidate is not built."""
 LEAST_FAILURES, LEAST_SUCCESSES = 5, 5
-_GROWTH = 1.1
+_GROWTH = 1.25
 _MOST_ROWS = 1024
 _TREES = 32
 _PARAMETERS: dict[str, Any] = {
@@ -39,23 +40,25 @@ class FailureModel:
     """Bagged trees (Breiman 1996) on feature rows; each leaf is drawn to the share of failures among all."""
 
     def __init__(self) -> None:
-        self._rows: list[tuple[bytes, bool]] = []
-        self._failures = 0
+        self._rows: dict[str, tuple[bytes, bool]] = {}
         self._booster: Any = None
         self._due = 0.0
 
-    def learn(self, row: bytes, *, failed: bool) -> None:
-        """Take in how a candidate ended; `row` is its features, float32, and empty where they are not known."""
+    def learn(self, key: str, row: bytes, *, failed: bool) -> None:
+        """Take in how a candidate ended, once by its key; `row` is its features, float32, empty where not known."""
         if row:
-            self._rows.append((row, failed))
-            self._failures += failed
+            self._rows[key] = row, failed
+            if len(self._rows) > 2 * _MOST_ROWS:
+                self._rows = dict(list(self._rows.items())[-_MOST_ROWS:])
+                self._due = min(self._due, _MOST_ROWS * _GROWTH)
 
     def likelihoods(self, rows: Sequence[bytes]) -> list[float] | None:
         """Return the likelihood of each candidate to fail; None before there are five failures and five successes.
 
         A candidate without features, or with a row of another width, has 0.
         """
-        if self._failures < LEAST_FAILURES or len(self._rows) - self._failures < LEAST_SUCCESSES:
+        failures = sum(failed for _, failed in self._rows.values())
+        if failures < LEAST_FAILURES or len(self._rows) - failures < LEAST_SUCCESSES:
             return None
         if len(self._rows) >= self._due:
             self._fit()
@@ -72,8 +75,8 @@ class FailureModel:
         import lightgbm
 
         self._due = len(self._rows) * _GROWTH
-        width = len(self._rows[-1][0])
-        latest = [one for one in self._rows if len(one[0]) == width][-_MOST_ROWS:]
+        width, _ = Counter(len(row) for row, _ in self._rows.values()).most_common(1)[0]
+        latest = [one for one in self._rows.values() if len(one[0]) == width][-_MOST_ROWS:]
         features = np.stack([np.frombuffer(row, np.float32) for row, _ in latest])
         failed = np.array([failed for _, failed in latest], np.float64)
         data = lightgbm.Dataset(features, failed, params={"verbosity": -1})

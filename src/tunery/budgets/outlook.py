@@ -59,7 +59,7 @@ def outlook(
             held_s = sum(cost.held_core_s for cost in standing.costs) / trials
             joules = sum(cost.joules for cost in standing.costs) / trials
         courses.append(_Course(gain, standing.weight, max(held_s, 1e-6), joules))
-    if not courses:
+    if not courses or not mean_s:
         return ()
     spent = max(sum(sum(standing.trials) for standing in standings if not standing.exhausted), 1)
     step = max(1.0, spent * MULTIPLES[-1] / _STEPS)

@@ -149,7 +149,7 @@ class CandidateFilter:
         return math.ceil(wanted / (1 - self.share()) - 1e-9)
 
     def sort(self, scores: Sequence[float | None], wanted: int) -> Sorted:
-        """Choose among candidates with these scores (higher is faster); those without one are always kept.
+        """Choose among candidates with these scores (higher is faster); those without one come first.
 
         At most `wanted` are kept, the audited among them; what the proposer gave too little is dropped too little. Each
         that is not among the best has the same chance to be audited.

@@ -114,7 +114,9 @@ def _repriced(charges: "Sequence[Charge]", jobs: "Sequence[JobStatus]", sheet: s
         priced.append(replace(charge, money=money, currency=prices.currency))
     for job in (job for job in jobs if job.job_id in held):
         rest = prices.of_machine(job.spend.cores * job.spend.wall_s - held[job.job_id])
-        if rest > 0:
+        if not job.spend.cores:  # stored before it was known: what was idle then is left as it was charged
+            priced += [c for c in charges if (c.job_id, c.stage, c.currency) == (job.job_id, IDLE, prices.currency)]
+        elif rest > 0:
             priced.append(Charge(job.job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=prices.currency))
     return priced
 

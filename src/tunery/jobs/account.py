@@ -22,7 +22,7 @@ class Bill:
 
 
 class Account:
-    """Prices charges and stores them; `used` is what this run of the job has used so far."""
+    """Prices charges and stores them, and knows what this run of the job has used so far."""
 
     def __init__(self, store: Store, job_id: str, runtime: Runtime, prices: Prices, power: Power) -> None:
         self.prices, self.power = prices, power

@@ -275,7 +275,7 @@ class Collector:
                 if not proposal.candidates:
                     return
                 candidates, rows = proposal.worth_building
-                quota -= len(candidates)
+                quota -= max(len(candidates), 1)
                 fresh = affordable(candidates, rows, self._model)
                 news = await self._measure(task, reference, await self._build(task, fresh), told)
                 told |= {one.candidate.key: one for one in news}

@@ -30,7 +30,8 @@ def predicted_s(baseline_s: float | None, best_s: float | None, count: int = FIN
 
     Each is loaded, verified and settled; three quarters of the turns are left out, of those behind.
     """
-    return 0.3 + 0.1 * (count + 1) + builds_s + 6 * (baseline_s or 0.05) + FINALISTS * ROUNDS / 4 * (best_s or 0.0)
+    turns = min(count, FINALISTS / 4) * ROUNDS
+    return 0.3 + 0.1 * (count + 1) + builds_s + 6 * (baseline_s or 0.05) + turns * (best_s or 0.0)
 
 
 async def hold(  # noqa: PLR0917 - what one round needs

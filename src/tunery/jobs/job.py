@@ -85,6 +85,7 @@ class Job:
         self._start = time.monotonic() if began is None else began
         self._phase = "importing"
         self._served, self._tried_before = False, 0
+        self._unproven: set[str] = set()  # tasks whose finals did not fit
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -100,7 +101,11 @@ class Job:
         """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
         self._charge_import()
         working_for.set(self._context)
-        self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
+        try:
+            self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
+        except BaseException:
+            self._shared.leave(self._context)
+            raise
         before = self.status.spend
         # What another job paid for on a shared task counts too, and only the status knows of it.
         self._tried_before = self._context.trials = max(self._context.trials, before.trials)
@@ -188,11 +193,18 @@ class Job:
             if self._fits(search):
                 await self._guarded(search, search.finals())
                 self._progress(f"{number} of {len(due)}")
+                self._unproven.discard(search.task.key)
+            else:
+                self._unproven.add(search.task.key)
         proven = any(search.proven_s for search in self.searches if search.task.tunable)
         if not proven and not self._stop.is_set() and not self._out_of_time():
-            search = min((search for search, _ in due), key=TaskSearch.finals_cost_s)
-            await self._guarded(search, search.finals())
-            self._progress(f"{len(due)} of {len(due)}")
+            search = min(
+                (s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s, default=None
+            )
+            if search is not None:
+                await self._guarded(search, search.finals())
+                self._unproven.discard(search.task.key)
+                self._progress(f"{len(due)} of {len(due)}")
 
     def _fits(self, search: TaskSearch) -> bool:
         """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
@@ -201,10 +213,10 @@ class Job:
     def _met(self, *, proven: bool) -> bool:
         """Return whether the network's latency is within the target, by verified records only if `proven`."""
         target_s = self._request.latency_target_s
-        if not proven and any(search.untried for search in self.searches):
-            return False  # its finals could not be held
+        if target_s is None or (not proven and any(search.untried for search in self.searches)):
+            return False  # there would be no finals to hold
         latency_s = self._total("proven_s" if proven else "best_s")
-        return target_s is not None and latency_s is not None and latency_s <= target_s
+        return latency_s is not None and latency_s <= target_s
 
     def _about_end(self) -> str:
         target_s = self._request.latency_target_s
@@ -213,12 +225,8 @@ class Job:
         untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
         if untouched and not self._context.trials:
             return TOO_LITTLE
-        fresh, unproven = self._context.trials - self._tried_before, self._unproven()
-        return about_rest(self._states(), fresh, self._meter.total_s(0.0), unproven)
-
-    def _unproven(self) -> int:
-        """Return of how many tasks the finals were left out."""
-        return sum(search.finals_cost_s() > 0 and not search.problem for search in self.searches)
+        fresh = self._context.trials - self._tried_before
+        return about_rest(self._states(), fresh, self._meter.total_s(0.0), len(self._unproven))
 
     async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
         """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""

@@ -56,7 +56,7 @@ class Learning:
         if row:
             good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
             latency_s = told.latency_s if good and told.latency_s else math.inf
-            self.failing.learn(row, failed=told.outcome in _FAILED)
+            self.failing.learn(f"{task_key} {told.candidate.key}", row, failed=told.outcome in _FAILED)
             self.rows.append(FeatureRow(task_key, told.candidate.key, row, latency_s))
 
     def due(self) -> bool:

@@ -29,6 +29,7 @@ PROPOSE_DEADLINE_S = 180.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
 _PROPOSER_TRIES = 3
 _STALE_TRIES = 3  # proposals in a row without a new candidate after which a task is exhausted
+_REFUSED = 0.2  # what one counts for of which all that was new is not worth a build
 
 
 class TaskSearch:
@@ -48,7 +49,7 @@ class TaskSearch:
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
         self.problem = ""
-        self._stale = 0
+        self._stale = 0.0
         self._proposed: set[str] = set()
         self._known = Known()
         self._features: dict[str, bytes] = {}
@@ -72,9 +73,11 @@ class TaskSearch:
 
     def join(self, context: Context, weight: int) -> None:
         """Let a job take part; its weight counts beside the others', and what it tried in an earlier run is counted."""
+        records = context.store.records(
+            self.task.key, provenance=context.provenance
+        )  # a store that fails: nobody joined
         self.jobs[context.job_id] = (context, weight)
         self.standing.weight += weight
-        records = context.store.records(self.task.key, provenance=context.provenance)
         self._tried[context.job_id] = ended = tried(records, context.job_id)
         context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended.values())
         if not self._restored:
@@ -99,6 +102,7 @@ class TaskSearch:
                 self.baseline_s = measurement.latency_s or self.baseline_s
             if measurement.mode is Mode.FINAL:
                 self._held.add(candidate.key)
+                self._raced_then_s = self._raced_s()  # oldest first: what comes later was raced since
                 continue
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
@@ -110,7 +114,6 @@ class TaskSearch:
             self.standing.ended(best, len(self._known), Cost(held_s, context.account.power.joules(held_s)))
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
-        self._raced_then_s = self._raced_s()
         self._finals_stale = not self._decided(finals.select(context, self.task))
 
     def fastest_s(self) -> float | None:
@@ -123,7 +126,7 @@ class TaskSearch:
         those of that time."""
         raced_s = self._raced_s()
         held_s = self.final.measurement.latency_s if self.final is not None else None
-        if held_s is None or raced_s is None or self._raced_then_s is None:
+        if held_s is None or raced_s is None or self._raced_then_s is None or not self._finals_stale:
             return held_s or raced_s
         return held_s * min(raced_s / self._raced_then_s, 1.0)
 
@@ -143,8 +146,8 @@ class TaskSearch:
         """
         if self.final is not None and self.final.measurement.mode is Mode.FINAL:
             return self.final.measurement.latency_s
-        stays = not self.task.tunable or (self._raced_any and not self._known.any_ended)
-        return self.baseline_s if stays else None
+        stays = not self.task.tunable or self.standing.exhausted or self._raced_any
+        return self.baseline_s if stays and not self._known.any_ended else None
 
     @property
     def _raced_any(self) -> bool:
@@ -239,7 +242,9 @@ class TaskSearch:
             ended.update((candidate.key, Outcome.FILTERED) for candidate in sifted.dropped)
         for known in sifted.served:
             self._known.served(known)
-        self._stale = 0 if sifted.fresh else self._stale + 1
+            self._finals_stale = True
+            self._news += 1
+        self._stale = 0 if sifted.fresh else self._stale + (_REFUSED if sifted.dropped else 1)
         if not proposal.candidates or self._stale >= _STALE_TRIES:
             self.standing.exhausted = True
         return list(sifted.build)
@@ -309,7 +314,7 @@ class TaskSearch:
                 await self._hold_finals()
 
     async def _hold_finals(self) -> None:
-        context, news, raced_s = self.context, self._news, self._raced_s()
+        context, news, raced_s = self.context, self._news, self._known.best_s()
         challengers = finals.select(context, self.task)
         if not challengers:
             return  # nothing ran right: the compiler's default stays
@@ -327,7 +332,7 @@ class TaskSearch:
         self._held.update(candidate.key for candidate in challengers)
         best = context.store.best(self.task.key, context.provenance)
         self.final = best[0] if best else None
-        self._raced_then_s = raced_s
+        self._raced_then_s = min((s for s in (raced_s, self.baseline_s) if s), default=None)
         self._finals_stale = self._news != news  # another job's batch may have ended meanwhile
 
     def _decided(self, challengers: Sequence[Candidate]) -> bool:
@@ -372,7 +377,7 @@ class TaskSearch:
         key = told.candidate.key
         for job_id, (job, _) in self.jobs.items():
             ended = self._tried[job_id]
-            if key in ended:
+            if ended.get(key, Outcome.FILTERED) is not Outcome.FILTERED:
                 ended[key] = told.outcome
             elif fresh and (job is self.context or job.takes_part):
                 ended[key] = told.outcome

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunery.budgets import LIKELY, Audit, CandidateFilter, FailureModel, Trimming
 from tunery.dialects import Told
-from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task
+from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task, digest
 from tunery.jobs.context import Context
 from tunery.workers.services import Proposal
 
@@ -23,11 +23,12 @@ class Sifted:
     features: tuple[bytes, ...]
     served: tuple[Told, ...]
     dropped: tuple[Candidate, ...]
+    outranked: int
 
     @property
     def fresh(self) -> int:
-        """How many of the proposal were new."""
-        return len(self.build) + len(self.served) + len(self.dropped)
+        """How many of the proposal were new and worth a build, whether or not they are built: `outranked` are not."""
+        return len(self.build) + len(self.served) + self.outranked
 
 
 class Sifter:
@@ -43,8 +44,9 @@ class Sifter:
     ) -> None:
         self._task, self._trimming = task, trimming
         self._failing = failing
-        self._random = random.Random(seed)  # noqa: S311 - a sample, keeps no secret
-        self._filter = CandidateFilter(trimming.audit_share, seed, prior_tau)
+        own_seed = int(digest(str(seed), task.key)[:12], 16)  # each task's own, or all would draw alike
+        self._random = random.Random(own_seed)  # noqa: S311 - a sample, keeps no secret
+        self._filter = CandidateFilter(trimming.audit_share, own_seed, prior_tau)
         self._scores: dict[str, float] = {}
         self._dropped = 0
         self._watched: set[str] = set()
@@ -54,7 +56,7 @@ class Sifter:
     def audit(self, winner: str | None = None) -> Audit:
         """Return what is known of the filter's errors by now; `winner` is the task's best by its finals, if held."""
         won = (winner or self._best) in self._audited
-        return Audit(self._dropped, len(self._audited), int(won), int(self._dropped > 0 and bool(self._best)))
+        return Audit(self._dropped, len(self._audited), int(won))
 
     def ask(self, wanted: int) -> int:
         """Return how many candidates to ask the proposer for."""
@@ -67,11 +69,11 @@ class Sifter:
         numbers = [i for i in numbers if proposal.candidates[i].key not in served]
         hopeless = [i for i in numbers if proposal.rejected and proposal.rejected[i]]
         numbers = [i for i in numbers if i not in hopeless]
-        risky = self._risky(proposal, numbers)
-        numbers = [i for i in numbers if i not in risky]
+        risky, tried = self._risky(proposal, numbers)
+        numbers, tried = [i for i in numbers if i not in risky and i not in tried], tried[:wanted]
         scores = [proposal.scores[i] if proposal.scores else None for i in numbers]
         if self._trimming.filter:
-            sorted_ = self._filter.sort(scores, wanted)
+            sorted_ = self._filter.sort(scores, wanted - len(tried))
             kept = [numbers[i] for i in sorted_.kept]
             dropped = [numbers[i] for i in sorted_.dropped]
             watched = sorted_.audited
@@ -90,22 +92,24 @@ class Sifter:
             proposal,
         )
         return Sifted(
-            tuple(proposal.candidates[i] for i in kept),
-            tuple(proposal.features[i] for i in kept),
+            tuple(proposal.candidates[i] for i in (*tried, *kept)),
+            tuple(proposal.features[i] for i in (*tried, *kept)),
             tuple(served.values()),
             tuple(proposal.candidates[i] for i in (*hopeless, *risky, *dropped)),
+            len(dropped),
         )
 
-    def _risky(self, proposal: Proposal, numbers: Sequence[int]) -> dict[int, str]:
-        """Return which candidates will probably fail, and why; a random part of them is built all the same."""
+    def _risky(self, proposal: Proposal, numbers: Sequence[int]) -> tuple[dict[int, str], list[int]]:
+        """Return which candidates will probably fail, with why, and a random part of these that is built all the same.
+
+        These are not ranked: a model that has learned of failures would drop them for the same reason.
+        """
         if not self._failing or not self._trimming.filter:
-            return {}
+            return {}, []
         found = self._failing.likelihoods([proposal.features[i] for i in numbers]) or [0.0] * len(numbers)
-        return {
-            i: f"{FAILING_DETAIL} ({100 * likelihood:.0f} %)"
-            for i, likelihood in zip(numbers, found, strict=True)
-            if likelihood > LIKELY and self._random.random() >= self._trimming.audit_share
-        }
+        likely = {i: value for i, value in zip(numbers, found, strict=True) if value > LIKELY}
+        tried = [i for i in likely if self._random.random() < self._trimming.audit_share]
+        return {i: f"{FAILING_DETAIL} ({100 * likely[i]:.0f} %)" for i in likely if i not in tried}, tried
 
     def _served(self, context: Context, keys: set[str]) -> dict[str, Told]:
         """Return what the store has learned of these candidates meanwhile, from other jobs."""

@@ -77,7 +77,7 @@ class Run:
 
     def holds(self, goal_s: float) -> bool:
         """Whether the run ended as fast as that, by its finals."""
-        return self.reached_s is not None and self.reached_s <= goal_s * (1 + 1e-9)
+        return self.final_s is not None and self.final_s <= goal_s * (1 + 1e-9)
 
 
 def plain_run(run: Run) -> dict[str, Any]:
@@ -131,19 +131,18 @@ def _minus(point: Point, other: Point) -> Point:
 
 
 def of_search(seen: Sequence[tuple[str, Point]]) -> tuple[Point, ...]:
-    """Return the points of a run's search by phase and point: what it had used since the first, but in finals."""
+    """Return the points of a run's search by phase and point: what it had used since the first, but in finals.
+
+    The first point of finals still is the search's: up to there it had batches on their way.
+    """
     points: list[Point] = []
-    before = held = None  # the search's last point as it was seen, and whether finals have followed it
+    before, was = None, ""
     for phase, point in seen:
-        if phase == "finals":
-            held = before
-            continue
-        used = _minus(point, held or before or point)
-        if held:  # what was used since then was the finals'
-            used = _minus(used, used)
-        last = points[-1] if points else _minus(point, point)
-        points.append(replace(point, **{kind: getattr(last, kind) + getattr(used, kind) for kind in KINDS}))
-        before, held = point, None
+        if phase != "finals" or was != "finals":
+            used = _minus(point, before if before and was != "finals" else point)
+            last = points[-1] if points else used
+            points.append(replace(point, **{kind: getattr(last, kind) + getattr(used, kind) for kind in KINDS}))
+        before, was = point, phase
     return tuple(points)
 
 

@@ -138,11 +138,11 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def reject(self, task: Task, candidate: Candidate) -> str:
-        from tunery.dialects.metaschedule.limits import beyond_cache, largest_cache
+        from tunery.dialects.metaschedule.limits import beyond_cache, cache_share
 
         cache = self._features.get(task.key)
         row = cache.get(candidate.key) if cache else None
-        return "" if row is None else beyond_cache(row, task.target.threads, largest_cache())
+        return "" if row is None else beyond_cache(row, cache_share(task.target.threads))
 
     @override
     def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:

@@ -25,6 +25,7 @@ _GPU_LIMITS = "VerifyGPUCode"  # TVM's step knows more limits, but not registers
 # Columns of a store's features: log2(x + 1) of the bytes of the buffer it writes, and how often that is allocated anew.
 _ALLOCATED, _ANEW = 157, 159
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CACHE_FILES = ("type", "size", "shared_cpu_list")
 
 
 def post_processed(schedule: Any, space: Space) -> str:
@@ -50,29 +51,41 @@ def post_processed(schedule: Any, space: Space) -> str:
 # -- CPU: the working set -------------------------------------------------------------------------------------------
 
 
-def beyond_cache(row: Row, threads: int, cache_bytes: int) -> str:
+def beyond_cache(row: Row, cache_bytes: int) -> str:
     """Return why a program is hopeless by its features: its tile is summed up in a buffer that no cache holds.
 
     `row` is a folded one: the first columns are of the store with the most arithmetic. Only a buffer that is allocated
-    anew for each tile counts, once for each thread; a sum that goes straight to the output has none.
+    anew for each tile counts; a sum that goes straight to the output has none. `cache_bytes` is a thread's share.
     """
-    if not cache_bytes or not row[_ANEW] > 1 or len(row) < STORE_WIDTH:
+    if len(row) < STORE_WIDTH or not cache_bytes or not row[_ANEW] > 1:
         return ""
-    size = threads * (2.0 ** float(row[_ALLOCATED]) - 1)
+    size = 2.0 ** float(row[_ALLOCATED]) - 1
     if size <= cache_bytes:
         return ""
-    return f"its tiles take {size / 2**20:.1f} MiB, the largest cache holds {cache_bytes / 2**20:.1f}"
+    return f"a tile takes {size / 2**20:.1f} MiB, a thread's share of a cache is {cache_bytes / 2**20:.1f}"
 
 
-@lru_cache(maxsize=1)
-def largest_cache() -> int:
-    """Return the bytes of this machine's largest cache, 0 where it does not say."""
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    sizes = [0]
-    for path in _CACHES.glob("index*/size"):
-        found = re.fullmatch(r"(\d+)([KMG])", path.read_text(encoding="utf-8").strip())
-        sizes.append(int(found[1]) * units[found[2]] if found else 0)
-    return max(sizes)
+@lru_cache
+def cache_share(threads: int, caches: Path = _CACHES) -> int:
+    """Return the bytes that each of `threads` has of this machine's caches at the most, 0 where it does not say.
+
+    A cache is shared by the threads of its cores: one of 32 MiB by at most eight, say, and others have another one.
+    """
+    units, shares = {"K": 2**10, "M": 2**20, "G": 2**30}, [0]
+    for index in caches.glob("index*"):
+        try:
+            kind, size, cores = ((index / name).read_text(encoding="utf-8").strip() for name in _CACHE_FILES)
+        except OSError:
+            continue
+        if kind != "Instruction" and (found := re.fullmatch(r"(\d+)([KMG])", size)):
+            shares.append(int(found[1]) * units[found[2]] // max(min(threads, _count(cores)), 1))
+    return max(shares)
+
+
+def _count(cores: str) -> int:
+    """Return how many cores a list such as `0-3,8` names."""
+    ends = [part.split("-") for part in cores.split(",") if part]
+    return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
 
 
 # -- GPU ------------------------------------------------------------------------------------------------------------
