@@ -198,10 +198,8 @@ class Job:
                 self._unproven.add(search.task.key)
         proven = any(search.proven_s for search in self.searches if search.task.tunable)
         if not proven and not self._stop.is_set() and not self._out_of_time():
-            search = min(
-                (s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s, default=None
-            )
-            if search is not None:
+            left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)
+            for search in left_out[:1]:
                 await self._guarded(search, search.finals())
                 self._unproven.discard(search.task.key)
                 self._progress(f"{len(due)} of {len(due)}")

@@ -22,7 +22,7 @@ NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)
 LEAST_SAVED, MOST_FALSE = 0.6, 0.02
 CLAIMED = {"wall_s": "wall time", "core_s": "core-seconds", "joules": "energy"}
-_SHOWN = {"wall_s": "wall", "core_s": "core", "joules": "energy", "money": "money", "search": "search core"}
+_SHOWN = {"wall_s": "wall", "core_s": "core", "joules": "energy", "search": "search core"}
 _WIDTH = 160  # the spreads need it, and a narrower table would drop the names
 Curve = Sequence[tuple[float, float, float]]
 """Wall seconds, core-seconds and the network's latency in seconds, in their order."""
