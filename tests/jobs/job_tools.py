@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tunery.domain import Budget, Mode, Origin, Record, Task
+from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.jobs import Progress, Request, TuneReport, tune
 from tunery.jobs.runtime import Runtime
 from tunery.store import open_store
@@ -58,7 +58,8 @@ def raced(directory: Path) -> Counter[tuple[str, str]]:
     """How often each candidate of the search was raced, by task and candidate."""
     if not (directory / "store.db").exists():
         return Counter()
-    found = [record.candidate for record in records_in(directory, Mode.RACE)]
+    records = records_in(directory, Mode.RACE)
+    found = [record.candidate for record in records if record.measurement.outcome is not Outcome.FILTERED]
     return Counter((c.task_key, c.key) for c in found if c.origin is not Origin.BASELINE)
 
 

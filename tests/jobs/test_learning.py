@@ -13,6 +13,7 @@ import pytest
 from costmodel_data import table
 from job_tools import run_in
 
+from tunery.budgets import LIKELY
 from tunery.costmodels import BoostedModel, Recipe, device_columns, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects import Told
@@ -100,6 +101,17 @@ def test_rows_without_features_are_not_learned(runtime: Any) -> None:
     learning.add("t", Told(Candidate("c", "t", ""), Outcome.OK, 1.0), b"")
     learning.add("t", Told(Candidate("c", "t", ""), Outcome.CRASHED, None), np.zeros(3, np.float32).tobytes())
     assert [row.latency_s for row in learning.rows] == [float("inf")]
+
+
+@pytest.mark.parametrize(("outcome", "blamed"), [(Outcome.BUILD_FAILED, True), (Outcome.CRASHED, False)])
+def test_a_worker_that_died_blames_no_candidate(runtime: Any, outcome: Outcome, *, blamed: bool) -> None:
+    learning = Learning(runtime, "cpu", None)
+    bad, good = (np.full(3, knob, np.float32).tobytes() for knob in (1.0, 0.0))
+    for i in range(40):
+        learning.add("t", Told(Candidate(f"bad{i}", "t", ""), outcome, None), bad)
+        learning.add("t", Told(Candidate(f"good{i}", "t", ""), Outcome.OK, 1.0), good)
+    found = learning.failing.likelihoods([bad])
+    assert (found is not None and found[0] > LIKELY) is blamed
 
 
 def test_a_worse_model_is_not_taken(runtime: Any) -> None:

@@ -18,7 +18,7 @@ from tunery.workers.services import FeatureRow
 
 _AT, _GROWTH = 48, 1.25
 _DEADLINE_S = 120.0
-_FAILED = frozenset({Outcome.BUILD_FAILED, Outcome.RUN_FAILED, Outcome.CRASHED, Outcome.TIMEOUT})
+_FAILED = frozenset({Outcome.BUILD_FAILED, Outcome.RUN_FAILED, Outcome.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,8 @@ class Learning:
         if row:
             good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
             latency_s = told.latency_s if good and told.latency_s else math.inf
-            self.failing.learn(f"{task_key} {told.candidate.key}", row, failed=told.outcome in _FAILED)
+            if told.outcome is not Outcome.CRASHED:  # the worker may have been killed from outside
+                self.failing.learn(f"{task_key} {told.candidate.key}", row, failed=told.outcome in _FAILED)
             self.rows.append(FeatureRow(task_key, told.candidate.key, row, latency_s))
 
     def due(self) -> bool:
