@@ -17,7 +17,8 @@ def made(arm: str, *curve: tuple[float, float | None], seed: int = 0) -> Run:
     points = tuple(Point(spent, 2 * spent, 16 * spent, spent / 1e4, 8, latency) for spent, latency in curve)
     in_vain = dict.fromkeys(STAGES, dict.fromkeys(("wall_s_in_vain", "core_s_in_vain", "joules_in_vain"), 0.5))
     whole = replace(points[-1], core_s=points[-1].core_s + 20)
-    return Run("net", seed, arm, points, points[-1].latency_s, None, 8, Audit(), whole, True, in_vain, {"build": 1.0})
+    last_s = points[-1].latency_s
+    return Run("net", seed, arm, points, last_s, last_s, 8, Audit(), whole, True, in_vain, {"build": 1.0})
 
 
 def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None:
