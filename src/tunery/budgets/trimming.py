@@ -168,7 +168,7 @@ class CandidateFilter:
         )  # fmt: skip
 
     def doomed(self, scores: Sequence[float | None]) -> tuple[int, ...]:
-        """Return which of these would be dropped now if all were asked for in vain: the lowest, up to the share."""
+        """Return which of a proposal that is built as a whole the filter would drop: the lowest, up to its share."""
         scored = sorted((score, i) for i, score in enumerate(scores) if score is not None)
         return tuple(sorted(i for _, i in scored[: int(self.share() * len(scores) + 1e-9)]))
 
