@@ -142,23 +142,23 @@ def test_tuning_ends_as_soon_as_the_target_is_met(tmp_path: Path) -> None:
     assert "met" in report.job.message
 
 
-def slower_finals(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Let all finals say 1.4 times what races say, and count them by task."""
+def other_finals(monkeypatch: pytest.MonkeyPatch, times: float = 1.4) -> Counter[str]:
+    """Let all finals say so many times what races say, and count them by task."""
     ask, held = finals._call, Counter[str]()
 
-    async def slower(context: Context, task: Task, *others: Any) -> list[Measurement]:
+    async def other(context: Context, task: Task, *others: Any) -> list[Measurement]:
         held[task.key] += 1
         measured = await ask(context, task, *others)
-        return [replace(one, samples_s=tuple(1.4 * sample for sample in one.samples_s)) for one in measured]
+        return [replace(one, samples_s=tuple(times * sample for sample in one.samples_s)) for one in measured]
 
-    monkeypatch.setattr(finals, "_call", slower)
+    monkeypatch.setattr(finals, "_call", other)
     return held
 
 
 def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hold(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = slower_finals(monkeypatch)
+    held = other_finals(monkeypatch)
     source = "fake:promising?tasks=3&space=64x64x16&spread=200&noise=0.002"
     (tmp_path / "loose").mkdir()
     loose = run_in(tmp_path / "loose", source, "240trials")
@@ -171,8 +171,23 @@ def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hol
     assert sum(held.values()) <= 3 * len(held), f"finals after nearly every batch: {held}"
 
 
+def test_finals_are_held_where_the_races_are_near_the_target_for_they_may_hold_less(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "fake:nearly?tasks=2&space=32x32x16&spread=50&noise=0.003"
+    (tmp_path / "loose").mkdir()
+    loose = run_in(tmp_path / "loose", source, "240trials")
+    assert loose.after_s is not None
+    other_finals(monkeypatch, 0.6)
+    monkeypatch.setattr("tunery.jobs.job._NEAR", 1.5)
+    monkeypatch.setattr("tunery.jobs.job._LOOKS", 100.0)  # a search of the fake is over before finals are worth a look
+    report = tune(replace(request_in(tmp_path, source, "1600trials"), latency_target_s=0.7 * loose.after_s))
+    assert "not met" not in report.job.message
+    assert report.job.spend.trials < 1600
+
+
 def test_what_finals_held_corrects_races_also_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slower_finals(monkeypatch)
+    other_finals(monkeypatch)
     source, stop = "fake:promising?tasks=1&space=64x64x16&spread=200&noise=0.002", threading.Event()
     run_in(tmp_path, source, "24trials")
     run_in(tmp_path, source, "200trials", on_progress=lambda p: p.trials >= 150 and stop.set(), stop=stop)

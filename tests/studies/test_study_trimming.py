@@ -1,5 +1,6 @@
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_cut_short(
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     made_anew: list[str] = []
 
-    def short(request: Request, arm: str, trials: int, goal_s: float | None) -> Run:
+    def short(request: Request, arm: str, trials: int, goal_s: float | None, compiled: Path | None) -> Run:
+        assert (compiled is not None) == (arm in {"untrimmed", "all"})
         assert (goal_s is None) == (arm == "untrimmed")
         if len(made_anew) == 2:
             made_anew.append("")
@@ -117,6 +119,29 @@ def test_what_finals_take_is_no_part_of_the_search() -> None:
     curve = of_search([*seen, ("search", at(41)), ("finals", at(60))])
     assert [point.wall_s for point in curve] == [0, 5, 6, 6, 16, 35]
     assert [point.core_s for point in curve] == [0, 10, 12, 12, 32, 70]
+
+
+def test_networks_timed_in_turns_say_whether_the_quality_is_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    seen: list[set[str]] = []
+
+    def short(request: Request, arm: str, trials: int, goal_s: float | None, compiled: Path | None) -> Run:
+        if compiled:
+            compiled.write_text(arm)
+        return made(arm, (0, None), (trials, 1e-3))
+
+    def turns(request: Request, files: Mapping[str, Path]) -> dict[str, float]:
+        seen.append({file.read_text() for file in files.values()})
+        return {"untrimmed": 2e-3, "all": 2.1e-3, "onnxruntime": 1.9e-3}
+
+    monkeypatch.setattr(trimming, "tuned", short)
+    monkeypatch.setattr(trimming, "in_turns", turns)
+    report = run(Options(quick=True), ["fake:turns?tasks=1"], 8, "fake", threads=1)
+    assert seen == [{"untrimmed", "all"}]
+    assert "1.05x" in report.text
+    assert [met for claim, met in report.claims.items() if "in turns" in claim] == [False]
 
 
 def test_a_run_is_the_same_after_it_was_kept() -> None:

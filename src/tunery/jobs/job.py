@@ -44,6 +44,8 @@ _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
 _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
+_NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
+_LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
 class Job:
@@ -86,6 +88,7 @@ class Job:
         self._phase = "importing"
         self._served, self._tried_before = False, 0
         self._unproven: set[str] = set()  # tasks whose finals did not fit
+        self._searching_since = 0.0
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -156,12 +159,13 @@ class Job:
             return
         await self._measure_baselines()
         while True:  # again where the finals say that the target was met only by lucky races
-            before = self._context.trials
+            before, self._searching_since = self._context.trials, self._elapsed()
             self._enter("search")
             await self._search()
             searched = self._context.trials != before
-            await self._hold_finals(while_met=searched and self._request.latency_target_s is not None)
-            if not searched or self._request.latency_target_s is None or self._met(proven=True):
+            target = searched and self._request.latency_target_s is not None
+            await self._hold_finals(within=_NEAR if target and not self._met(proven=False) else 1.0 if target else None)
+            if not target or self._met(proven=True):
                 return
 
     async def _measure_baselines(self) -> None:
@@ -170,25 +174,25 @@ class Job:
         waiting, done = deque(self.searches), itertools.count(1)
 
         async def some() -> None:
-            while waiting and not self._over():
+            while waiting and not self._cut_off():
                 search = waiting.popleft()
                 await self._guarded(search, search.measure_baseline())
                 self._progress(f"{next(done)} of {len(self.searches)}")
 
         await together([some() for _ in range(_DEPTH)])
 
-    async def _hold_finals(self, *, while_met: bool) -> None:
+    async def _hold_finals(self, *, within: float | None) -> None:
         """Time the best of each task once more, those first that the network spends most time in.
 
         What would not end within the budget is left out; but the quickest is held where nothing would be verified else.
-        `while_met` ends as soon as the network is probably not within its target after all.
+        With `within` it ends as soon as the network is probably slower than that many times its target.
         """
         due = [each for each in self._weighted() if each[0].finals_cost_s()]
         if not due:
             return
         self._enter("finals", f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
-            if self._stop.is_set() or self._out_of_time() or (while_met and not self._met(proven=False)):
+            if self._cut_off() or (within and not self._met(proven=False, within=within)):
                 return
             if self._fits(search):
                 await self._guarded(search, search.finals())
@@ -197,7 +201,7 @@ class Job:
             else:
                 self._unproven.add(search.task.key)
         proven = any(search.proven_s for search in self.searches if search.task.tunable)
-        if not proven and not self._stop.is_set() and not self._out_of_time():
+        if not proven and not self._cut_off():
             left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)
             for search in left_out[:1]:
                 await self._guarded(search, search.finals())
@@ -208,13 +212,24 @@ class Job:
         """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
         return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance_s()
 
-    def _met(self, *, proven: bool) -> bool:
-        """Return whether the network's latency is within the target, by verified records only if `proven`."""
+    def _met(self, *, proven: bool, within: float = 1.0) -> bool:
+        """Return whether the network is `within` times the target, by verified records only if `proven`."""
         target_s = self._request.latency_target_s
         if target_s is None or (not proven and any(search.untried for search in self.searches)):
             return False  # there would be no finals to hold
         latency_s = self._total("proven_s" if proven else "best_s")
-        return latency_s is not None and latency_s <= target_s
+        return latency_s is not None and latency_s <= within * target_s
+
+    def _worth_finals(self) -> bool:
+        """Return whether finals may end the job: the target is met by races, or so near that they may find it met.
+
+        They choose among more candidates than the races' best, and may hold less than was promised. But a look costs.
+        """
+        if not self._met(proven=False, within=_NEAR):
+            return False
+        cost_s = sum(search.finals_cost_s() for search in self.searches)
+        due = 0.0 < cost_s <= _LOOKS * (self._elapsed() - self._searching_since)
+        return due or self._met(proven=False)
 
     def _about_end(self) -> str:
         target_s = self._request.latency_target_s
@@ -241,9 +256,12 @@ class Job:
         if not self._request.trimming.allocate:
             chooser = RoundRobin([s.standing for s in self.searches])
         running: set[asyncio.Task[int]] = set()
+        ending = False
         try:
-            while not self._over():
-                while len(running) < _DEPTH:
+            while not self._cut_off():
+                # Where finals are due nothing new is begun; what was is half paid for, and ends.
+                ending = ending or self._worth_finals()
+                while len(running) < _DEPTH and not ending:
                     batch = self._next_batch(chooser, idle=not running)
                     if batch is None:
                         break
@@ -319,8 +337,8 @@ class Job:
     def _elapsed(self) -> float:
         return time.monotonic() - self._start
 
-    def _over(self) -> bool:
-        return self._stop.is_set() or self._out_of_time() or (self._phase == "search" and self._met(proven=False))
+    def _cut_off(self) -> bool:
+        return self._stop.is_set() or self._out_of_time()
 
     def _out_of_time(self) -> bool:
         return self._spare_s() <= 0

@@ -4,13 +4,15 @@ import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tunery._errors import WorkError
 from tunery.budgets import NONE, Audit, Trimming
 from tunery.domain import Budget, JobStatus, Spend
-from tunery.jobs import Progress, Request, tune
+from tunery.jobs import Progress, Request, bench, compile_model, tune
 from tunery.store import Charge, open_store
 
 WITHIN = 1.01
@@ -24,6 +26,7 @@ ARMS: Mapping[str, Trimming] = {
 }
 KINDS = ("wall_s", "core_s", "joules", "money")
 STAGES = ("propose", "build", "measure")
+_BENCH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,8 @@ class Run:
 
     The curve is of the search: what finals took is in `whole` only, the run's end with all that it used but the import.
     `in_vain` is by stage what candidates took and the shares of those that did not help; `stages` are all core-seconds.
-    `modelled` says that no meter counted the joules.
+    `modelled` says that no meter counted the joules. `networks_s` are medians of compiled networks timed in turns: this
+    run's, the untrimmed run's and ONNX Runtime's; empty where they were not.
     """
 
     network: str
@@ -59,6 +63,7 @@ class Run:
     modelled: bool = True
     in_vain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
+    networks_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def promise(self) -> float:
@@ -92,10 +97,11 @@ def run_of(data: Mapping[str, Any]) -> Run:
     return Run(**{**data, "curve": points, "audit": Audit(**data["audit"]), "whole": whole})
 
 
-def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) -> Run:
+def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None, compiled: Path | None = None) -> Run:
     """Tune from an empty store, until finals hold `goal_s` or the trials are used up.
 
-    The import is in nobody's curve, for it is the same for all.
+    The import is in nobody's curve, for it is the same for all. The network is `compiled` to that file, which is in no
+    curve either; it is not there where the model has none, or does not compile.
     """
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
         place = str(Path(folder, "store.db"))
@@ -109,6 +115,9 @@ def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) 
         report = tune(
             replace(request, store=place, budget=budget, trimming=ARMS[arm], latency_target_s=goal_s), note
         )  # fmt: skip
+        if compiled is not None and report.network.path:
+            with suppress(WorkError):
+                compile_model(replace(request, store=place), compiled)
         with open_store(place) as store:
             charges = store.ledger(report.job.job_id)
         curve = of_search(seen)
@@ -120,6 +129,22 @@ def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None) 
             _audit(report.job), _minus(whole, seen[0][1]) if seen else whole, spend.modelled, _in_vain(charges),
             _stages(charges),
         )  # fmt: skip
+
+
+def in_turns(request: Request, files: Mapping[str, Path]) -> dict[str, float]:
+    """Return the median seconds of compiled networks by arm, and ONNX Runtime's, timed in turns; {} if one is missing.
+
+    What a machine's state does to finals that are minutes apart, it does to all of these.
+    """
+    if not all(file.exists() for file in files.values()):
+        return {}
+    (first, compiled), *others = files.items()
+    with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
+        found = bench(
+            replace(request, store=str(Path(folder, "store.db"))), ("onnxruntime",), _BENCH_S, compiled,
+            others=dict(others),
+        )  # fmt: skip
+    return {first if label == "tunery" else label: spread.median for label, spread in found.latency_s.items()}
 
 
 def _point(spend: Spend, trials: int, latency_s: float | None) -> Point:

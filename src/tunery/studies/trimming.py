@@ -16,7 +16,19 @@ from tunery.domain import digest
 from tunery.jobs import Request, cache_directory, extract
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._kept import Kept
-from tunery.studies._trimmed import ARMS, KINDS, STAGES, WITHIN, Run, Saving, plain_run, run_of, savings, tuned
+from tunery.studies._trimmed import (
+    ARMS,
+    KINDS,
+    STAGES,
+    WITHIN,
+    Run,
+    Saving,
+    in_turns,
+    plain_run,
+    run_of,
+    savings,
+    tuned,
+)
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)
@@ -60,13 +72,18 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
             turn = seed % len(trimmed)
             goal_s: float | None = None
             for arm in (first, *trimmed[turn:], *trimmed[:turn]):
-                known = kept.results(name := f"{digest(network)[:16]}-{seed}-{arm}")
+                name = f"{digest(network)[:16]}-{seed}"
+                known = kept.results(f"{name}-{arm}")
                 options.say(f"{network}, seed {seed}, {arm}{': done by an interrupted study' if known else ''}")
                 request = Request(network, dialect=dialect, threads=threads, seed=seed)
                 size = max(tunable[network], 1) * per_task
-                runs.append(run_of(known) if known else tuned(request, arm, size, goal_s))
+                compiled = {one: kept.directory / f"{name}-{one}.tunery" for one in (first, "all")}
+                runs.append(run_of(known) if known else tuned(request, arm, size, goal_s, compiled.get(arm)))
                 if not known:
-                    kept.keep_results(name, plain_run(runs[-1]))
+                    kept.keep_results(f"{name}-{arm}", plain_run(runs[-1]))
+                if arm == "all" and not runs[-1].networks_s:
+                    runs[-1] = replace(runs[-1], networks_s=in_turns(request, compiled))
+                    kept.keep_results(f"{name}-{arm}", plain_run(runs[-1]))
                 if arm == first and runs[-1].reached_s:
                     goal_s = runs[-1].reached_s * WITHIN
     report = _report(runs, per_task, others)
@@ -123,6 +140,10 @@ def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Cur
     claims[f"at most {MOST_FALSE:.0%} of the tasks' winners would have been dropped"] = (
         watched.lost is not None and watched.lost <= MOST_FALSE
     )
+    if ratios := _network_ratios(runs):
+        claims["compiled networks of all together are as fast, in turns with the untrimmed run's, within 1 %"] = (
+            statistics.median(ratios) <= WITHIN
+        )
     prices = load_prices()
     data = {
         "trials_per_task": per_task,
@@ -149,10 +170,10 @@ def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Cur
         },
     }
     parts = [
-        _vain_text(runs), _stages_text(runs), _savings_text(runs, compared), _false_text(audits),
+        _vain_text(runs), _stages_text(runs), _savings_text(runs, compared), _networks_text(runs), _false_text(audits),
         f"prices: {prices.machine}",
     ]  # fmt: skip
-    text = "\n\n".join(parts)
+    text = "\n\n".join(filter(None, parts))
     return StudyReport("trimming", data, text, claims, _plots(runs, stock))
 
 
@@ -202,6 +223,23 @@ def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
             f"{end.core_s:.0f} core-s, {cost}"
         )
     return "\n".join(lines)
+
+
+def _network_ratios(runs: Sequence[Run]) -> list[float]:
+    """Return how slow the networks of `all` are over those of the untrimmed runs, timed in turns."""
+    timed = [run.networks_s for run in runs if run.networks_s]
+    return [one["all"] / one["untrimmed"] for one in timed]
+
+
+def _networks_text(runs: Sequence[Run]) -> str:
+    ratios = _network_ratios(runs)
+    if not ratios:
+        return ""
+    table = new_table("networks, in turns", "#untrimmed ms", "#all ms", "#ONNX Runtime ms", "#all over untrimmed")
+    for run in (run for run in runs if run.networks_s):
+        cells = [f"{1e3 * run.networks_s[name]:.4g}" for name in ("untrimmed", "all", "onnxruntime")]
+        table.add_row(f"{run.network}, seed {run.seed}", *cells, _spread(_network_ratios([run])))
+    return f"{as_text(table)}\nall over untrimmed: {_spread(ratios)}"
 
 
 def _spread(values: Sequence[float]) -> str:
