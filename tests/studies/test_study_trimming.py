@@ -1,6 +1,5 @@
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -8,18 +7,21 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.budgets import Audit
+from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Provenance, Record, Target, Task, Workload
 from tunery.jobs import Request
 from tunery.studies import Options, stock_sides, trimming
-from tunery.studies._trimmed import ARMS, KINDS, STAGES, WITHIN, Point, Run, of_search, plain_run, run_of, savings
+from tunery.studies._judged import Way, ways
+from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, of_search, plain_run, run_of, savings
 from tunery.studies.trimming import run, stock_curves
+
+TASK = Task(Workload("w", "w", "dense", "", (), 1, 8.0), Target("fake", {"kind": "cpu"}, 1))
 
 
 def made(arm: str, *curve: tuple[float, float | None], seed: int = 0) -> Run:
     points = tuple(Point(spent, 2 * spent, 16 * spent, spent / 1e4, 8, latency) for spent, latency in curve)
     in_vain = dict.fromkeys(STAGES, dict.fromkeys(("wall_s_in_vain", "core_s_in_vain", "joules_in_vain"), 0.5))
     whole = replace(points[-1], core_s=points[-1].core_s + 20)
-    last_s = points[-1].latency_s
-    return Run("net", seed, arm, points, last_s, last_s, 8, Audit(), whole, True, in_vain, {"build": 1.0})
+    return Run("net", seed, arm, points, points[-1].latency_s, 8, Audit(), whole, True, in_vain, {"build": 1.0})
 
 
 def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None:
@@ -29,7 +31,7 @@ def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None
         made("abandonment", (0, None), (90, 1.2e-3)),
         made("untrimmed", (0, None), (10, 1e-3), seed=1),
         made("filter", (0, None), (8, 1e-3), seed=1),
-        made("abandonment", (0, None), (5, 1e-3), seed=1),
+        made("abandonment", (0, None), (5, 1e-3), (7, 1e-3), seed=1),
     ]
     by_arm = {one.arm: one for one in savings(runs)}
     assert by_arm["filter"].ratios["wall_s"] == (pytest.approx(0.4), pytest.approx(0.8))
@@ -37,6 +39,8 @@ def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None
     assert by_arm["filter"].of_whole["core_s"] == (pytest.approx(100 / 260), pytest.approx(36 / 40)), "finals and all"
     assert (by_arm["abandonment"].reached, by_arm["abandonment"].runs) == (1, 2), "one fell short, and that is said"
     assert by_arm["abandonment"].ratios["wall_s"] == (math.inf, pytest.approx(0.5)), "and is no saving"
+    assert by_arm["abandonment"].of_whole["core_s"] == (math.inf, pytest.approx(30 / 40)), "not what came after it"
+    assert by_arm["abandonment"].quality == (pytest.approx(1.2), pytest.approx(1.0))
     assert by_arm["abandonment"].saved("wall_s") is None
     assert by_arm["untrimmed"].saved("money") == 0
     assert by_arm["all"].saved("wall_s") is None
@@ -49,14 +53,17 @@ def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest
         Options(quick=True, say=said.append), ["fake:study?tasks=2&space=16x16x16&noise=0.003"], 16, "fake", threads=1
     )
     assert [run["arm"] for run in report.data["runs"]] == list(ARMS)
-    assert len(said) == len(ARMS)
-    goal_s = report.data["runs"][0]["final_s"] * WITHIN
+    assert len(said) == len(ARMS) + 1
     for one in report.data["runs"]:
-        assert one["trials"] == 32 or (one["trials"] < 32 and one["final_s"] <= goal_s)
+        assert one["trials"] <= 32
         assert one["final_s"] > 0
         spent = [point["core_s"] for point in one["curve"]]
         assert spent == sorted(spent)
         assert min(spent) == 0
+        latencies = [point["latency_s"] for point in one["curve"] if point["latency_s"]]
+        assert latencies == sorted(latencies, reverse=True)
+        assert latencies[-1] == pytest.approx(one["final_s"])
+        assert all(way["winner"] for way in one["ways"])
     plain = report.data["runs"][0]
     assert plain["trials"] == 32
     assert 0 < plain["in_vain"]["measure"]["core_s_in_vain"] <= 1
@@ -83,9 +90,8 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_cut_short(
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     made_anew: list[str] = []
 
-    def short(request: Request, arm: str, trials: int, goal_s: float | None, compiled: Path | None) -> Run:
-        assert (compiled is not None) == (arm in {"untrimmed", "all"})
-        assert (goal_s is None) == (arm == "untrimmed")
+    def short(request: Request, arm: str, trials: int, joules: float | None) -> Run:
+        assert (joules is None) == (arm == "untrimmed")
         if len(made_anew) == 2:
             made_anew.append("")
             raise CutError
@@ -102,13 +108,37 @@ def test_an_interrupted_study_goes_on_with_the_run_that_was_cut_short(
     assert not list((tmp_path / "cache").glob("study-trimming-*")), "nothing is kept of a complete study"
 
 
-def test_only_finals_say_that_the_quality_was_reached() -> None:
-    honest = replace(made("untrimmed", (0, None), (50, 0.99e-3), (100, 0.9e-3)), final_s=1e-3)
-    lucky = replace(made("all", (0, None), (10, 0.9e-3), (20, 0.9e-3)), final_s=1.02e-3)
-    good = replace(made("all", (0, None), (10, 0.9e-3), (25, 1e-3), seed=1), final_s=1e-3)
-    by_arm = {one.arm: one for one in savings([honest, lucky, replace(honest, seed=1), good])}
-    assert by_arm["all"].ratios["core_s"] == (math.inf, pytest.approx(0.25)), "its end: finals may have sent it back"
-    assert honest.spend_to(1.01e-3) == honest.curve[-1], "not at 50: its races were ten percent too fast"
+def record(number: int, latency_s: float, mode: Mode = Mode.RACE, origin: Origin = Origin.SEARCH) -> Record:
+    candidate = Candidate(f"c{number}", "task", "{}", origin)
+    return Record(candidate, Measurement(Outcome.OK, (latency_s,) * 3, mode), Provenance("", "", "", ""))
+
+
+def test_a_run_is_judged_by_its_finals_and_these_by_winners_timed_in_turns() -> None:
+    races = [record(0, 9.0, origin=Origin.BASELINE), record(1, 2.0), record(2, 1.0), record(3, 1.1), record(4, 5.0)]
+    finals = [record(2, 1.5, Mode.FINAL), record(3, 1.2, Mode.FINAL)]
+    of_task = [replace(one, candidate=replace(one.candidate, task_key=TASK.key)) for one in [*races, *finals]]
+    [way] = ways([replace(TASK, weight=3)], of_task, {TASK.key: "c3"})
+    ratio = 1.2 / 1.1
+    assert way.steps == ((0, pytest.approx(9 * ratio)), (1, pytest.approx(2 * ratio)), (2, 1.5), (3, 1.2))
+    assert (way.winner["key"], way.final_s, way.at(2), way.at(99)) == ("c3", 1.2, 1.5, 1.2)
+
+    points = tuple(Point(float(n), float(n), 0.0, 0.0, n, 1.0) for n in range(5))
+    run = replace(made("all", (0, None)), curve=points, ways=(way,), trials=4)
+    judged = run.judged({TASK.key: 1.8})
+    assert [point.latency_s for point in judged.curve] == [pytest.approx(3 * 1.5 * way.at(n)) for n in range(5)]
+    assert judged.final_s == pytest.approx(3 * 1.8)
+    assert judged.spend_to(3 * 1.8) == judged.curve[3], "not when its race had been the fastest"
+
+
+def test_a_task_without_a_candidate_has_its_default_and_one_without_anything_no_latency() -> None:
+    default = record(0, 9.0, origin=Origin.BASELINE)
+    default = replace(default, candidate=replace(default.candidate, task_key=TASK.key))
+    [way] = ways([TASK], [default], {})
+    assert (way.final_s, way.winner["key"]) == (9.0, "c0")
+    [nothing] = ways([TASK], [], {})
+    assert nothing.final_s == math.inf
+    assert made("all", (0, None), (1, 1.0)).judged({}).final_s == 0.0
+    assert replace(made("all", (0, None), (1, 1.0)), ways=(way, nothing)).judged({TASK.key: 9.0}).final_s is None
 
 
 def test_what_finals_take_is_no_part_of_the_search() -> None:
@@ -121,31 +151,9 @@ def test_what_finals_take_is_no_part_of_the_search() -> None:
     assert [point.core_s for point in curve] == [0, 10, 12, 12, 32, 70]
 
 
-def test_networks_timed_in_turns_say_whether_the_quality_is_equal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
-    seen: list[set[str]] = []
-
-    def short(request: Request, arm: str, trials: int, goal_s: float | None, compiled: Path | None) -> Run:
-        if compiled:
-            compiled.write_text(arm)
-        return made(arm, (0, None), (trials, 1e-3))
-
-    def turns(request: Request, files: Mapping[str, Path]) -> dict[str, float]:
-        seen.append({file.read_text() for file in files.values()})
-        return {"untrimmed": 2e-3, "all": 2.1e-3, "onnxruntime": 1.9e-3}
-
-    monkeypatch.setattr(trimming, "tuned", short)
-    monkeypatch.setattr(trimming, "in_turns", turns)
-    report = run(Options(quick=True), ["fake:turns?tasks=1"], 8, "fake", threads=1)
-    assert seen == [{"untrimmed", "all"}]
-    assert "1.05x" in report.text
-    assert [met for claim, met in report.claims.items() if "in turns" in claim] == [False]
-
-
 def test_a_run_is_the_same_after_it_was_kept() -> None:
-    one = made("all", (0, None), (10, 1e-3))
+    way = Way("task", 2, ((0, 2.0), (3, 1.0)), {"key": "c"})
+    one = replace(made("all", (0, None), (10, 1e-3)), ways=(way,))
     assert run_of(json.loads(json.dumps(plain_run(one)))) == one
 
 

@@ -4,19 +4,20 @@ import math
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import WorkError
 from tunery.budgets import NONE, Audit, Trimming
 from tunery.domain import Budget, JobStatus, Spend
-from tunery.jobs import Progress, Request, bench, compile_model, tune
+from tunery.jobs import Progress, Request, tune
 from tunery.store import Charge, open_store
+from tunery.studies._judged import Way, ways
 
 WITHIN = 1.01
 """Quality counts as equal within 1 % of the untrimmed run's last sum of task latencies."""
+ENOUGH = 0.7
+"""Of the untrimmed run's energy the other arms may use: what needs more is not worth waiting for."""
 ARMS: Mapping[str, Trimming] = {
     "untrimmed": NONE,
     "filter": replace(NONE, filter=True),
@@ -26,7 +27,6 @@ ARMS: Mapping[str, Trimming] = {
 }
 KINDS = ("wall_s", "core_s", "joules", "money")
 STAGES = ("propose", "build", "measure")
-_BENCH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,18 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of one arm. `last_s` is the curve's end, `final_s` by the finals.
+    """One run of one arm. `final_s` is the network's latency by its finals; once it was judged, by winners in turns.
 
     The curve is of the search: what finals took is in `whole` only, the run's end with all that it used but the import.
     `in_vain` is by stage what candidates took and the shares of those that did not help; `stages` are all core-seconds.
-    `modelled` says that no meter counted the joules. `networks_s` are medians of compiled networks timed in turns: this
-    run's, the untrimmed run's and ONNX Runtime's; empty where they were not.
+    `modelled` says that no meter counted the joules. `ways` are its tasks',
+    `import_j` are the joules before the first point of the curve.
     """
 
     network: str
     seed: int
     arm: str
     curve: tuple[Point, ...]
-    last_s: float | None
     final_s: float | None
     trials: int
     audit: Audit
@@ -63,26 +62,34 @@ class Run:
     modelled: bool = True
     in_vain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
-    networks_s: Mapping[str, float] = field(default_factory=dict)
+    ways: tuple[Way, ...] = ()
+    import_j: float = 0.0
 
     @property
-    def promise(self) -> float:
-        """How far the finals are above what the races promised: races with few samples are lucky more often."""
-        return self.final_s / self.last_s if self.final_s and self.last_s else 1.0
-
-    @property
-    def reached_s(self) -> float | None:
-        """The latency in the end, by the finals where they were held."""
-        return self.final_s or self.last_s
+    def enough_j(self) -> float | None:
+        """The energy that the other arms may use, with that of the import; None where none was counted."""
+        return ENOUGH * self.whole.joules + self.import_j or None
 
     def spend_to(self, goal_s: float) -> Point | None:
-        """Return where a run without a goal first was as fast as that, by what its finals made of its races."""
-        found = (p for p in self.curve if p.latency_s is not None and p.latency_s * self.promise <= goal_s * (1 + 1e-9))
+        """Return what the search had used when it first was as fast as that, None if it never was."""
+        found = (p for p in self.curve if p.latency_s is not None and p.latency_s <= goal_s * (1 + 1e-9))
         return next(found, None)
 
-    def holds(self, goal_s: float) -> bool:
-        """Whether the run ended as fast as that, by its finals."""
-        return self.final_s is not None and self.final_s <= goal_s * (1 + 1e-9)
+    def ended_at(self, point: Point) -> Point:
+        """Return what the run would have used had its search ended there: its finals come on top."""
+        left = _minus(self.whole, self.curve[-1])
+        return replace(point, **{kind: getattr(point, kind) + getattr(left, kind) for kind in KINDS})
+
+    def judged(self, worth: Mapping[str, float]) -> "Run":
+        """Return this run with each task's latencies by what its winner is worth (seconds by task key)."""
+        factors = {way.task_key: worth[way.task_key] / way.final_s for way in self.ways if way.task_key in worth}
+
+        def latency_s(trials: int) -> float | None:
+            total = sum(way.weight * way.at(trials) * factors.get(way.task_key, 1.0) for way in self.ways)
+            return total if math.isfinite(total) else None
+
+        curve = tuple(replace(point, latency_s=latency_s(point.trials)) for point in self.curve)
+        return replace(self, curve=curve, final_s=latency_s(self.trials))
 
 
 def plain_run(run: Run) -> dict[str, Any]:
@@ -93,15 +100,15 @@ def plain_run(run: Run) -> dict[str, Any]:
 def run_of(data: Mapping[str, Any]) -> Run:
     """Return the run that `plain_run` was given."""
     points = tuple(Point(**point) for point in data["curve"])
-    whole = Point(**data["whole"])
-    return Run(**{**data, "curve": points, "audit": Audit(**data["audit"]), "whole": whole})
+    found = tuple(Way(**{**way, "steps": tuple(tuple(step) for step in way["steps"])}) for way in data["ways"])
+    parts = {"curve": points, "audit": Audit(**data["audit"]), "whole": Point(**data["whole"]), "ways": found}
+    return Run(**{**data, **parts})
 
 
-def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None, compiled: Path | None = None) -> Run:
-    """Tune from an empty store, until finals hold `goal_s` or the trials are used up.
+def tuned(request: Request, arm: str, trials: int, joules: float | None = None) -> Run:
+    """Tune from an empty store, until the trials or the energy are used up.
 
-    The import is in nobody's curve, for it is the same for all. The network is `compiled` to that file, which is in no
-    curve either; it is not there where the model has none, or does not compile.
+    The import is in nobody's curve, for it is the same for all.
     """
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
         place = str(Path(folder, "store.db"))
@@ -111,40 +118,18 @@ def tuned(request: Request, arm: str, trials: int, goal_s: float | None = None, 
             if progress.spend is not None and progress.phase in ("baseline", "search", "finals"):
                 seen.append((progress.phase, _point(progress.spend, progress.trials, progress.best_s)))
 
-        budget = Budget(trials=trials)
-        report = tune(
-            replace(request, store=place, budget=budget, trimming=ARMS[arm], latency_target_s=goal_s), note
-        )  # fmt: skip
-        if compiled is not None and report.network.path:
-            with suppress(WorkError):
-                compile_model(replace(request, store=place), compiled)
+        budget = Budget(trials=trials, joules=joules)
+        report = tune(replace(request, store=place, budget=budget, trimming=ARMS[arm]), note)
         with open_store(place) as store:
-            charges = store.ledger(report.job.job_id)
-        curve = of_search(seen)
-        known = [point.latency_s for point in curve if point.latency_s is not None]
+            charges, records = store.ledger(report.job.job_id), store.records()
+        best = {state.task_key: state.best_candidate for state in report.job.tasks}
         spend = report.job.spend
         whole = _point(spend, spend.trials, report.after_s)
         return Run(
-            report.network.name, request.seed, arm, curve, known[-1] if known else None, report.after_s, spend.trials,
+            report.network.name, request.seed, arm, of_search(seen), report.after_s, spend.trials,
             _audit(report.job), _minus(whole, seen[0][1]) if seen else whole, spend.modelled, _in_vain(charges),
-            _stages(charges),
+            _stages(charges), ways(report.tasks, records, best), seen[0][1].joules if seen else 0.0,
         )  # fmt: skip
-
-
-def in_turns(request: Request, files: Mapping[str, Path]) -> dict[str, float]:
-    """Return the median seconds of compiled networks by arm, and ONNX Runtime's, timed in turns; {} if one is missing.
-
-    What a machine's state does to finals that are minutes apart, it does to all of these.
-    """
-    if not all(file.exists() for file in files.values()):
-        return {}
-    (first, compiled), *others = files.items()
-    with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
-        found = bench(
-            replace(request, store=str(Path(folder, "store.db"))), ("onnxruntime",), _BENCH_S, compiled,
-            others=dict(others),
-        )  # fmt: skip
-    return {first if label == "tunery" else label: spread.median for label, spread in found.latency_s.items()}
 
 
 def _point(spend: Spend, trials: int, latency_s: float | None) -> Point:
@@ -209,15 +194,17 @@ def _in_vain(charges: Sequence[Charge]) -> dict[str, dict[str, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What an arm used to reach equal quality: a ratio for each run, infinite for one whose finals did not hold it.
+    """What an arm used to reach equal quality: a ratio for each run, infinite for one that did not get there.
 
-    `ratios` are the searches', over what the untrimmed one had used when it first was that good, which only hindsight
-    tells; `of_whole` those of the whole runs, finals included.
+    `ratios` are the searches' alone, over what the untrimmed one had used when it first was that good; `of_whole` are
+    with the run's finals, over the whole untrimmed run, which has no reason to end before. `quality` is how slow the
+    networks are in the end, over the untrimmed runs'.
     """
 
     arm: str
     ratios: Mapping[str, tuple[float, ...]]
     of_whole: Mapping[str, tuple[float, ...]]
+    quality: tuple[float, ...]
     reached: int
     runs: int
 
@@ -243,19 +230,20 @@ def savings(runs: Sequence[Run]) -> list[Saving]:
         ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
         of_whole: dict[str, list[float]] = {kind: [] for kind in KINDS}
         mine = [run for run in runs if run.arm == arm]
-        reached = 0
+        reached, quality = 0, []
         for one in mine:
             base = plain[one.network, one.seed]
-            goal_s = (base.reached_s or 0.0) * WITHIN
-            then = base.spend_to(goal_s)
-            there = then if one is base else one.curve[-1] if one.holds(goal_s) and one.curve else None
+            goal_s = (base.final_s or 0.0) * WITHIN
+            then, there = base.spend_to(goal_s), one.spend_to(goal_s)
             reached += there is not None
+            quality.append((one.final_s or math.inf) / base.final_s if base.final_s else math.nan)
+            ended = one.whole if one is base else one.ended_at(there) if there else None
             for kind in KINDS:
-                for sums, used, point in ((ratios, there, then), (of_whole, there and one.whole, base.whole)):
+                for sums, used, point in ((ratios, there, then), (of_whole, ended, base.whole)):
                     if point is None or getattr(point, kind) <= 0:
                         continue
                     sums[kind].append(getattr(used, kind) / getattr(point, kind) if used else math.inf)
-        found.append(Saving(arm, _frozen(ratios), _frozen(of_whole), reached, len(mine)))
+        found.append(Saving(arm, _frozen(ratios), _frozen(of_whole), tuple(quality), reached, len(mine)))
     return found
 
 

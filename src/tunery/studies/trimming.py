@@ -12,23 +12,12 @@ from typing import Any
 from tunery._errors import UsageError
 from tunery._report import as_text, energy, money, new_table
 from tunery.budgets import Audit, load_prices
-from tunery.domain import digest
+from tunery.domain import Task, digest
 from tunery.jobs import Request, cache_directory, extract
 from tunery.studies._base import Options, StudyReport
+from tunery.studies._judged import judge
 from tunery.studies._kept import Kept
-from tunery.studies._trimmed import (
-    ARMS,
-    KINDS,
-    STAGES,
-    WITHIN,
-    Run,
-    Saving,
-    in_turns,
-    plain_run,
-    run_of,
-    savings,
-    tuned,
-)
+from tunery.studies._trimmed import ARMS, ENOUGH, KINDS, STAGES, Run, Saving, plain_run, run_of, savings, tuned
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)
@@ -50,7 +39,7 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
 ) -> StudyReport:
     """Tune each network with each arm, `options.repeats` seeds each, `trials` for each task in the mean.
 
-    What is trimmed ends when its finals are within 1 % of what the untrimmed run held in its own.
+    What is trimmed may use 70 % of the untrimmed run's energy. Then the winners of all arms are timed in turns.
 
     `stock` is a file of `tunery study stock`, whose curves are drawn beside ours. An interrupted study goes on with the
     run that was cut short.
@@ -64,36 +53,54 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
     others = stock_curves(stock) if stock else {}
     kept = Kept(cache_directory(), "trimming", f"{dialect} {threads} {per_task}")
     runs: list[Run] = []
-    tunable = {network: _tunable(Request(network, dialect=dialect, threads=threads)) for network in chosen}
+    tasks = {network: _tasks(Request(network, dialect=dialect, threads=threads)) for network in chosen}
     for seed in seeds:
         for network in chosen:
             # The untrimmed run sets the goal; the others in an order that turns with the seed.
             first, *trimmed = ARMS
             turn = seed % len(trimmed)
-            goal_s: float | None = None
+            request = Request(network, dialect=dialect, threads=threads, seed=seed)
+            name = f"{digest(network)[:16]}-{seed}"
+            size = max(sum(task.tunable for task in tasks[network]), 1) * per_task
+            joules: float | None = None
+            found: dict[str, Run] = {}
             for arm in (first, *trimmed[turn:], *trimmed[:turn]):
-                name = f"{digest(network)[:16]}-{seed}"
                 known = kept.results(f"{name}-{arm}")
                 options.say(f"{network}, seed {seed}, {arm}{': done by an interrupted study' if known else ''}")
-                request = Request(network, dialect=dialect, threads=threads, seed=seed)
-                size = max(tunable[network], 1) * per_task
-                compiled = {one: kept.directory / f"{name}-{one}.tunery" for one in (first, "all")}
-                runs.append(run_of(known) if known else tuned(request, arm, size, goal_s, compiled.get(arm)))
+                found[arm] = run_of(known) if known else tuned(request, arm, size, joules)
                 if not known:
-                    kept.keep_results(f"{name}-{arm}", plain_run(runs[-1]))
-                if arm == "all" and not runs[-1].networks_s:
-                    runs[-1] = replace(runs[-1], networks_s=in_turns(request, compiled))
-                    kept.keep_results(f"{name}-{arm}", plain_run(runs[-1]))
-                if arm == first and runs[-1].reached_s:
-                    goal_s = runs[-1].reached_s * WITHIN
+                    kept.keep_results(f"{name}-{arm}", plain_run(found[arm]))
+                joules = found[first].enough_j
+            worth = kept.results(f"{name}-worth")
+            if not worth:
+                options.say(f"{network}, seed {seed}: the winners of all arms in turns")
+                worth = judge(request, tasks[network], {arm: run.ways for arm, run in found.items()})
+                kept.keep_results(f"{name}-worth", worth)
+            runs += judged(found, worth)
     report = _report(runs, per_task, others)
     kept.remove()
     return report
 
 
-def _tunable(request: Request) -> int:
+def _tasks(request: Request) -> Sequence[Task]:
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
-        return sum(task.tunable for task in extract(replace(request, store=str(Path(folder, "store.db")))).tasks)
+        return extract(replace(request, store=str(Path(folder, "store.db")))).tasks
+
+
+def judged(runs: Mapping[str, Run], worth: Mapping[str, Mapping[str, float]]) -> list[Run]:
+    """Return the runs of one network and seed by what their winners are worth (seconds by task and arm).
+
+    A task that could not be timed so counts in all of them with what the untrimmed run held.
+    """
+    plain = {way.task_key: way.final_s for way in runs["untrimmed"].ways}
+    return [
+        run.judged({
+            way.task_key: worth.get(way.task_key, {}).get(arm, plain[way.task_key])
+            for way in run.ways
+            if math.isfinite(way.final_s)
+        })
+        for arm, run in runs.items()
+    ]  # fmt: skip
 
 
 def stock_curves(path: str) -> dict[str, list[Curve]]:
@@ -130,7 +137,7 @@ def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Cur
         claims[f"all together save at least {LEAST_SAVED:.0%} of a whole run's {marked} to equal quality"] = (
             whole.saved_of_whole(kind) or 0.0
         ) >= LEAST_SAVED
-        claims[f"the same of the search's {marked}, over the untrimmed one's until it was that good"] = (
+        claims[f"the same of the search's {marked} alone, over the untrimmed one's until it was that good"] = (
             saved[kind] or 0.0
         ) >= LEAST_SAVED
     # Nothing is dropped there, so that every winner is seen: the filtering arms see a tenth.
@@ -140,10 +147,6 @@ def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Cur
     claims[f"at most {MOST_FALSE:.0%} of the tasks' winners would have been dropped"] = (
         watched.lost is not None and watched.lost <= MOST_FALSE
     )
-    if ratios := _network_ratios(runs):
-        claims["compiled networks of all together are as fast, in turns with the untrimmed run's, within 1 %"] = (
-            statistics.median(ratios) <= WITHIN
-        )
     prices = load_prices()
     data = {
         "trials_per_task": per_task,
@@ -170,10 +173,10 @@ def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Cur
         },
     }
     parts = [
-        _vain_text(runs), _stages_text(runs), _savings_text(runs, compared), _networks_text(runs), _false_text(audits),
+        _vain_text(runs), _stages_text(runs), _savings_text(runs, compared), _false_text(audits),
         f"prices: {prices.machine}",
     ]  # fmt: skip
-    text = "\n\n".join(filter(None, parts))
+    text = "\n\n".join(parts)
     return StudyReport("trimming", data, text, claims, _plots(runs, stock))
 
 
@@ -202,44 +205,29 @@ def _stages_text(runs: Sequence[Run]) -> str:
 
 
 def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
-    table = new_table("to equal quality", "#runs", "#reached", *(f"#{name}" for name in _SHOWN.values()), "#final ms")
+    table = new_table("to equal quality", "#runs", "#reached", *(f"#{name}" for name in _SHOWN.values()), "#in the end")
     for one in compared:
         cells = [_spread(one.of_whole[kind]) for kind in _SHOWN if kind != "search"]
-        finals = [run.final_s for run in runs if run.arm == one.arm and run.final_s is not None]
-        last = f"{1e3 * statistics.geometric_mean(finals):.4g}" if finals else "-"
-        table.add_row(one.arm, str(one.runs), str(one.reached), *cells, _spread(one.ratios["core_s"]), last)
+        table.add_row(
+            one.arm, str(one.runs), str(one.reached), *cells, _spread(one.ratios["core_s"]), _spread(one.quality)
+        )
     lines = [
         as_text(table, _WIDTH),
-        "x: of the whole untrimmed run of the same network and seed, finals included; median (least to most); never:",
-        "its finals did not hold it. search core: of what the untrimmed search had used when it first was that good,",
-        f"in hindsight. Energy is {'modelled' if any(run.modelled for run in runs) else 'metered'}.",
+        "Of the whole untrimmed run of the same network and seed: what was used when the sum of tasks first was",
+        f"within 1 % of that run's, and the finals; median (least to most). never: not within {ENOUGH:.0%} of its",
+        "energy. search core: the searches alone, over the untrimmed one's until it was that good. in the end: the sum",
+        "of tasks over the untrimmed run's. All winners of a task are timed in turns, and curves corrected by that.",
+        f"Energy is {'modelled' if any(run.modelled for run in runs) else 'metered'}.",
     ]
     for run in (run for run in runs if run.arm in ("untrimmed", "all")):
         end = run.whole
         cost = f"{energy(end.joules)}, {money(end.money, load_prices().currency)}"
-        held = f"{1e3 * run.reached_s:.4g} ms" if run.reached_s else "nothing"
+        held = f"{1e3 * run.final_s:.4g} ms" if run.final_s else "nothing"
         lines.append(
             f"{run.network}, seed {run.seed}, {run.arm}: {held} after {run.trials} trials, {end.wall_s:.0f} s, "
             f"{end.core_s:.0f} core-s, {cost}"
         )
     return "\n".join(lines)
-
-
-def _network_ratios(runs: Sequence[Run]) -> list[float]:
-    """Return how slow the networks of `all` are over those of the untrimmed runs, timed in turns."""
-    timed = [run.networks_s for run in runs if run.networks_s]
-    return [one["all"] / one["untrimmed"] for one in timed]
-
-
-def _networks_text(runs: Sequence[Run]) -> str:
-    ratios = _network_ratios(runs)
-    if not ratios:
-        return ""
-    table = new_table("networks, in turns", "#untrimmed ms", "#all ms", "#ONNX Runtime ms", "#all over untrimmed")
-    for run in (run for run in runs if run.networks_s):
-        cells = [f"{1e3 * run.networks_s[name]:.4g}" for name in ("untrimmed", "all", "onnxruntime")]
-        table.add_row(f"{run.network}, seed {run.seed}", *cells, _spread(_network_ratios([run])))
-    return f"{as_text(table)}\nall over untrimmed: {_spread(ratios)}"
 
 
 def _spread(values: Sequence[float]) -> str:
