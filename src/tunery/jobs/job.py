@@ -45,7 +45,7 @@ _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
-_LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
+_LOOKS = 0.2  # of the time since the last finals may go into such as only may find the target met
 
 
 class Job:
@@ -88,7 +88,7 @@ class Job:
         self._phase = "importing"
         self._served, self._tried_before = False, 0
         self._unproven: set[str] = set()  # tasks whose finals did not fit
-        self._searching_since = 0.0
+        self._since_finals_s = 0.0
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -158,15 +158,20 @@ class Job:
         if self._served:
             return
         await self._measure_baselines()
+        self._since_finals_s = self._elapsed()
         while True:  # again where the finals say that the target was met only by lucky races
-            before, self._searching_since = self._context.trials, self._elapsed()
+            before = self._context.trials
             self._enter("search")
             await self._search()
-            searched = self._context.trials != before
-            target = searched and self._request.latency_target_s is not None
-            await self._hold_finals(within=_NEAR if target and not self._met(proven=False) else 1.0 if target else None)
-            if not target or self._met(proven=True):
+            searched, due = self._context.trials != before, self._finals_due()
+            target = self._request.latency_target_s is not None
+            await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
+            if not target or self._met(proven=True) or not (searched or self._finals_due() < due):
                 return
+
+    def _finals_due(self) -> int:
+        """Return how many tasks have finals to hold."""
+        return sum(search.finals_cost_s() > 0.0 for search in self.searches)
 
     async def _measure_baselines(self) -> None:
         """Time the untuned kernels, the heaviest work first; while one is timed, the next are built."""
@@ -196,6 +201,7 @@ class Job:
                 return
             if self._fits(search):
                 await self._guarded(search, search.finals())
+                self._since_finals_s = self._elapsed()
                 self._progress(f"{number} of {len(due)}")
                 self._unproven.discard(search.task.key)
             else:
@@ -227,9 +233,12 @@ class Job:
         """
         if not self._met(proven=False, within=_NEAR):
             return False
+        return self._met(proven=False) or self._look_pays()
+
+    def _look_pays(self) -> bool:
+        """Return whether finals would take but a fifth of the time since the last ones."""
         cost_s = sum(search.finals_cost_s() for search in self.searches)
-        due = 0.0 < cost_s <= _LOOKS * (self._elapsed() - self._searching_since)
-        return due or self._met(proven=False)
+        return 0.0 < cost_s <= _LOOKS * (self._elapsed() - self._since_finals_s)
 
     def _about_end(self) -> str:
         target_s = self._request.latency_target_s
@@ -259,7 +268,7 @@ class Job:
         ending = False
         try:
             while not self._cut_off():
-                # Where finals are due nothing new is begun; what was is half paid for, and ends.
+                # Before finals nothing new is begun; what was, ends.
                 ending = ending or self._worth_finals()
                 while len(running) < _DEPTH and not ending:
                     batch = self._next_batch(chooser, idle=not running)

@@ -8,7 +8,8 @@ moments are corrected too.
 import asyncio
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -29,13 +30,14 @@ _BUILD_DEADLINE_S, _FINALS_DEADLINE_S = 60.0, 300.0
 class Way:
     """One task in a run: after how many of the job's trials which latency was at hand, as the finals held it.
 
-    `winner` is the plain candidate that the run ends with, {} where nothing but the compiler's default was timed.
+    `winner` is the plain candidate that the run ends with, {} for what cannot be tuned; `proven`: finals held it.
     """
 
     task_key: str
     weight: int
     steps: tuple[tuple[int, float], ...]
     winner: Mapping[str, Any] = field(default_factory=dict)
+    proven: bool = False
 
     @property
     def final_s(self) -> float:
@@ -57,20 +59,20 @@ def ways(tasks: Sequence[Task], records: Sequence[Record], best: Mapping[str, st
     born: dict[str, dict[str, int]] = {task.key: {} for task in tasks}
     raced: dict[str, dict[str, float]] = {task.key: {} for task in tasks}
     held: dict[str, dict[str, float]] = {task.key: {} for task in tasks}
-    found: dict[str, Candidate] = {}
+    found: dict[tuple[str, str], Candidate] = {}
     trials = 0
     for record in records:
         candidate, measured = record.candidate, record.measurement
         task_key, key = candidate.task_key, candidate.key
         if measured.outcome is Outcome.FILTERED or task_key not in born:
             continue
-        found[key] = candidate
+        found[task_key, key] = candidate
         if key not in born[task_key]:
             trials += candidate.origin is not Origin.BASELINE
             born[task_key][key] = 0 if candidate.origin is Origin.BASELINE else trials
         right = measured.outcome is Outcome.OK and measured.latency_s
         if measured.mode is Mode.FINAL:
-            held[task_key][key] = measured.latency_s if right and measured.latency_s else math.inf
+            held[task_key][key] = median(measured.paced_s) if right else math.inf
         elif right and measured.latency_s:
             raced[task_key][key] = measured.latency_s
     return tuple(
@@ -83,7 +85,7 @@ def _way(  # noqa: PLR0917 - one task's part of `ways`
     born: Mapping[str, int],
     raced: Mapping[str, float],
     held: Mapping[str, float],
-    found: Mapping[str, Candidate],
+    found: Mapping[tuple[str, str], Candidate],
     best: str | None,
 ) -> Way:
     values = {key: value for key, value in held.items() if math.isfinite(value)} or dict(raced)
@@ -97,20 +99,20 @@ def _way(  # noqa: PLR0917 - one task's part of `ways`
         latency_s = max(worth[key], values[winner])  # what ties with the winner is no better
         if math.isfinite(latency_s) and (not steps or latency_s < steps[-1][1]):
             steps.append((born[key], latency_s))
-    candidate = found[winner]
+    candidate = found[task.key, winner]
     plain = {
         "key": candidate.key,
         "task_key": candidate.task_key,
         "body": candidate.body,
         "origin": candidate.origin.value,
     }
-    return Way(task.key, task.weight, tuple(steps), plain if task.tunable else {})
+    return Way(task.key, task.weight, tuple(steps), plain if task.tunable else {}, winner in held)
 
 
 def judge(request: Request, tasks: Sequence[Task], runs: Mapping[str, Sequence[Way]]) -> dict[str, dict[str, float]]:
     """Return, by task and arm, the latency of the arm's winner; all winners of a task are timed in the same rounds.
 
-    What does not build or run is left out.
+    What does not build or run takes for ever. A task that could not be timed at all is left out.
     """
     with open_runtime(request) as runtime:
         return asyncio.run(_judge(runtime, tasks, runs))
@@ -120,33 +122,45 @@ async def _judge(
     runtime: Runtime, tasks: Sequence[Task], runs: Mapping[str, Sequence[Way]]
 ) -> dict[str, dict[str, float]]:
     runtime.submit(_JOB)
-
-    async def one(task: Task) -> dict[str, float]:
-        arms = {arm: _candidate(way) for arm, found in runs.items() for way in found if way.task_key == task.key}
-        winners = {winner.key: winner for winner in arms.values() if winner is not None}
-        latency_s = await _timed(runtime, task, list(winners.values())) if winners else {}
-        return {arm: latency_s[each.key] for arm, each in arms.items() if each is not None and each.key in latency_s}
-
-    results = await asyncio.gather(*(one(task) for task in tasks))
+    arms = {
+        task.key: {
+            arm: Candidate(**{**way.winner, "origin": Origin(way.winner["origin"])})
+            for arm, found in runs.items()
+            for way in found
+            if way.task_key == task.key and way.winner
+        }
+        for task in tasks
+    }
+    tunable = [task for task in tasks if arms[task.key]]
+    built = await asyncio.gather(*(_built(runtime, task, arms[task.key].values()) for task in tunable))
+    judged: dict[str, dict[str, float]] = {}
+    for task, kit in zip(tunable, built, strict=True):  # one by one: nothing is built beside
+        if kit is not None and (latency_s := await _timed(runtime, task, *kit)):
+            judged[task.key] = {arm: latency_s.get(one.key, math.inf) for arm, one in arms[task.key].items()}
     runtime.end(_JOB)
-    return {task.key: result for task, result in zip(tasks, results, strict=True)}
+    return judged
 
 
-def _candidate(way: Way) -> Candidate | None:
-    return Candidate(**{**way.winner, "origin": Origin(way.winner["origin"])}) if way.winner else None
-
-
-async def _timed(runtime: Runtime, task: Task, candidates: Sequence[Candidate]) -> dict[str, float]:
+async def _built(
+    runtime: Runtime, task: Task, winners: Collection[Candidate]
+) -> tuple[Artifact, list[tuple[Candidate, Artifact]]] | None:
     entrants: list[tuple[Candidate, Artifact]] = []
-    async with runtime.stage(_JOB, "build", Role.BUILDER, size=len(candidates)) as grant:
-        yardstick, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
-        reference = await runtime.call(grant.worker, "build", task, yardstick, deadline_s=_BUILD_DEADLINE_S)
-        for candidate in candidates:
-            try:
+    async with runtime.stage(_JOB, "build", Role.BUILDER, size=len(winners)) as grant:
+        try:
+            yardstick, _ = await runtime.call(grant.worker, "yardsticks", task, deadline_s=_BUILD_DEADLINE_S)
+            reference = await runtime.call(grant.worker, "build", task, yardstick, deadline_s=_BUILD_DEADLINE_S)
+        except (DialectError, EngineError):
+            return None
+        for candidate in {one.key: one for one in winners}.values():
+            with suppress(DialectError, EngineError):
                 built = await runtime.call(grant.worker, "build", task, candidate, deadline_s=_BUILD_DEADLINE_S)
-            except (DialectError, EngineError):
-                continue
-            entrants.append((candidate, built))
+                entrants.append((candidate, built))
+    return reference, entrants
+
+
+async def _timed(
+    runtime: Runtime, task: Task, reference: Artifact, entrants: Sequence[tuple[Candidate, Artifact]]
+) -> dict[str, float]:
     async with runtime.stage(_JOB, "finals", Role.MEASURER, size=len(entrants)) as grant:
         try:  # nobody is left out early: all are to be known well
             results = await runtime.call(

@@ -16,8 +16,8 @@ from tunery.studies._judged import Way, ways
 
 WITHIN = 1.01
 """Quality counts as equal within 1 % of the untrimmed run's last sum of task latencies."""
-ENOUGH = 0.7
-"""Of the untrimmed run's energy the other arms may use: what needs more is not worth waiting for."""
+ENOUGH = 0.6
+"""Of the untrimmed run's time the other arms may use: what needs more is not worth waiting for."""
 ARMS: Mapping[str, Trimming] = {
     "untrimmed": NONE,
     "filter": replace(NONE, filter=True),
@@ -48,7 +48,7 @@ class Run:
     The curve is of the search: what finals took is in `whole` only, the run's end with all that it used but the import.
     `in_vain` is by stage what candidates took and the shares of those that did not help; `stages` are all core-seconds.
     `modelled` says that no meter counted the joules. `ways` are its tasks',
-    `import_j` are the joules before the first point of the curve.
+    `import_s` is the time before the first point of the curve.
     """
 
     network: str
@@ -63,12 +63,17 @@ class Run:
     in_vain: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
     ways: tuple[Way, ...] = ()
-    import_j: float = 0.0
+    import_s: float = 0.0
 
     @property
-    def enough_j(self) -> float | None:
-        """The energy that the other arms may use, with that of the import; None where none was counted."""
-        return ENOUGH * self.whole.joules + self.import_j or None
+    def enough_s(self) -> float:
+        """The time that the other arms may take, with that of the import."""
+        return ENOUGH * self.whole.wall_s + self.import_s
+
+    @property
+    def unproven(self) -> int:
+        """How many tasks end with what only races held: no time was left for their finals."""
+        return sum(bool(way.winner) and not way.proven for way in self.ways)
 
     def spend_to(self, goal_s: float) -> Point | None:
         """Return what the search had used when it first was as fast as that, None if it never was."""
@@ -105,8 +110,8 @@ def run_of(data: Mapping[str, Any]) -> Run:
     return Run(**{**data, **parts})
 
 
-def tuned(request: Request, arm: str, trials: int, joules: float | None = None) -> Run:
-    """Tune from an empty store, until the trials or the energy are used up.
+def tuned(request: Request, arm: str, trials: int, seconds: float | None = None) -> Run:
+    """Tune from an empty store, until the trials or the time are used up.
 
     The import is in nobody's curve, for it is the same for all.
     """
@@ -118,7 +123,7 @@ def tuned(request: Request, arm: str, trials: int, joules: float | None = None) 
             if progress.spend is not None and progress.phase in ("baseline", "search", "finals"):
                 seen.append((progress.phase, _point(progress.spend, progress.trials, progress.best_s)))
 
-        budget = Budget(trials=trials, joules=joules)
+        budget = Budget(seconds=seconds, trials=trials)
         report = tune(replace(request, store=place, budget=budget, trimming=ARMS[arm]), note)
         with open_store(place) as store:
             charges, records = store.ledger(report.job.job_id), store.records()
@@ -128,7 +133,7 @@ def tuned(request: Request, arm: str, trials: int, joules: float | None = None) 
         return Run(
             report.network.name, request.seed, arm, of_search(seen), report.after_s, spend.trials,
             _audit(report.job), _minus(whole, seen[0][1]) if seen else whole, spend.modelled, _in_vain(charges),
-            _stages(charges), ways(report.tasks, records, best), seen[0][1].joules if seen else 0.0,
+            _stages(charges), ways(report.tasks, records, best), seen[0][1].wall_s if seen else 0.0,
         )  # fmt: skip
 
 
@@ -196,9 +201,9 @@ def _in_vain(charges: Sequence[Charge]) -> dict[str, dict[str, float]]:
 class Saving:
     """What an arm used to reach equal quality: a ratio for each run, infinite for one that did not get there.
 
-    `ratios` are the searches' alone, over what the untrimmed one had used when it first was that good; `of_whole` are
-    with the run's finals, over the whole untrimmed run, which has no reason to end before. `quality` is how slow the
-    networks are in the end, over the untrimmed runs'.
+    All is in hindsight. `ratios` are the searches' alone, over what the untrimmed one had used when it first was that
+    good; `of_whole` are with the run's finals, over the whole untrimmed run: its own say what
+    hindsight alone saves. `quality` is how slow the networks are in the end, over the untrimmed runs'.
     """
 
     arm: str
@@ -237,7 +242,7 @@ def savings(runs: Sequence[Run]) -> list[Saving]:
             then, there = base.spend_to(goal_s), one.spend_to(goal_s)
             reached += there is not None
             quality.append((one.final_s or math.inf) / base.final_s if base.final_s else math.nan)
-            ended = one.whole if one is base else one.ended_at(there) if there else None
+            ended = one.ended_at(there) if there else None
             for kind in KINDS:
                 for sums, used, point in ((ratios, there, then), (of_whole, ended, base.whole)):
                     if point is None or getattr(point, kind) <= 0:

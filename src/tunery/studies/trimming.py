@@ -39,7 +39,7 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
 ) -> StudyReport:
     """Tune each network with each arm, `options.repeats` seeds each, `trials` for each task in the mean.
 
-    What is trimmed may use 70 % of the untrimmed run's energy. Then the winners of all arms are timed in turns.
+    What is trimmed may take 60 % of the untrimmed run's time. Then the winners of all arms are timed in turns.
 
     `stock` is a file of `tunery study stock`, whose curves are drawn beside ours. An interrupted study goes on with the
     run that was cut short.
@@ -62,15 +62,15 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
             request = Request(network, dialect=dialect, threads=threads, seed=seed)
             name = f"{digest(network)[:16]}-{seed}"
             size = max(sum(task.tunable for task in tasks[network]), 1) * per_task
-            joules: float | None = None
+            seconds: float | None = None
             found: dict[str, Run] = {}
             for arm in (first, *trimmed[turn:], *trimmed[:turn]):
                 known = kept.results(f"{name}-{arm}")
                 options.say(f"{network}, seed {seed}, {arm}{': done by an interrupted study' if known else ''}")
-                found[arm] = run_of(known) if known else tuned(request, arm, size, joules)
+                found[arm] = run_of(known) if known else tuned(request, arm, size, seconds)
                 if not known:
                     kept.keep_results(f"{name}-{arm}", plain_run(found[arm]))
-                joules = found[first].enough_j
+                seconds = found[first].enough_s
             worth = kept.results(f"{name}-worth")
             if not worth:
                 options.say(f"{network}, seed {seed}: the winners of all arms in turns")
@@ -90,17 +90,11 @@ def _tasks(request: Request) -> Sequence[Task]:
 def judged(runs: Mapping[str, Run], worth: Mapping[str, Mapping[str, float]]) -> list[Run]:
     """Return the runs of one network and seed by what their winners are worth (seconds by task and arm).
 
-    A task that could not be timed so counts in all of them with what the untrimmed run held.
+    A task that could not be timed so counts with what each run's own finals held.
     """
-    plain = {way.task_key: way.final_s for way in runs["untrimmed"].ways}
     return [
-        run.judged({
-            way.task_key: worth.get(way.task_key, {}).get(arm, plain[way.task_key])
-            for way in run.ways
-            if math.isfinite(way.final_s)
-        })
-        for arm, run in runs.items()
-    ]  # fmt: skip
+        run.judged({key: by_arm[arm] for key, by_arm in worth.items() if arm in by_arm}) for arm, run in runs.items()
+    ]
 
 
 def stock_curves(path: str) -> dict[str, list[Curve]]:
@@ -134,9 +128,9 @@ def _report(runs: Sequence[Run], per_task: int, stock: Mapping[str, Sequence[Cur
     claims: dict[str, bool | None] = {}
     for kind, name in CLAIMED.items():
         marked = f"{name} (modelled)" if kind == "joules" and any(run.modelled for run in runs) else name
-        claims[f"all together save at least {LEAST_SAVED:.0%} of a whole run's {marked} to equal quality"] = (
-            whole.saved_of_whole(kind) or 0.0
-        ) >= LEAST_SAVED
+        claims[
+            f"all together save at least {LEAST_SAVED:.0%} of a whole run's {marked} to equal quality, in hindsight"
+        ] = (whole.saved_of_whole(kind) or 0.0) >= LEAST_SAVED
         claims[f"the same of the search's {marked} alone, over the untrimmed one's until it was that good"] = (
             saved[kind] or 0.0
         ) >= LEAST_SAVED
@@ -213,10 +207,13 @@ def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
         )
     lines = [
         as_text(table, _WIDTH),
-        "Of the whole untrimmed run of the same network and seed: what was used when the sum of tasks first was",
-        f"within 1 % of that run's, and the finals; median (least to most). never: not within {ENOUGH:.0%} of its",
-        "energy. search core: the searches alone, over the untrimmed one's until it was that good. in the end: the sum",
-        "of tasks over the untrimmed run's. All winners of a task are timed in turns, and curves corrected by that.",
+        "In hindsight, of the whole untrimmed run of the same network and seed: what was used when the sum of tasks",
+        "first was within 1 % of that run's, and the finals; median (least to most). never: not in "
+        f"{ENOUGH:.0%} of its time.",
+        "search core: the searches alone, over the untrimmed one's until it was that good. in the end: the sum of",
+        "tasks over the untrimmed run's. All winners of a task are timed in turns, and curves corrected by that.",
+        f"Tasks for whose finals no time was left: {sum(run.unproven for run in runs)} of "
+        f"{sum(bool(way.winner) for run in runs for way in run.ways)}. "
         f"Energy is {'modelled' if any(run.modelled for run in runs) else 'metered'}.",
     ]
     for run in (run for run in runs if run.arm in ("untrimmed", "all")):
