@@ -69,7 +69,7 @@ class Placed(_Step):
     def within(self, budget: str = "", *, latency_target: str = "") -> "Planned":
         """Say what it may cost, for example `10min`, `500trials` or `1h,2000trials`, and what is good enough.
 
-        Tuning ends as soon as the network's latency is within `latency_target`, for example `12ms`.
+        Tuning ends once finals hold a latency of the network within `latency_target`, for example `12ms`.
 
         Raises:
             BudgetError: one of them is malformed, or neither is given.

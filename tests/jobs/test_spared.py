@@ -171,8 +171,9 @@ def test_a_target_costs_few_finals_though_all_races_promise_more_than_finals_hol
     assert sum(held.values()) <= 3 * len(held), f"finals after nearly every batch: {held}"
 
 
+@pytest.mark.parametrize("looks", [100.0, 0.0])  # a search of the fake is over before finals are worth a fifth of it
 def test_finals_are_held_where_the_races_are_near_the_target_for_they_may_hold_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looks: float
 ) -> None:
     source = "fake:nearly?tasks=2&space=32x32x16&spread=50&noise=0.003"
     (tmp_path / "loose").mkdir()
@@ -180,10 +181,21 @@ def test_finals_are_held_where_the_races_are_near_the_target_for_they_may_hold_l
     assert loose.after_s is not None
     other_finals(monkeypatch, 0.6)
     monkeypatch.setattr("tunery.jobs.job._NEAR", 1.5)
-    monkeypatch.setattr("tunery.jobs.job._LOOKS", 100.0)  # a search of the fake is over before finals are worth a look
-    report = tune(replace(request_in(tmp_path, source, "1600trials"), latency_target_s=0.7 * loose.after_s))
+    monkeypatch.setattr("tunery.jobs.job._LOOKS", looks)
+    report = tune(replace(request_in(tmp_path, source, "600trials"), latency_target_s=0.7 * loose.after_s))
     assert "not met" not in report.job.message
-    assert report.job.spend.trials < 1600
+    assert (report.job.spend.trials < 600) == (looks > 0), "only finals that cost little beside the search are held so"
+
+
+def test_what_is_on_its_way_when_the_target_is_met_ends(tmp_path: Path) -> None:
+    builds: Counter[str] = Counter()
+    with runtimes(counted_builds(builds)):  # type: ignore[arg-type]
+        request = request_in(tmp_path, "fake:draining?tasks=3&build_s=0.05&space=32x32x16", "240trials")
+        report = tune(replace(request, latency_target_s=1.0))
+    assert "not met" not in report.job.message
+    measured = {record.candidate.key for record in records_in(tmp_path)}
+    reference = {key for key, count in builds.items() if key not in measured}
+    assert len(reference) <= len(report.tasks), "all that was built was raced, but for the unscheduled programs"
 
 
 def test_what_finals_held_corrects_races_also_after_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ import pytest
 from tunery._errors import UsageError
 from tunery.budgets import Audit
 from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Provenance, Record, Target, Task, Workload
-from tunery.jobs import Request
+from tunery.jobs import Request, extract
 from tunery.studies import Options, stock_sides, trimming
-from tunery.studies._judged import Way, ways
-from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, of_search, plain_run, run_of, savings
-from tunery.studies.trimming import run, stock_curves
+from tunery.studies._judged import Way, judge, ways
+from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, of_search, plain_run, run_of, savings, tuned
+from tunery.studies.trimming import judged, run, stock_curves
 
 TASK = Task(Workload("w", "w", "dense", "", (), 1, 8.0), Target("fake", {"kind": "cpu"}, 1))
 
@@ -139,6 +139,32 @@ def test_a_task_without_a_candidate_has_its_default_and_one_without_anything_no_
     assert nothing.final_s == math.inf
     assert made("all", (0, None), (1, 1.0)).judged({}).final_s == 0.0
     assert replace(made("all", (0, None), (1, 1.0)), ways=(way, nothing)).judged({TASK.key: 9.0}).final_s is None
+
+
+def test_winners_are_timed_in_the_same_rounds_and_what_does_not_build_takes_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    request = Request(
+        "fake:judged?tasks=2&frozen=1&space=8x8x8", dialect="fake", threads=1, store=str(tmp_path / "s.db")
+    )
+    plain = tuned(request, "all", 16)
+    tunable = [way for way in plain.ways if way.winner]
+    broken = [replace(way, winner={**way.winner, "key": "broken", "body": "no program"}) for way in tunable]
+    worth = judge(request, extract(request).tasks, {"untrimmed": plain.ways, "twin": plain.ways, "broken": broken})
+    assert set(worth) == {way.task_key for way in tunable}
+    assert len(tunable) == 2
+    for found in worth.values():
+        assert found["untrimmed"] == found["twin"] > 0.0
+        assert found["broken"] == math.inf
+
+    twin = replace(plain, arm="twin")
+    first, second = judged({"untrimmed": plain, "twin": twin}, {tunable[0].task_key: {"untrimmed": 1.0, "twin": 2.0}})
+    other = sum(way.weight * way.final_s for way in plain.ways if way is not tunable[0])
+    assert first.final_s == pytest.approx(1.0 * tunable[0].weight + other), (
+        "what was not timed counts as finals held it"
+    )
+    assert second.final_s == pytest.approx(2.0 * tunable[0].weight + other)
 
 
 def test_what_finals_take_is_no_part_of_the_search() -> None:
