@@ -30,3 +30,6 @@ def test_finals_that_were_left_out_are_counted() -> None:
     said = about_rest([state("a", reached=True)] * 3, 4, 0.0, unproven=2)
     assert said.startswith("no time was left for the finals of 2 of 3 tasks")
     assert "larger --budget" in said
+    assert "2 ms was reached, and no time was left for the finals of 2 tasks" in about_target(
+        1e-3, 2e-3, served=False, unproven=2
+    )

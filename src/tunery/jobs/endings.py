@@ -7,13 +7,17 @@ from tunery.domain import TaskState
 TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
 
 
-def about_target(target_s: float, latency_s: float | None, *, served: bool) -> str:
-    """Say whether the latency target was met by what is verified; `served` says that nothing had to be tuned."""
+def about_target(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:
+    """Say whether the latency target was met by what is verified; `served` says that nothing had to be tuned.
+
+    `unproven` are the tasks whose finals the budget left no time for.
+    """
     target = f"the latency target of {target_s * 1e3:.4g} ms"
+    late = f", and no time was left for the finals of {unproven} tasks" if unproven else ""
     if latency_s is None:
-        return f"{target} was not met: not all tasks were verified"
+        return f"{target} was not met: not all tasks were verified{late}"
     if latency_s > target_s:
-        return f"{target} was not met: {latency_s * 1e3:.4g} ms was reached"
+        return f"{target} was not met: {latency_s * 1e3:.4g} ms was reached{late}"
     how = "what is stored already meets it, nothing was tuned" if served else "met"
     return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
 

@@ -19,12 +19,10 @@ from tunery.budgets import (
     RoundRobin,
     Standing,
     load_prices,
-    outlook,
     plan,
-    reaching,
     unit_of,
 )
-from tunery.domain import JobState, JobStatus, Prospect, Provenance, Spend, TaskState
+from tunery.domain import JobState, JobStatus, Provenance, Spend, TaskState
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
 from tunery.jobs.charging import charge
@@ -36,6 +34,7 @@ from tunery.jobs.races import together
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.search import TaskSearch
 from tunery.jobs.sharing import Searches
+from tunery.jobs.sums import Sums
 from tunery.measure import FULL_LENGTH, Settings, this_device
 from tunery.store import Charge, Store
 
@@ -84,6 +83,7 @@ class Job:
         )
         self._shared = searches
         self.searches: list[TaskSearch] = []
+        self._sums = Sums((), (), request.latency_target_s)
         self._start = time.monotonic() if began is None else began
         self._phase = "importing"
         self._served, self._tried_before = False, 0
@@ -106,6 +106,8 @@ class Job:
         working_for.set(self._context)
         try:
             self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
+            weights = [task.weight for task in self._imported.tasks]
+            self._sums = Sums(self.searches, weights, self._request.latency_target_s)
         except BaseException:
             self._shared.leave(self._context)
             raise
@@ -154,7 +156,7 @@ class Job:
             self._account.post([Bill(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
-        self._served = self._met(proven=True)
+        self._served = self._sums.met(proven=True)
         if self._served:
             return
         await self._measure_baselines()
@@ -163,15 +165,11 @@ class Job:
             before = self._context.trials
             self._enter("search")
             await self._search()
-            searched, due = self._context.trials != before, self._finals_due()
+            searched, due = self._context.trials != before, self._sums.finals_due()
             target = self._request.latency_target_s is not None
             await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
-            if not target or self._met(proven=True) or not (searched or self._finals_due() < due):
+            if not target or self._sums.met(proven=True) or not (searched or self._sums.finals_due() < due):
                 return
-
-    def _finals_due(self) -> int:
-        """Return how many tasks have finals to hold."""
-        return sum(search.finals_cost_s() > 0.0 for search in self.searches)
 
     async def _measure_baselines(self) -> None:
         """Time the untuned kernels, the heaviest work first; while one is timed, the next are built."""
@@ -192,12 +190,12 @@ class Job:
         What would not end within the budget is left out; but the quickest is held where nothing would be verified else.
         With `within` it ends as soon as the network is probably slower than that many times its target.
         """
-        due = [each for each in self._weighted() if each[0].finals_cost_s()]
+        due = [each for each in self._sums.weighted if each[0].finals_cost_s()]
         if not due:
             return
         self._enter("finals", f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
-            if self._cut_off() or (within and not self._met(proven=False, within=within)):
+            if self._cut_off() or (within and not self._sums.met(proven=False, within=within)):
                 return
             if self._fits(search):
                 await self._guarded(search, search.finals())
@@ -218,32 +216,25 @@ class Job:
         """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
         return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance_s()
 
-    def _met(self, *, proven: bool, within: float = 1.0) -> bool:
-        """Return whether the network is `within` times the target, by verified records only if `proven`."""
-        target_s = self._request.latency_target_s
-        if target_s is None or (not proven and any(search.untried for search in self.searches)):
-            return False  # there would be no finals to hold
-        latency_s = self._total("proven_s" if proven else "best_s")
-        return latency_s is not None and latency_s <= within * target_s
-
     def _worth_finals(self) -> bool:
         """Return whether finals may end the job: the target is met by races, or so near that they may find it met.
 
         They choose among more candidates than the races' best, and may hold less than was promised. But a look costs.
         """
-        if not self._met(proven=False, within=_NEAR):
+        if not self._sums.met(proven=False, within=_NEAR):
             return False
-        return self._met(proven=False) or self._look_pays()
+        return self._sums.met(proven=False) or self._look_pays()
 
     def _look_pays(self) -> bool:
         """Return whether finals would take but a fifth of the time since the last ones."""
-        cost_s = sum(search.finals_cost_s() for search in self.searches)
+        cost_s = self._sums.finals_cost_s()
         return 0.0 < cost_s <= _LOOKS * (self._elapsed() - self._since_finals_s)
 
     def _about_end(self) -> str:
         target_s = self._request.latency_target_s
         if target_s is not None:
-            return about_target(target_s, self._total("proven_s"), served=self._served)
+            total_s = self._sums.total_s("proven_s")
+            return about_target(target_s, total_s, served=self._served, unproven=len(self._unproven))
         untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
         if untouched and not self._context.trials:
             return TOO_LITTLE
@@ -357,7 +348,7 @@ class Job:
         left_s = self._meter.seconds_left(self._elapsed(), self._account.joules())
         if left_s is None:
             return math.inf
-        reserve_s = 0.0 if self._phase == "finals" else sum(s.finals_cost_s() for s in self.searches)
+        reserve_s = 0.0 if self._phase == "finals" else self._sums.finals_cost_s()
         return left_s - min(reserve_s, 0.5 * self._allowance_s())
 
     def _allowance_s(self) -> float:
@@ -382,7 +373,7 @@ class Job:
 
     def _left_s(self, elapsed_s: float) -> float | None:
         """Return how long the job will probably go on: to the end of its budget, or of the finals."""
-        finals_s = sum(s.finals_cost_s() for s in self.searches)
+        finals_s = self._sums.finals_cost_s()
         left_s, trials = self._meter.seconds_left(elapsed_s, self._account.joules()), self._context.trials
         if self._phase == "finals":
             return finals_s if left_s is None else min(left_s, finals_s)
@@ -401,8 +392,8 @@ class Job:
                 left,
                 trials,
                 self._limits.trials,
-                self._total("best_s"),
-                self._total("baseline_s"),
+                self._sums.total_s("best_s"),
+                self._sums.total_s("baseline_s"),
                 current,
                 spend=self._used_now(elapsed),
                 earlier_s=self._meter.total_s(0.0),
@@ -431,7 +422,8 @@ class Job:
         return replace(
             self.status, state=state, spend=spend, message=message,
             tasks=self._states(),
-            remaining=self._meter.remaining(elapsed_s, joules), outlook=self._outlook(),
+            remaining=self._meter.remaining(elapsed_s, joules),
+            outlook=self._sums.outlook(self._runtime.granted, self._prices, self._request.seed),
         )  # fmt: skip
 
     def _used_now(self, elapsed_s: float) -> Spend:
@@ -449,32 +441,3 @@ class Job:
         preempted = self._allocator().preempted(self._limits.batch) if self._request.trimming.allocate else set()
         states = [search.state(self.status.job_id) for search in self.searches]
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
-
-    def _outlook(self) -> tuple[Prospect, ...]:
-        known = [(search, weight, search.best_s) for search, weight in self._weighted()]
-        if any(best_s is None for _, _, best_s in known):
-            return ()
-        fixed_s = sum(weight * (best_s or 0.0) for search, weight, best_s in known if not search.task.tunable)
-        standings = [
-            replace(reaching(search.standing, best_s), weight=weight)
-            for search, weight, best_s in known
-            if search.task.tunable and best_s is not None
-        ]
-        return outlook(standings, fixed_s, self._runtime.granted, self._prices, self._request.seed)
-
-    def _weighted(self) -> list[tuple[TaskSearch, int]]:
-        """Return the searches with the weight that each has in this job."""
-        return [(search, task.weight) for search, task in zip(self.searches, self._imported.tasks, strict=True)]
-
-    def _total(self, what: str) -> float | None:
-        """Return the weighted sum of `best_s`, `proven_s` or `baseline_s` over tasks, None while one is missing.
-
-        A task that gets no more trials counts with what it has reached.
-        """
-        total = 0.0
-        for search, weight in self._weighted():
-            value = getattr(search, what)
-            if value is None:
-                return None
-            total += weight * value
-        return total
