@@ -29,6 +29,7 @@ def test_finals_that_would_not_end_in_time_are_left_out_and_a_cheaper_task_still
 def test_what_is_not_at_hand_makes_finals_longer() -> None:
     assert predicted_s(0.1, 0.01, builds_s=7.0) == pytest.approx(predicted_s(0.1, 0.01) + 7.0)
     assert predicted_s(0.1, 0.01, 12) > predicted_s(0.1, 0.01, 2)
+    assert predicted_s(0.1, 0.01, 12, inputs_mb=10.0) > predicted_s(0.1, 0.01, 12) + 2.0, "large weights are dear"
     known = Known()
     for name, outcome, latency_s in [
         ("slow", Outcome.OK, 2e-3), ("close", Outcome.ABANDONED, 1.05e-3), ("best", Outcome.OK, 1e-3),

@@ -25,14 +25,22 @@ def select(context: Context, task: Task) -> list[Candidate]:
     return finalists(raced, FINALISTS)
 
 
-def predicted_s(baseline_s: float | None, best_s: float | None, count: int = FINALISTS, builds_s: float = 0.0) -> float:
+def predicted_s(
+    baseline_s: float | None,
+    best_s: float | None,
+    count: int = FINALISTS,
+    builds_s: float = 0.0,
+    inputs_mb: float = 0.0,
+) -> float:
     """Return about how long the finals of a task with `count` finalists take, `builds_s` of which builds take.
 
-    Each is loaded, verified and settled; three quarters of the turns are left out, of those behind. MobileNetV2's 32
-    tasks took 9 s in all on an idle machine, ResNet-18's 18, whose weights are large, 40 s.
+    Each is loaded, verified on `inputs_mb` megabytes of inputs and settled; three quarters of the turns are left out,
+    of those behind. MobileNetV2's 32 tasks took 9 s in all on an idle machine, ResNet-18's 18, whose weights are large,
+    25 to 40 s.
     """
     turns = min(count, FINALISTS / 4) * ROUNDS
-    return 0.2 + 0.025 * (count + 1) + builds_s + 6 * (baseline_s or 0.05) + turns * (best_s or 0.0)
+    entrants = (0.025 + 0.02 * inputs_mb) * (count + 1)
+    return 0.2 + entrants + builds_s + 6 * (baseline_s or 0.05) + turns * (best_s or 0.0)
 
 
 async def hold(  # noqa: PLR0917 - what one round needs

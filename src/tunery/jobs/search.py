@@ -302,10 +302,12 @@ class TaskSearch:
         """Return the predicted seconds of the finals; 0 where there is no finalist, or nothing new since the last."""
         if not self._finals_stale or not self._known.any_ended:
             return 0.0
-        likely = self._known.near_best(RACE_DRIFT)[: finals.FINALISTS]
+        # Their intervals decide, which are as wide again; but no store is asked here.
+        likely = self._known.near_best(2 * RACE_DRIFT)[: finals.FINALISTS]
         missing = sum(key not in self._at_hand for key in likely) + 2 * (self._yardsticks is None)
         builds_s = missing * self._build_s / max(self._builds, 1)
-        return finals.predicted_s(self.baseline_s, self._known.best_s(), len(likely), builds_s)
+        inputs_mb = 4e-6 * sum(spec.size for spec in self.task.workload.input_specs)  # nearly all of 32 bits
+        return finals.predicted_s(self.baseline_s, self._known.best_s(), len(likely), builds_s, inputs_mb)
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""

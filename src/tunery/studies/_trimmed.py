@@ -16,7 +16,7 @@ from tunery.studies._judged import Way, ways
 
 WITHIN = 1.01
 """Quality counts as equal within 1 % of the untrimmed run's last sum of task latencies."""
-ENOUGH = 0.6
+ENOUGH = 0.5
 """Of the untrimmed run's time the other arms may use: what needs more is not worth waiting for."""
 ARMS: Mapping[str, Trimming] = {
     "untrimmed": NONE,

@@ -39,7 +39,7 @@ def run(  # noqa: PLR0917 - the study's size, in the words of the command
 ) -> StudyReport:
     """Tune each network with each arm, `options.repeats` seeds each, `trials` for each task in the mean.
 
-    What is trimmed may take 60 % of the untrimmed run's time. Then the winners of all arms are timed in turns.
+    What is trimmed may take half of the untrimmed run's time. Then the winners of all arms are timed in turns.
 
     `stock` is a file of `tunery study stock`, whose curves are drawn beside ours. An interrupted study goes on with the
     run that was cut short.
