@@ -41,6 +41,7 @@ def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None
     assert by_arm["abandonment"].ratios["wall_s"] == (math.inf, pytest.approx(0.5)), "and is no saving"
     assert by_arm["abandonment"].of_whole["core_s"] == (math.inf, pytest.approx(30 / 40)), "not what came after it"
     assert by_arm["abandonment"].quality == (pytest.approx(1.2), pytest.approx(1.0))
+    assert by_arm["abandonment"].beside == (pytest.approx(0.6),), "the second had no latency to compare with so early"
     assert by_arm["abandonment"].saved("wall_s") is None
     assert by_arm["untrimmed"].saved("money") == 0
     assert by_arm["all"].saved("wall_s") is None

@@ -80,6 +80,10 @@ class Run:
         found = (p for p in self.curve if p.latency_s is not None and p.latency_s <= goal_s * (1 + 1e-9))
         return next(found, None)
 
+    def after(self, core_s: float) -> float | None:
+        """Return the network's latency after so many core-seconds of search, None while there was none."""
+        return next((p.latency_s for p in reversed(self.curve) if p.core_s <= core_s), None)
+
     def ended_at(self, point: Point) -> Point:
         """Return what the run would have used had its search ended there: its finals come on top."""
         left = _minus(self.whole, self.curve[-1])
@@ -203,13 +207,15 @@ class Saving:
 
     All is in hindsight. `ratios` are the searches' alone, over what the untrimmed one had used when it first was that
     good; `of_whole` are with the run's finals, over the whole untrimmed run: its own say what
-    hindsight alone saves. `quality` is how slow the networks are in the end, over the untrimmed runs'.
+    hindsight alone saves. `quality` is how slow the networks are in the end, over the untrimmed runs', and
+    `beside` over what these had for the same core-seconds of search.
     """
 
     arm: str
     ratios: Mapping[str, tuple[float, ...]]
     of_whole: Mapping[str, tuple[float, ...]]
     quality: tuple[float, ...]
+    beside: tuple[float, ...]
     reached: int
     runs: int
 
@@ -235,20 +241,22 @@ def savings(runs: Sequence[Run]) -> list[Saving]:
         ratios: dict[str, list[float]] = {kind: [] for kind in KINDS}
         of_whole: dict[str, list[float]] = {kind: [] for kind in KINDS}
         mine = [run for run in runs if run.arm == arm]
-        reached, quality = 0, []
+        reached, quality, beside = 0, [], []
         for one in mine:
             base = plain[one.network, one.seed]
             goal_s = (base.final_s or 0.0) * WITHIN
             then, there = base.spend_to(goal_s), one.spend_to(goal_s)
             reached += there is not None
             quality.append((one.final_s or math.inf) / base.final_s if base.final_s else math.nan)
+            then_s = base.after(one.curve[-1].core_s) if one.curve else None
+            beside += [(one.final_s or math.inf) / then_s] if then_s else []
             ended = one.ended_at(there) if there else None
             for kind in KINDS:
                 for sums, used, point in ((ratios, there, then), (of_whole, ended, base.whole)):
                     if point is None or getattr(point, kind) <= 0:
                         continue
                     sums[kind].append(getattr(used, kind) / getattr(point, kind) if used else math.inf)
-        found.append(Saving(arm, _frozen(ratios), _frozen(of_whole), tuple(quality), reached, len(mine)))
+        found.append(Saving(arm, _frozen(ratios), _frozen(of_whole), tuple(quality), tuple(beside), reached, len(mine)))
     return found
 
 

@@ -199,11 +199,19 @@ def _stages_text(runs: Sequence[Run]) -> str:
 
 
 def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
-    table = new_table("to equal quality", "#runs", "#reached", *(f"#{name}" for name in _SHOWN.values()), "#in the end")
+    table = new_table(
+        "to equal quality", "#runs", "#reached", *(f"#{name}" for name in _SHOWN.values()), "#in the end", "#beside"
+    )
     for one in compared:
         cells = [_spread(one.of_whole[kind]) for kind in _SHOWN if kind != "search"]
         table.add_row(
-            one.arm, str(one.runs), str(one.reached), *cells, _spread(one.ratios["core_s"]), _spread(one.quality)
+            one.arm,
+            str(one.runs),
+            str(one.reached),
+            *cells,
+            _spread(one.ratios["core_s"]),
+            _spread(one.quality),
+            _spread(one.beside),
         )
     lines = [
         as_text(table, _WIDTH),
@@ -211,7 +219,8 @@ def _savings_text(runs: Sequence[Run], compared: Sequence[Saving]) -> str:
         "first was within 1 % of that run's, and the finals; median (least to most). never: not in "
         f"{ENOUGH:.0%} of its time.",
         "search core: the searches alone, over the untrimmed one's until it was that good. in the end: the sum of",
-        "tasks over the untrimmed run's. All winners of a task are timed in turns, and curves corrected by that.",
+        "tasks over the untrimmed run's; beside: over what its search had for the same core-seconds. All winners of a",
+        "task are timed in turns, and curves corrected by that.",
         f"Tasks for whose finals no time was left: {sum(run.unproven for run in runs)} of "
         f"{sum(bool(way.winner) for run in runs for way in run.ways)}. "
         f"Energy is {'modelled' if any(run.modelled for run in runs) else 'metered'}.",
