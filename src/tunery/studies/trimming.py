@@ -24,7 +24,7 @@ QUICK_NETWORKS = ("zoo:mlp-mnist",)
 LEAST_SAVED, MOST_FALSE = 0.6, 0.02
 CLAIMED = {"wall_s": "wall time", "core_s": "core-seconds", "joules": "energy"}
 _SHOWN = {"wall_s": "wall", "core_s": "core", "joules": "energy", "search": "search core"}
-_WIDTH = 160  # the spreads need it, and a narrower table would drop the names
+_WIDTH = 190  # the spreads need it, and a narrower table would drop the names
 Curve = Sequence[tuple[float, float, float]]
 """Wall seconds, core-seconds and the network's latency in seconds, in their order."""
 
