@@ -44,7 +44,7 @@ _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
-_LOOKS = 0.2  # of the time since the last finals may go into such as only may find the target met
+_LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
 class Job:
@@ -226,7 +226,7 @@ class Job:
         return self._sums.met(proven=False) or self._look_pays()
 
     def _look_pays(self) -> bool:
-        """Return whether finals would take but a fifth of the time since the last ones."""
+        """Return whether finals would take at most a fifth of the time since the last ones."""
         cost_s = self._sums.finals_cost_s()
         return 0.0 < cost_s <= _LOOKS * (self._elapsed() - self._since_finals_s)
 

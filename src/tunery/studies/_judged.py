@@ -10,7 +10,7 @@ import bisect
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -99,14 +99,8 @@ def _way(  # noqa: PLR0917 - one task's part of `ways`
         latency_s = max(worth[key], values[winner])  # what ties with the winner is no better
         if math.isfinite(latency_s) and (not steps or latency_s < steps[-1][1]):
             steps.append((born[key], latency_s))
-    candidate = found[task.key, winner]
-    plain = {
-        "key": candidate.key,
-        "task_key": candidate.task_key,
-        "body": candidate.body,
-        "origin": candidate.origin.value,
-    }
-    return Way(task.key, task.weight, tuple(steps), plain if task.tunable else {}, winner in held)
+    plain = asdict(found[task.key, winner]) if task.tunable else {}
+    return Way(task.key, task.weight, tuple(steps), plain, winner in held)
 
 
 def judge(request: Request, tasks: Sequence[Task], runs: Mapping[str, Sequence[Way]]) -> dict[str, dict[str, float]]:

@@ -47,8 +47,8 @@ class Run:
 
     The curve is of the search: what finals took is in `whole` only, the run's end with all that it used but the import.
     `in_vain` is by stage what candidates took and the shares of those that did not help; `stages` are all core-seconds.
-    `modelled` says that no meter counted the joules. `ways` are its tasks',
-    `import_s` is the time before the first point of the curve.
+    `modelled` says that no meter counted the joules. `ways` are its tasks', `import_s` is the
+    time before the first point of the curve.
     """
 
     network: str
