@@ -86,3 +86,11 @@ def test_a_task_that_was_not_reached_has_its_untuned_latency_and_the_prior_gain(
     left_out.exhausted = True
     assert outlook([reached, left_out], 0.0, 2, PRICES)[-1].low_s > 5e-2, "what was given up stays as it is"
     assert outlook([left_out], 0.0, 2, PRICES) == ()
+
+
+def test_where_the_machine_is_not_kept_busy_more_takes_longer_and_costs_more() -> None:
+    tasks = [standing("a", 1e-3, 1e-3)]
+    busy, slack = (outlook(tasks, 0.0, 2, PRICES, pace=pace)[-1] for pace in (1.0, 2.0))
+    assert slack.seconds == pytest.approx(2.0 * busy.seconds)
+    assert (slack.trials, slack.joules, slack.median_s) == (busy.trials, busy.joules, busy.median_s)
+    assert slack.money > busy.money

@@ -29,6 +29,8 @@ SPENT = {
     "$2": Budget(money=2.0, currency="USD"),
     "$ 0.05": Budget(money=0.05, currency="USD"),
     "2USD": Budget(money=2.0, currency="USD"),
+    "2$": Budget(money=2.0, currency="USD"),
+    "2.5 €": Budget(money=2.5, currency="EUR"),
     "1.5 eur": Budget(money=1.5, currency="EUR"),
     "€3": Budget(money=3.0, currency="EUR"),
     "50kJ": Budget(joules=5e4),
@@ -38,7 +40,7 @@ SPENT = {
 BAD = [
     "", " ", "min", "10", "-5min", "0s", "0.0h", "0trials", "1.5trials", "10min,5s", "5trials+6trials", "10min,",
     ",10min",
-    "10 fortnights", "1e3s", "nan min", "inf h", "10min 5trials", "ten min", "$", "$0", "$-2", "-$2", "2$", "¤5",
+    "10 fortnights", "1e3s", "nan min", "inf h", "10min 5trials", "ten min", "$", "$0", "$-2", "-$2", "-2$", "¤5", "5¤",
     "5 zorkmid",
     "$2,€3", "$2,$3", "0kJ", "50kJ,1Wh",
     "0.001s", "1s", "0.1J", "9J", "0.002Wh", "10mins!", "--", "10ss",

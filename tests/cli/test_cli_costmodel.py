@@ -88,6 +88,11 @@ def test_an_empty_store_and_no_store(run: Run) -> None:
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
 
 
+@pytest.mark.parametrize("budget", ["$2", "50kJ", "1min,$2"])
+def test_a_collection_is_not_limited_by_what_nobody_counts_there(run: Run, budget: str) -> None:
+    expect_refused(run("costmodel", "collect", "--dialect", "fake", "--budget", budget), "30min")
+
+
 @pytest.mark.usefixtures("models")
 def test_data_that_is_all_alike(run: Run, tmp_path: Path) -> None:
     alike = table(networks=10, per_network=5, rows=12)

@@ -1,20 +1,25 @@
 """What a job says it cost is what it cost."""
 
+import asyncio
 import resource
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_tools import request_in, run_in
+from job_tools import request_in, run_in, runtimes
 
-from tunery.budgets import load_prices
+from tunery._errors import UsageError
+from tunery.budgets import Power, load_prices
 from tunery.domain import Budget, Candidate, JobState, Origin, Record, Task
-from tunery.jobs import dispatch, job, request_of, tune
+from tunery.jobs import Room, dispatch, job, request_of, tune
 from tunery.jobs.races import Built
+from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import TaskSearch
+from tunery.measure.energy import ModelledMeter
 from tunery.store import Store, open_store
 
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
@@ -89,7 +94,6 @@ def test_only_candidates_that_were_the_best_have_helped(tmp_path: Path) -> None:
 def test_a_limit_ends_the_search_and_the_result_says_what_is_left(tmp_path: Path, budget: str, kind: str) -> None:
     report = run_in(tmp_path, BUSY + "&space=64x64x64", budget)
     assert report.job.state is JobState.DONE
-    assert report.job.spend.trials < 5000
     limit = getattr(Budget.parse(budget), kind)
     left = report.job.remaining[kind]
     used = report.job.spend.wall_s if kind == "seconds" else getattr(report.job.spend, kind)
@@ -163,3 +167,70 @@ def built(directory: Path, job_id: str) -> int:
     """How many candidates a job has paid the build of."""
     with open_store(str(directory / "store.db")) as store:
         return sum(charge.count for charge in store.ledger(job_id) if charge.stage == "build" and charge.outcome)
+
+
+def test_what_a_killed_run_paid_for_the_machine_is_charged_by_the_next(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    first = run_in(tmp_path, "fake:killed?tasks=1", "24trials", stop=stop).job
+    with open_store(
+        str(tmp_path / "store.db")
+    ) as store:  # as a heartbeat leaves it: what was idle is not in the ledger
+        store.save_job(replace(first, spend=replace(first.spend, money=(first.spend.money or 0.0) + 0.5)))
+    again = run_in(tmp_path, "fake:killed?tasks=1", "24trials").job
+    with open_store(str(tmp_path / "store.db")) as store:
+        charged = sum(charge.money or 0.0 for charge in store.ledger(again.job_id))
+    assert (again.job_id, again.state) == (first.job_id, JobState.DONE)
+    assert again.spend.money is not None
+    assert again.spend.money > 0.5
+    assert charged == pytest.approx(again.spend.money, rel=1e-3)
+
+
+def test_a_job_goes_on_in_the_money_it_was_paid_in(tmp_path: Path) -> None:
+    stop = threading.Event()
+    stop.set()
+    run_in(tmp_path, "fake:money?tasks=1", "24trials", stop=stop)
+    sheet = tmp_path / "ours.toml"
+    sheet.write_text('machine = "ours"\ncurrency = "EUR"\nmachine_hour = 1.0\ncores = 4\nkwh = 0.3\n'
+                     'source = "the bill"\ndate = 2026-01-31\n')  # fmt: skip
+    request = replace(request_in(tmp_path, "fake:money?tasks=1", "24trials"), prices=str(sheet))
+    with pytest.raises(UsageError, match=r"paid in USD.*EUR"):
+        tune(request)
+    assert run_in(tmp_path, "fake:money?tasks=1", "24trials").job.state is JobState.DONE
+
+
+def test_what_a_daemon_did_while_it_had_no_job_is_nobodys_bill(tmp_path: Path) -> None:
+    async def main() -> tuple[float, float]:
+        with open_store(str(tmp_path / "store.db")) as store:
+            async with Room(store) as room:
+                await room.wait(room.submit(request_in(tmp_path, "fake:first?tasks=1", "8trials")))
+                idle_s = time.process_time()
+                while time.process_time() - idle_s < 3.0:
+                    pass
+                second = room.submit(request_in(tmp_path, "fake:second?tasks=1", "8trials"))
+                status, ledger = await room.wait(second), store.ledger(second)
+                assert status.spend.trials == 8
+                return sum(c.core_s for c in ledger if c.stage == "manage"), status.spend.core_s
+
+    managed_s, all_s = asyncio.run(main())
+    assert 0.0 < managed_s < 3.0
+    assert all_s < 3.0 + managed_s
+
+
+def test_energy_is_measured_from_before_the_import(tmp_path: Path) -> None:
+    class Counter(ModelledMeter):
+        modelled, name = False, "rapl"
+
+        def read_j(self) -> float:
+            return 20.0 * time.process_time()
+
+    def metered(runtime: Runtime) -> None:
+        runtime.power = Power(Counter(), time.process_time, lambda: 2.0 * time.monotonic())
+
+    with runtimes(metered):
+        job = run_in(tmp_path, "fake:metered?tasks=1", "8trials").job
+    with open_store(str(tmp_path / "store.db")) as store:
+        charges = [charge for charge in store.ledger(job.job_id) if charge.core_s]
+    assert "import" in {charge.stage for charge in charges}
+    assert not any(charge.modelled for charge in charges)
+    assert sum(c.joules or 0.0 for c in charges) == pytest.approx(20.0 * sum(c.core_s for c in charges), rel=1e-3)

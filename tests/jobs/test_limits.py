@@ -1,17 +1,28 @@
 """What a job may use is a hard limit."""
 
+import asyncio
+import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from job_tools import records_in, run_in, runtimes
+from job_tools import PATIENCE_S, records_in, request_in, run_in, runtimes
 
+from tunery._errors import UsageError
 from tunery.budgets import load_prices
 from tunery.dialects import Told
-from tunery.domain import Budget, Candidate, JobState, Mode, Outcome
+from tunery.domain import Budget, Candidate, JobState, JobStatus, Mode, Outcome
+from tunery.engines import Role
+from tunery.jobs import Claim, Progress, Room, request_of, tune
+from tunery.jobs.checks import check
 from tunery.jobs.finals import predicted_s
+from tunery.jobs.job import Job
 from tunery.jobs.known import Known
+from tunery.jobs.search import TaskSearch
 from tunery.measure import usable_cores
 from tunery.measure.energy import MODELLED_W_PER_CORE
+from tunery.store import open_store
 
 BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=2000"
 TEN_SECONDS = f"${load_prices().of_machine(10.0 * len(usable_cores())):.9f}"
@@ -48,7 +59,8 @@ def test_a_limit_is_exceeded_by_no_more_than_one_stage(tmp_path: Path, budget: s
     [runtime] = made
     lasted = [(span.kind, span.end_s - span.start_s) for span in runtime.dispatch.spans]
     # A task's finals are one, though a finalist that is not at hand is built for it before.
-    longest_s = max(s for _, s in lasted) + max((s for kind, s in lasted if kind == "build"), default=0.0)
+    longest_s = max(s for kind, s in lasted if kind in {"import", "measure", "finals"})
+    longest_s += max((s for kind, s in lasted if kind == "build"), default=0.0)
     prices, watts = load_prices(), MODELLED_W_PER_CORE * len(runtime.cores)
     longest = {
         "seconds": longest_s,
@@ -61,3 +73,80 @@ def test_a_limit_is_exceeded_by_no_more_than_one_stage(tmp_path: Path, budget: s
     assert job.state is JobState.DONE
     assert used <= 1.02 * limit + longest[kind]
     assert job.remaining[kind] == pytest.approx(limit - used, abs=0.02 * limit)
+
+
+def test_a_limit_of_time_is_kept_while_another_job_holds_the_device(tmp_path: Path) -> None:
+    async def main() -> JobStatus:
+        with open_store(str(tmp_path / "store.db")) as store:
+            async with Room(store) as room:
+                request, over = request_in(tmp_path, "fake:waits?tasks=2", "3s"), asyncio.Event()
+                runtime, began = room.runtime(request), asyncio.Event()
+
+                async def hold() -> None:
+                    runtime.submit("other")
+                    async with runtime.stage("other", "measure", Role.MEASURER):
+                        began.set()
+                        await over.wait()
+
+                other = asyncio.create_task(hold())
+                await began.wait()
+                status = await room.wait(room.submit(request))
+                over.set()
+                await other
+                assert room.dispatch.waiting == {}
+                return status
+
+    job = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert (job.state, job.spend.trials) == (JobState.DONE, 0)
+    assert [task.baseline_s for task in job.tasks] == [None, None]
+
+
+def test_finals_that_take_longer_than_predicted_leave_tasks_unproven_and_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finals, out_of_time, held = TaskSearch.finals, Job._out_of_time, list[str]()
+
+    async def hold(self: TaskSearch) -> None:
+        await finals(self)
+        held.append(self.task.key)
+
+    monkeypatch.setattr(TaskSearch, "finals", hold)
+    monkeypatch.setattr(Job, "_out_of_time", lambda self: bool(held) or out_of_time(self))
+    job = run_in(tmp_path, "fake:late?tasks=3", "24trials").job
+    assert len(held) == 1
+    assert {record.candidate.task_key for record in records_in(tmp_path, Mode.FINAL)} == set(held)
+    assert "the finals of 2 of 3 tasks" in job.message
+
+
+def test_a_job_that_goes_on_with_another_limit_keeps_it(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    def stop_at_eight(progress: Progress) -> None:
+        if progress.trials >= 8:
+            stop.set()
+
+    first = run_in(tmp_path, "fake:larger?tasks=1&run_s=0.01", "24trials", on_progress=stop_at_eight, stop=stop).job
+    stop.set()
+    again = run_in(tmp_path, "fake:larger?tasks=1&run_s=0.01", "48trials", stop=stop).job
+    assert (again.job_id, again.state) == (first.job_id, JobState.STOPPED)
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert request_of(store.job(first.job_id), store.url).budget == Budget(trials=48)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"budget": Budget(trials=-5)}, "not positive"),
+        ({"budget": Budget(seconds=float("inf"))}, "finite"),
+        ({"budget": Budget(money=2.0, currency="EUR")}, "2USD"),
+        ({"latency_target_s": 0.0}, "12ms"),
+        ({"latency_target_s": float("nan")}, "12ms"),
+    ],
+)
+def test_wrong_limits_are_refused_however_a_request_was_made(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
+    request = replace(request_in(tmp_path, "fake:checked"), **changed)
+    with pytest.raises(UsageError, match=why):
+        tune(request)
+    assert not (tmp_path / "store.db").exists()
+    with pytest.raises(UsageError, match=why):
+        check(request, Claim())

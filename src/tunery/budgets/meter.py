@@ -52,7 +52,8 @@ def plan(budget: Budget, effort: str, tunable: int) -> Plan:
 
 
 class Meter:
-    """What is left of a plan. `used_s`, `used_trials` and `used_j` are what earlier runs of the same job have spent.
+    """What is left of a plan. `used_s`, `used_trials`, `used_j` and `used_money` are what earlier runs of the same job
+    have spent.
 
     Without `prices`, of a machine of `cores`, nothing costs money.
     """
@@ -65,10 +66,11 @@ class Meter:
         used_j: float = 0.0,
         prices: Prices | None = None,
         cores: int = 1,
+        used_money: float = 0.0,
     ) -> None:
         self.limits = limits
         self.trials = used_trials
-        self._before_s, self._before_j = used_s, used_j
+        self._before_s, self._before_j, self._before_money = used_s, used_j, used_money
         self._prices, self._cores = prices, cores
 
     def trials_left(self, in_flight: int) -> int | None:
@@ -109,8 +111,8 @@ class Meter:
         """Return what all runs of the job cost: the machine for their time, and the electricity."""
         if self._prices is None:
             return 0.0
-        held = self._prices.of_machine(self._cores * self.total_s(elapsed_s))
-        return held + self._prices.of_energy(self.total_j(joules))
+        held = self._prices.of_machine(self._cores * elapsed_s)
+        return self._before_money + held + self._prices.of_energy(joules)
 
     def remaining(self, elapsed_s: float, joules: float) -> dict[str, float]:
         """Return what is left of each limit there is, by the names in Plan; what was used in excess is negative."""

@@ -33,14 +33,15 @@ class _Course:
         return self.weight * (self.gain.expected_s(self.more + trials) - self.gain.expected_s(self.more))
 
 
-def outlook(
-    standings: Sequence[Standing], fixed_s: float, cores: int, prices: Prices, seed: int = 0
+def outlook(  # noqa: PLR0917 - what the prediction is made of
+    standings: Sequence[Standing], fixed_s: float, cores: int, prices: Prices, seed: int = 0, pace: float = 1.0
 ) -> tuple[Prospect, ...]:
     """Return the predicted latency of the network after more spending, for shares of the trials spent so far.
 
     `fixed_s` is the latency of what cannot be tuned. Trials go where the expected gain per core-second is the largest.
-    The time is what these trials take where all cores are kept busy. Each standing's latest latency is where its course
-    begins (`reaching`); empty while one has none. A trial of a task that has had none takes what it takes elsewhere.
+    The time is what these trials take where each core-second they hold takes `pace` of the machine's, 1 where all cores
+    are kept busy. Each standing's latest latency is where its course begins (`reaching`); empty while one has none. A
+    trial of a task that has had none takes what it takes elsewhere.
     """
     allocator = Allocator(list(standings))
     rate, courses = allocator.peak_rate(), []
@@ -58,7 +59,7 @@ def outlook(
         if trials:
             held_s = sum(cost.held_core_s for cost in standing.costs) / trials
             joules = sum(cost.joules for cost in standing.costs) / trials
-        courses.append(_Course(gain, standing.weight, max(held_s, 1e-6), joules))
+        courses.append(_Course(gain, standing.weight, max(pace * held_s, 1e-6), joules))
     if not courses or not mean_s:
         return ()
     spent = max(sum(sum(standing.trials) for standing in standings if not standing.exhausted), 1)

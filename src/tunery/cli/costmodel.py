@@ -43,6 +43,7 @@ def collect(
     verbose: options.Verbose = False,
 ) -> None:
     """Measure diverse candidates of many tasks, briefly; given again, the same command goes on where it was."""
+    from tunery._errors import UsageError
     from tunery.cli._interrupt import Interrupt
     from tunery.cli._live import LiveLine
     from tunery.jobs._request import Progress
@@ -52,6 +53,8 @@ def collect(
     request = options.make_request(
         "collect", target=target, store=store, threads=threads, shapes=None, dialect=dialect, budget=budget, seed=seed
     )
+    if request.budget.money is not None or request.budget.joules is not None:
+        raise UsageError(f"a collection is limited by time or trials, not by {budget!r}; write for example 30min")
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
 
         def show(progress: Progress) -> None:

@@ -89,7 +89,8 @@ def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[
         table = new_table("on candidates that did not help", "#runs", "#worker time", "#core time", "#energy", "")
         for row in wasted:
             shares = (f"{row[name]:.0%}" for name in ("count_share", "wall_share", "core_share", "energy_share"))
-            table.add_row(row["stage"], *shares, bar(row["core_share"]))
+            name = "these three" if row["stage"] == "all" else row["stage"]
+            table.add_row(name, *shares, bar(row["core_share"]))
         say(as_text(table, width()))
 
 

@@ -19,7 +19,7 @@ The smallest network of the zoo took 4.2 s and 15 J on two cores, of which half 
 costs at least is a matter of the price sheet."""
 
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
-_AMOUNT = re.compile(rf"\s*(-?){_NUMBER}\s*([a-z]+)\s*", re.IGNORECASE)
+_AMOUNT = re.compile(rf"\s*(-?){_NUMBER}\s*([a-z]+|[^\w\s.,+-])\s*", re.IGNORECASE)
 _PRICE = re.compile(rf"\s*(-?)\s*([^\w\s.,+-])\s*(-?){_NUMBER}\s*")
 _EXAMPLE = "write for example 10min, 500trials, $2, 50kJ, or 10min,$2"
 
@@ -112,8 +112,9 @@ def _read(part: str, text: str) -> Budget:
         return Budget(seconds=_finite(number * _SECONDS[singular], text))
     if singular in _JOULES:
         return Budget(joules=_finite(number * _JOULES[singular], text))
-    if unit.upper() in CURRENCIES:
-        return _money(number, unit.upper())
+    currency = _SYMBOLS.get(unit, unit.upper())
+    if currency in CURRENCIES:
+        return _money(number, currency)
     raise BudgetError(f"budget {text!r} has the unknown unit or currency {amount[3]!r}; {_EXAMPLE}")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tunery.budgets import Cost, Power, Prices
-from tunery.domain import Candidate
+from tunery.domain import Candidate, Spend
 from tunery.jobs.runtime import Runtime
 from tunery.store import Charge, Store
 
@@ -96,11 +96,20 @@ class Account:
         bills = (Bill(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items())
         self.post(bill for bill in bills if bill.charge.core_s > 0)
 
+    def reconcile(self, before: Spend) -> None:
+        """Charge what earlier runs of the job paid the machine for and never wrote down: they were killed."""
+        charged = sum(one.money or 0.0 for one in self._store.ledger(self._job_id) if one.currency == before.currency)
+        rest = (before.money or 0.0) - charged
+        if rest > 0 and before.currency:
+            self._charge_idle(rest, before.currency)
+
     def close(self, wall_s: float) -> None:
         """Settle, and charge the machine for the rest of this run's `wall_s`: it is paid for, held or not."""
         self.settle()
         rest = self.prices.of_machine(self._runtime.granted * wall_s) - self._held_money
         if rest > 0:
-            idle = Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=self.prices.currency)
-            self._store.charge_all([idle])
+            self._charge_idle(rest, self.prices.currency)
             self._held_money += rest
+
+    def _charge_idle(self, money: float, currency: str) -> None:
+        self._store.charge_all([Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency)])

@@ -1,5 +1,7 @@
 """What can be known of a job before it is queued."""
 
+import math
+
 from tunery._errors import UsageError
 from tunery.budgets import check_effort, load_prices
 from tunery.dialects import check_dialect
@@ -14,17 +16,30 @@ def check(request: Request, claim: Claim) -> None:
     Raises:
         UsageError: nobody can run it; the message says why.
     """
-    check_effort(request.effort)
+    check_limits(request)
     thread_count(request.threads)
     check_dialect(request.dialect)
-    limits = (request.budget.seconds, request.budget.trials, request.budget.money, request.budget.joules)
-    if any(limit is not None and not limit > 0 for limit in limits):
-        raise UsageError(f"budget {request.budget} has a limit that is not positive; write for example 10min")
-    load_prices(request.prices).check(request.budget)
     if not 0 <= claim.priority <= MOST_PRIORITY:
         raise UsageError(f"priority {claim.priority} is not between 0 and {MOST_PRIORITY}")
     if not LEAST_WEIGHT <= claim.weight <= MOST_WEIGHT:
         raise UsageError(f"weight {claim.weight} is not between {LEAST_WEIGHT:g} and {MOST_WEIGHT:g}")
+
+
+def check_limits(request: Request) -> None:
+    """Check a request's effort, limits and latency target, however it was made.
+
+    Raises:
+        UsageError: the effort is unknown, a limit is not positive or has no end, or the price sheet is another
+            currency's.
+    """
+    check_effort(request.effort)
+    budget, target_s = request.budget, request.latency_target_s
+    limits = (budget.seconds, budget.trials, budget.money, budget.joules)
+    if any(limit is not None and not 0 < limit < math.inf for limit in limits):
+        raise UsageError(f"budget {budget} has a limit that is not positive and finite; write for example 10min")
+    if target_s is not None and not 0 < target_s < math.inf:
+        raise UsageError(f"a latency target of {target_s:g} s cannot be met; write for example 12ms")
+    load_prices(request.prices).check(budget)
 
 
 def check_model(model: str) -> None:

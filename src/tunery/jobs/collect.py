@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError, WorkError
-from tunery.budgets import Meter, Plan, Power, load_prices
+from tunery.budgets import Meter, Plan, load_prices
 from tunery.costmodels import CostModel, load_cost_model
 from tunery.dialects import Told
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Record, Task
@@ -103,7 +103,7 @@ def collect(
         fingerprint = this_device(runtime.cores).fingerprint
         provenance = Provenance(request.dialect, extraction.compiler, fingerprint, Settings().key)
         # Nothing is charged: a collection is nobody's job.
-        account = Account(store, JOB, runtime, load_prices(request.prices), Power())
+        account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
         context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
         collector = Collector(context, chosen, per_task, request, on_progress, stop or threading.Event())
         collector.report.failed |= failed

@@ -46,6 +46,10 @@ class Pin:
     place: Callable[[tuple[int, ...]], None]
 
 
+class WithdrawnError(WorkError):
+    """A stage was taken back before its turn came: its job's budget is used up."""
+
+
 class Dispatch:
     """Owns the scheduler, its clock, and where stages that run are pinned.
 
@@ -57,6 +61,7 @@ class Dispatch:
         self.granted = granted_cores()
         self.scheduler = Scheduler({CORE: self.granted}, strategy, keep_log=record)
         self.waiting: dict[str, asyncio.Future[None]] = {}
+        self._waiting_job: dict[str, str] = {}
         self.pinned: dict[str, Pin] = {}
         self.spans: list[Span] = []
         self._record = record
@@ -110,18 +115,32 @@ class Dispatch:
 
         Raises:
             WorkError: the stage needs what this machine does not have.
+            WithdrawnError: somebody has said `withdraw` meanwhile.
         """
         ready = asyncio.get_running_loop().create_future()
         self.waiting[request.stage_id] = ready
+        self._waiting_job[request.stage_id] = request.job_id
         self.decide(StageReady(self.now(), request))
         try:
             await ready
         except asyncio.CancelledError:
             if self.waiting.pop(request.stage_id, None) is not None:
                 self.decide(StageWithdrawn(self.now(), request.stage_id))
-            else:
+            elif ready.cancelled() or ready.exception() is None:
                 self.finished(request.stage_id, ok=False)
             raise
+        finally:
+            del self._waiting_job[request.stage_id]
+
+    def withdraw(self, job_id: str) -> None:
+        """Take back whatever of a job waits for its turn; each such `permission` raises WithdrawnError."""
+        for stage_id in [stage_id for stage_id, job in self._waiting_job.items() if job == job_id]:
+            ready = self.waiting.get(stage_id)
+            if ready is None or ready.done():
+                continue  # its turn has come, or it is being cancelled
+            del self.waiting[stage_id]
+            self.decide(StageWithdrawn(self.now(), stage_id))
+            ready.set_exception(WithdrawnError("the budget was used up before its turn came"))
 
     def finished(self, stage_id: str, *, ok: bool) -> None:
         """Give a stage's resources back."""

@@ -2,35 +2,26 @@
 
 import asyncio
 import itertools
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 
 from tunery._errors import EngineError, StoreError, WorkError
-from tunery.budgets import (
-    Allocator,
-    Chooser,
-    Meter,
-    Power,
-    RoundRobin,
-    Standing,
-    load_prices,
-    plan,
-    unit_of,
-)
-from tunery.domain import JobState, JobStatus, Provenance, Spend, TaskState
+from tunery.budgets import Chooser, RoundRobin, Standing, load_prices, plan
+from tunery.domain import JobState, JobStatus, Provenance
 from tunery.jobs._request import Progress, Request
 from tunery.jobs.account import Account, Bill
+from tunery.jobs.allowance import Allowance
 from tunery.jobs.charging import charge
 from tunery.jobs.context import Context, working_for
+from tunery.jobs.dispatch import WithdrawnError
 from tunery.jobs.endings import TOO_LITTLE, about_rest, about_target
 from tunery.jobs.importing import Imported
 from tunery.jobs.learning import start_for
 from tunery.jobs.races import together
+from tunery.jobs.reporting import Reporter
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.search import TaskSearch
 from tunery.jobs.sharing import Searches
@@ -72,8 +63,7 @@ class Job:
         device = this_device(runtime.cores)
         settings = Settings() if request.trimming.abandon else FULL_LENGTH
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
-        self._prices = load_prices(request.prices)
-        self._account = Account(store, status.job_id, runtime, self._prices, Power())
+        self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)
         start = None
         if request.pretrained:
             start = start_for(request.dialect, imported.target.config, imported.compiler, device)
@@ -84,16 +74,16 @@ class Job:
         self._shared = searches
         self.searches: list[TaskSearch] = []
         self._sums = Sums((), (), request.latency_target_s)
-        self._start = time.monotonic() if began is None else began
-        self._phase = "importing"
         self._served, self._tried_before = False, 0
         self._unproven: set[str] = set()  # tasks whose finals did not fit
         self._since_finals_s = 0.0
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
-        self._meter = Meter(self._limits)
         self._context.most_trials = self._limits.trials
+        began = time.monotonic() if began is None else began
+        self._allowance = Allowance(self._limits, status.spend, self._account, runtime.granted, began)
+        self._reporter = Reporter(self._context, request, self._allowance, self._sums)
 
     @property
     def planned(self) -> int:
@@ -108,17 +98,14 @@ class Job:
             self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
             weights = [task.weight for task in self._imported.tasks]
             self._sums = Sums(self.searches, weights, self._request.latency_target_s)
+            self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
+            self._account.reconcile(self.status.spend)
         except BaseException:
             self._shared.leave(self._context)
             raise
-        before = self.status.spend
         # What another job paid for on a shared task counts too, and only the status knows of it.
-        self._tried_before = self._context.trials = max(self._context.trials, before.trials)
-        self._meter = Meter(
-            self._limits, before.wall_s, self._context.trials, before.joules or 0.0, self._prices,
-            self._runtime.granted,
-        )  # fmt: skip
-        left_s, foreign = self._meter.seconds_left(self._elapsed()), self._runtime.foreign
+        self._tried_before = self._context.trials = max(self._context.trials, self.status.spend.trials)
+        left_s, foreign = self._allowance.left_s(), self._runtime.foreign
         if left_s is not None and foreign is not None:
             foreign.foreign.hurry(_WAITED * left_s)
         beat = asyncio.create_task(self._heartbeats())
@@ -128,12 +115,12 @@ class Job:
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
             stopped = "stopped; the same command goes on where it stopped"
             message = stopped if self._stop.is_set() else self._about_end()
-            self.status = self._snapshot(state, message)
+            self.status = self._reporter.status(self.status, state, message)
         except BaseException as error:
             with suppress(StoreError):  # the first error is the one to tell
                 await self._close([beat])
             why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
-            self.status = self._snapshot(self.ending, why)
+            self.status = self._reporter.status(self.status, self.ending, why)
             raise
         finally:
             self._shared.leave(self._context)
@@ -147,7 +134,7 @@ class Job:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        self._account.close(self._elapsed())
+        self._account.close(self._allowance.elapsed_s())
 
     def _charge_import(self) -> None:
         imported = self._imported
@@ -160,11 +147,13 @@ class Job:
         if self._served:
             return
         await self._measure_baselines()
-        self._since_finals_s = self._elapsed()
+        self._since_finals_s = self._allowance.elapsed_s()
         while True:  # again where the finals say that the target was met only by lucky races
             before = self._context.trials
             self._enter("search")
+            began_s = self._allowance.elapsed_s()
             await self._search()
+            self._reporter.searched(self._allowance.elapsed_s() - began_s)
             searched, due = self._context.trials != before, self._sums.finals_due()
             target = self._request.latency_target_s is not None
             await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
@@ -179,7 +168,7 @@ class Job:
         async def some() -> None:
             while waiting and not self._cut_off():
                 search = waiting.popleft()
-                await self._guarded(search, search.measure_baseline())
+                await self._in_time(self._guarded(search, search.measure_baseline()))
                 self._progress(f"{next(done)} of {len(self.searches)}")
 
         await together([some() for _ in range(_DEPTH)])
@@ -195,11 +184,11 @@ class Job:
             return
         self._enter("finals", f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
-            if self._cut_off() or (within and not self._sums.met(proven=False, within=within)):
+            if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
                 return
-            if self._fits(search):
-                await self._guarded(search, search.finals())
-                self._since_finals_s = self._elapsed()
+            fits = not self._out_of_time() and self._fits(search)
+            if fits and await self._in_time(self._guarded(search, search.finals())):
+                self._since_finals_s = self._allowance.elapsed_s()
                 self._progress(f"{number} of {len(due)}")
                 self._unproven.discard(search.task.key)
             else:
@@ -214,7 +203,7 @@ class Job:
 
     def _fits(self, search: TaskSearch) -> bool:
         """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
-        return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance_s()
+        return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance.whole_s()
 
     def _worth_finals(self) -> bool:
         """Return whether finals may end the job: the target is met by races, or so near that they may find it met.
@@ -228,7 +217,7 @@ class Job:
     def _look_pays(self) -> bool:
         """Return whether finals would take at most a fifth of the time since the last ones."""
         cost_s = self._sums.finals_cost_s()
-        return 0.0 < cost_s <= _LOOKS * (self._elapsed() - self._since_finals_s)
+        return 0.0 < cost_s <= _LOOKS * (self._allowance.elapsed_s() - self._since_finals_s)
 
     def _about_end(self) -> str:
         target_s = self._request.latency_target_s
@@ -239,20 +228,41 @@ class Job:
         if untouched and not self._context.trials:
             return TOO_LITTLE
         fresh = self._context.trials - self._tried_before
-        return about_rest(self._states(), fresh, self._meter.total_s(0.0), len(self._unproven))
+        return about_rest(self._reporter.states(), fresh, self._allowance.earlier_s, len(self._unproven))
 
-    async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> None:
-        """Do one task's step; a task whose own program cannot be built or run is left out, the others go on."""
+    async def _in_time(self, work: Coroutine[None, None, bool]) -> bool:
+        """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up.
+
+        Return whether it was done.
+        """
+        doing = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([doing], timeout=_POLL_S))[0]:
+                if self._out_of_time():
+                    self._runtime.dispatch.withdraw(self.status.job_id)
+            return await doing
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+    async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> bool:
+        """Do one task's step, and return whether its turn came while there was budget.
+
+        A task whose own program cannot be built or run is left out, the others go on.
+        """
         try:
             await work
+        except WithdrawnError:
+            return False
         except (WorkError, EngineError) as error:
             search.standing.exhausted = True
             search.problem = f"left out: {error}"[:200]
+        return True
 
     # -- search ---------------------------------------------------------------------------------------------------
 
     async def _search(self) -> None:
-        chooser: Chooser = self._allocator()
+        chooser: Chooser = self._reporter.allocator()
         if not self._request.trimming.allocate:
             chooser = RoundRobin([s.standing for s in self.searches])
         running: set[asyncio.Task[int]] = set()
@@ -321,8 +331,8 @@ class Job:
             self._progress()
 
     def _batch_size(self) -> int:
-        self._meter.trials = self._context.trials
-        left = self._meter.trials_left(self._context.trials_in_flight)
+        self._allowance.trials = self._context.trials
+        left = self._allowance.trials_left(self._context.trials_in_flight)
         return self._limits.batch if left is None else min(left, self._limits.batch)
 
     def _learn_if_due(self) -> None:
@@ -334,9 +344,6 @@ class Job:
 
     # -- budget ---------------------------------------------------------------------------------------------------
 
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._start
-
     def _cut_off(self) -> bool:
         return self._stop.is_set() or self._out_of_time()
 
@@ -345,14 +352,7 @@ class Job:
 
     def _spare_s(self) -> float:
         """Return how long the phase may go on: to the end of the budget, less what is set aside for finals."""
-        left_s = self._meter.seconds_left(self._elapsed(), self._account.joules())
-        if left_s is None:
-            return math.inf
-        reserve_s = 0.0 if self._phase == "finals" else self._sums.finals_cost_s()
-        return left_s - min(reserve_s, 0.5 * self._allowance_s())
-
-    def _allowance_s(self) -> float:
-        return self._meter.allowance_s(self._elapsed(), self._account.joules())
+        return self._allowance.spare_s(0.0 if self._reporter.phase == "finals" else self._sums.finals_cost_s())
 
     # -- reporting ------------------------------------------------------------------------------------------------
 
@@ -364,80 +364,12 @@ class Job:
                     self._stop.set()  # another process owns the job now
                     return
                 self._account.settle()
-                self.status = self._snapshot(JobState.RUNNING, self._phase)
+                self.status = self._reporter.status(self.status, JobState.RUNNING, self._reporter.phase)
                 self._store.save_job(self.status)
 
     def _enter(self, phase: str, current: str = "") -> None:
-        self._phase = phase
+        self._reporter.phase = phase
         self._progress(current)
 
-    def _left_s(self, elapsed_s: float) -> float | None:
-        """Return how long the job will probably go on: to the end of its budget, or of the finals."""
-        finals_s = self._sums.finals_cost_s()
-        left_s, trials = self._meter.seconds_left(elapsed_s, self._account.joules()), self._context.trials
-        if self._phase == "finals":
-            return finals_s if left_s is None else min(left_s, finals_s)
-        if left_s is None and self._limits.trials and trials:
-            return max(self._limits.trials - trials, 0) * elapsed_s / trials + finals_s
-        return left_s
-
     def _progress(self, current: str = "") -> None:
-        elapsed, trials = self._elapsed(), self._context.trials
-        left = self._left_s(elapsed)
-        self._notify(
-            Progress(
-                self.status.job_id,
-                self._phase,
-                elapsed,
-                left,
-                trials,
-                self._limits.trials,
-                self._sums.total_s("best_s"),
-                self._sums.total_s("baseline_s"),
-                current,
-                spend=self._used_now(elapsed),
-                earlier_s=self._meter.total_s(0.0),
-            )
-        )
-
-    def _snapshot(self, state: JobState, message: str) -> JobStatus:
-        rows = self._store.ledger(self.status.job_id)
-        stage_s: dict[str, float] = {}
-        for row in (row for row in rows if row.wall_s):
-            stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s
-        elapsed_s, joules = self._elapsed(), self._account.joules()
-        spend = Spend(
-            wall_s=self._meter.total_s(elapsed_s),
-            core_s=sum(row.core_s for row in rows),
-            device_s=sum(row.device_s for row in rows),
-            trials=self._context.trials,
-            stage_s=stage_s,
-            joules=self._meter.total_j(joules),
-            modelled=any(row.modelled for row in rows),
-            money=self._meter.money(elapsed_s, joules),
-            currency=self._prices.currency,
-            cores=self._runtime.granted,
-        )
-        self._meter.trials = self._context.trials
-        return replace(
-            self.status, state=state, spend=spend, message=message,
-            tasks=self._states(),
-            remaining=self._meter.remaining(elapsed_s, joules),
-            outlook=self._sums.outlook(self._runtime.granted, self._prices, self._request.seed),
-        )  # fmt: skip
-
-    def _used_now(self, elapsed_s: float) -> Spend:
-        joules = self._account.joules()
-        return Spend(
-            self._meter.total_s(elapsed_s), self._account.core_s(), trials=self._context.trials,
-            joules=self._meter.total_j(joules), modelled=self._account.power.modelled,
-            money=self._meter.money(elapsed_s, joules), currency=self._prices.currency,
-        )  # fmt: skip
-
-    def _allocator(self) -> Allocator:
-        return Allocator([s.standing for s in self.searches], unit_of(self._request.budget), self._prices)
-
-    def _states(self) -> tuple[TaskState, ...]:
-        preempted = self._allocator().preempted(self._limits.batch) if self._request.trimming.allocate else set()
-        states = [search.state(self.status.job_id) for search in self.searches]
-        return tuple(replace(state, preempted=state.task_key in preempted) for state in states)
+        self._notify(self._reporter.progress(current))

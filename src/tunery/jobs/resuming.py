@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunery._errors import UsageError, WorkError
+from tunery.budgets import Prices
 from tunery.domain import JobState, JobStatus
 from tunery.jobs._request import TuneReport
 from tunery.jobs.importing import Imported
@@ -27,6 +28,20 @@ def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
                 f"`tunery tune {request['model']}`"
             )
     return status
+
+
+def check_currency(status: JobStatus, prices: Prices) -> None:
+    """Check that a job which has paid already goes on in the same money: sums and limits of two mean nothing.
+
+    Raises:
+        UsageError: the price sheet is in another currency.
+    """
+    paid = status.spend.currency if status.spend.money else ""
+    if paid not in {"", prices.currency}:
+        raise UsageError(
+            f"job {status.job_id} has been paid in {paid}, and this price sheet is in {prices.currency}; go on with "
+            "a sheet in the same currency (--prices), or start anew with another --seed"
+        )
 
 
 def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:

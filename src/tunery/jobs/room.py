@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
-from tunery.budgets import Power, load_prices
+from tunery.budgets import load_prices
 from tunery.domain import JobState, JobStatus
 from tunery.jobs._request import Claim, Progress, Request, TuneReport
 from tunery.jobs.account import Account, Bill
@@ -21,7 +21,7 @@ from tunery.jobs.importing import Imported, import_model
 from tunery.jobs.job import Job
 from tunery.jobs.opening import cache_directory, open_runtime, thread_count
 from tunery.jobs.requests import claim_of, request_data, request_of
-from tunery.jobs.resuming import check_unchanged, refuse_twin, report_of
+from tunery.jobs.resuming import check_currency, check_unchanged, refuse_twin, report_of
 from tunery.jobs.runtime import Grant, Runtime
 from tunery.jobs.sharing import Searches
 from tunery.jobs.turns import Waiting, next_turn
@@ -83,6 +83,7 @@ class Room:
         self._entries: dict[str, _Entry] = {}
         self._active: set[str] = set()
         self._order = 0
+        self._worked = False
         self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, Searches]] = {}
         self._stack = ExitStack()
 
@@ -224,11 +225,16 @@ class Room:
         found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
         if found is None:
             refuse_twin(self.store, plain)
+        else:
+            check_currency(found, load_prices(request.prices))
         status = found or self.store.create_job(plain)
         if not self.store.acquire_job(status.job_id):
             raise WorkError(
                 f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`"
             )
+        if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
+            queued = {key: value for key, value in found.request.items() if key not in plain}
+            self.store.specify_job(status.job_id, {**queued, **plain})
         status = self.store.job(status.job_id)
         job = Job(runtime, self.store, request, status, imported, notify, stop, searches, began)
         done = await self._work(job, Claim())
@@ -242,7 +248,11 @@ class Room:
         self._start_next()
 
     def _start_next(self) -> None:
-        """Start those whose turn it is."""
+        """Start those whose turn it is; what went on while there was nothing to do is nobody's bill."""
+        if self._worked and not self._active:
+            self.dispatch.claim(self.dispatch.own_s())
+            for runtime, _ in self._runtimes.values():
+                runtime.claim(runtime.unclaimed_core_s())
         while len(self._active) < self._most_active:
             all_of_them = [Waiting(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
             at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
@@ -251,6 +261,7 @@ class Room:
                 return
             entry = self._entries[chosen.job_id]
             self._active.add(chosen.job_id)
+            self._worked = True
             entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
 
     async def _live(self, job_id: str, entry: _Entry) -> None:
@@ -282,6 +293,7 @@ class Room:
 
     async def _do(self, job_id: str, entry: _Entry) -> None:
         began = time.monotonic()
+        check_currency(self.store.job(job_id), load_prices(entry.request.prices))
         runtime, searches = self._runtime(entry.request)
 
         def notify(progress: Progress) -> None:
@@ -313,7 +325,7 @@ class Room:
     ) -> None:
         """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
         prices = load_prices(request.prices)
-        account = Account(self.store, job_id, runtime, prices, Power())
+        account = Account(self.store, job_id, runtime, prices, runtime.power)
         account.post([Bill(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used])
         account.close(wall_s)
         status, joules = self.store.job(job_id), account.joules()

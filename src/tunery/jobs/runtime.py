@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, EngineError
+from tunery.budgets import Power
 from tunery.domain import Calibration
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.jobs.device_lock import DeviceLock
@@ -88,6 +89,7 @@ class Runtime:
         self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
         self.dispatch.add({DEVICE: len(self.cores)})
         self.foreign = foreign
+        self.power = Power()  # it counts from here on, so that the import is measured
         self._watching: asyncio.Task[None] | None = None
         self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
         self._claimed_core_s = 0.0

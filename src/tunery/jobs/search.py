@@ -64,7 +64,7 @@ class TaskSearch:
         self._restored = False
         self._races = Races(task, self)
         self._timings: Counter[bool] = Counter()  # by whether others disturbed them
-        self._one_at_a_time = asyncio.Lock()
+        self._one_at_a_time, self._building_yardsticks = asyncio.Lock(), asyncio.Lock()
 
     @property
     def context(self) -> Context:
@@ -93,7 +93,7 @@ class TaskSearch:
 
     def _restore(self, context: Context, records: Sequence[Record]) -> None:
         """Take in what the store knows of this task under the same conditions."""
-        held_s = 0.0
+        held_s, trials = 0.0, set[str]()
         for record in records:
             measurement, candidate = record.measurement, record.candidate
             if record.job_id == context.job_id:
@@ -108,10 +108,12 @@ class TaskSearch:
                 continue  # another job's model dropped it: this one's may think otherwise
             self._known.remember(Told(candidate, measurement.outcome, measurement.latency_s))
             self._note_build(measurement)
-            held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
+            if candidate.origin is not Origin.BASELINE and measurement.outcome is not Outcome.FILTERED:
+                trials.add(candidate.key)
+                held_s += measurement.build_s + measurement.measure_s * context.runtime.threads
         best = self.fastest_s()
-        if self._known and best is not None:
-            self.standing.ended(best, len(self._known), Cost(held_s, context.account.power.joules(held_s)))
+        if trials and best is not None:
+            self.standing.ended(best, len(trials), Cost(held_s, context.account.power.joules(held_s)))
         chosen = context.store.best(self.task.key, context.provenance)
         self.final = chosen[0] if chosen else None
         self._finals_stale = not self._decided(finals.select(context, self.task))
@@ -158,7 +160,8 @@ class TaskSearch:
     async def measure_baseline(self) -> None:
         """Build the reference and measure what the compiler does untuned, once per task and store."""
         async with self._one_at_a_time:
-            await self._measure_baseline()
+            if self.baseline_s is None:
+                await self._measure_baseline()
         self._cost_since()  # paid once, and no part of what a trial takes
 
     async def _measure_baseline(self) -> None:
@@ -175,17 +178,30 @@ class TaskSearch:
             self.baseline_s = measurement.latency_s
 
     async def _built_yardsticks(self) -> Yardsticks:
-        if self._yardsticks is None:
-            reference, baseline = await yardstick_candidates(self.context, self.task)
-            built = await build_one(self.context, self.task, reference)
-            if isinstance(built, Measurement):
-                name = self.task.workload.name
-                raise WorkError(f"the unscheduled program of task {name} does not build: {built.detail}")
-            own = built if baseline.key == reference.key else await build_one(self.context, self.task, baseline)
-            if isinstance(own, Measurement):
-                baseline, own = replace(reference, origin=Origin.BASELINE), built
-            self._yardsticks = Yardsticks((reference, built), (baseline, own))
+        async with self._building_yardsticks:  # batches of one task may ask at once
+            if self._yardsticks is None:
+                self._yardsticks = await self._build_yardsticks()
         return self._yardsticks
+
+    async def _build_yardsticks(self) -> Yardsticks:
+        reference, baseline = await yardstick_candidates(self.context, self.task)
+        built = await build_one(self.context, self.task, reference)
+        if isinstance(built, Measurement):
+            name = self.task.workload.name
+            raise WorkError(f"the unscheduled program of task {name} does not build: {built.detail}")
+        own = built if baseline.key == reference.key else await build_one(self.context, self.task, baseline)
+        if isinstance(own, Measurement):
+            baseline, own = replace(reference, origin=Origin.BASELINE), built
+        return Yardsticks((reference, built), (baseline, own))
+
+    async def _reference(self) -> Artifact | None:
+        """Return the built reference; None leaves the task out, for it built when the baseline was measured."""
+        try:
+            return (await self._built_yardsticks()).reference[1]
+        except WorkError as error:
+            self.standing.exhausted = True
+            self.problem = f"left out: {error}"[:200]
+            return None
 
     # -- search ---------------------------------------------------------------------------------------------------
 
@@ -195,8 +211,8 @@ class TaskSearch:
         try:
             candidates = await self._propose(size)
             built = await self._build(candidates)
-            if built:
-                await self._races.run(built, (await self._built_yardsticks()).reference[1])
+            if built and (reference := await self._reference()):
+                await self._races.run(built, reference)
                 kept = [one for one in built if Path(one.artifact.path).exists()]
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
@@ -314,6 +330,7 @@ class TaskSearch:
         async with self._one_at_a_time:
             if self._finals_stale:
                 await self._hold_finals()
+        self._cost_since()  # as of the baseline
 
     async def _hold_finals(self) -> None:
         context, news, raced_s = self.context, self._news, self._known.best_s()

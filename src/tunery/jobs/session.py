@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, TuneryError, UsageError
-from tunery.budgets import check_effort, load_prices
 from tunery.delivery import Known, choose, publish
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Candidate, Choice, Network, Provenance, Rung, Target, Task, digest
@@ -30,6 +29,7 @@ from tunery.jobs._request import (
 from tunery.jobs.bench import check, check_rivals, compare, onnxruntime_outputs, with_tasks
 from tunery.jobs.calibrate import calibrate
 from tunery.jobs.calls import BUILD_DEADLINE_S
+from tunery.jobs.checks import check_limits
 from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, both, import_model
 from tunery.jobs.opening import cache_directory, open_runtime
 from tunery.jobs.room import Room
@@ -66,8 +66,7 @@ def tune(
         WorkError: there is nothing to tune, or another process works on the same job.
         NothingFoundError: there is no job `job_id`.
     """
-    check_effort(request.effort)
-    load_prices(request.prices).check(request.budget)
+    check_limits(request)
     with open_store(request.store) as store:
         return _run(_alone(store, request, None, on_progress, stop or threading.Event(), job_id))
 
@@ -88,10 +87,11 @@ def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
     """Tune tasks that were extracted before, of one target; the request's model is only a name.
 
     Raises:
-        UsageError: no tasks, or tasks of several targets.
+        UsageError: no tasks, tasks of several targets, or a wrong limit.
     """
     if len({task.target.key for task in tasks}) != 1:
         raise UsageError("tune_tasks needs tasks of one target; group them by `task.target` first")
+    check_limits(request)
     target = tasks[0].target
     network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
     imported = Imported(network, target, get_dialect(request.dialect).compiler, tuple(tasks))

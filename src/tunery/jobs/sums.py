@@ -43,8 +43,12 @@ class Sums:
         """Return the predicted seconds of all finals that are due."""
         return sum(search.finals_cost_s() for search, _ in self.weighted)
 
-    def outlook(self, cores: int, prices: Prices, seed: int) -> tuple[Prospect, ...]:
-        """Return what more would probably buy; nothing while a task has no latency."""
+    def held_core_s(self) -> float:
+        """Return the core-seconds that workers were held for by all batches that are known."""
+        return sum(cost.held_core_s for search, _ in self.weighted for cost in search.standing.costs)
+
+    def outlook(self, cores: int, prices: Prices, seed: int, pace: float) -> tuple[Prospect, ...]:
+        """Return what more would probably buy, `pace` as in `budgets.outlook`; nothing while a task has no latency."""
         known = [(search, weight, search.best_s) for search, weight in self.weighted]
         if any(best_s is None for _, _, best_s in known):
             return ()
@@ -54,4 +58,4 @@ class Sums:
             for search, weight, best_s in known
             if search.task.tunable and best_s is not None
         ]
-        return outlook(standings, fixed_s, cores, prices, seed)
+        return outlook(standings, fixed_s, cores, prices, seed, pace)

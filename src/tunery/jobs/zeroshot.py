@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
-from tunery.budgets import Power, load_prices
+from tunery.budgets import load_prices
 from tunery.delivery import Known, choose
 from tunery.domain import (
     Artifact,
@@ -73,7 +73,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
             f"there is no cost model for {tasks[0].target}; train one with `tunery costmodel collect` and "
             "`tunery costmodel train`, or use `tunery tune`"
         )
-    account = Account(store, JOB, runtime, load_prices(request.prices), Power())
+    account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
     context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, start.model))
     filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
