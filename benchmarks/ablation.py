@@ -3,9 +3,10 @@
 Every arm is a normal job on a cold store, in a process of its own whose workers are forked with the one thing switched
 off; there is no setting for it, a constant of the module that has the rule is replaced. What an arm found is timed by
 its own finals, alone on the machine. The order of the arms turns with the seed. One line of JSON is kept for each
-finished (task, arm, seed) in --json; run it again to go on.
+finished (task, arm, seed) in --json; run it again to go on. What is gone from the code is said before the run; an arm
+that fails is named at the end, and tried again next time.
 
-    python benchmarks/ablation.py [--trials 64] [--seeds 3] [--tasks conv3x3,dense] [--arms winograd] [--json FILE]
+    python benchmarks/ablation.py [--trials 64] [--seeds 3] [--tasks conv3x3,dense] [--arms Winograd,draft] [--json FILE]
 """
 
 import argparse
@@ -13,13 +14,16 @@ import json
 import math
 import os
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 
+from tunery._errors import WorkError
 from tunery._report import as_text, milliseconds, new_table
 from tunery.budgets import Trimming
 from tunery.domain import Budget, Task
@@ -47,12 +51,14 @@ ALL_ON = "all on"
 class Arm:
     """One thing that is off: by a constant in the workers, or by what a request can say.
 
-    `tasks` are those it can matter to; `lowering` says that it changes the tasks themselves.
+    `tasks` are those it can matter to; `lowering` says that it changes the tasks themselves; `touches` names what
+    `patch` replaces, by module and name.
     """
 
     tasks: tuple[str, ...] = tuple(TASKS)
     constants: tuple[tuple[str, str, object], ...] = ()
     patch: Callable[[], None] | None = None
+    touches: tuple[tuple[str, str], ...] = ()
     changed: Callable[[Request], Request] = lambda request: request
     lowering: bool = False
 
@@ -64,14 +70,11 @@ def _keep_imported_layout() -> None:
 
 
 def _c_library() -> None:
-    import sys
-
     sys.modules[f"{ROOM}.vector_math"] = ModuleType("vector_math")  # its rules are registered when it is imported
 
 
 def _blind_to_warm_ups() -> None:
     noise = import_module("tunery.measure.noise")
-    assert noise.Noise.learn_cold
     noise.Noise.learn_cold = lambda *_: None  # type: ignore[attr-defined]
 
 
@@ -84,28 +87,39 @@ ARMS = {
     "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.breeding", "_BIASED_SHARE", 0.0),)),
     "Winograd": Arm(("conv3x3",), ((f"{ROOM}.winograd", "TILES", ()),)),
     "free weight layouts": Arm(WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), lowering=True),
-    "channels last": Arm(CONVS, patch=_keep_imported_layout, lowering=True),
-    "vector exp and erf": Arm(("softmax",), patch=_c_library),
-    "code size": Arm(constants=((f"{ROOM}.proposer", "LARGEST", math.inf),)),
+    "channels last": Arm(CONVS, patch=_keep_imported_layout, touches=((f"{ROOM}.lowering", "_passes"),), lowering=True),
+    "vector exp and erf": Arm(("softmax",), patch=_c_library, touches=((f"{ROOM}.vector_math", "exponential"),)),
+    "code size": Arm(constants=((f"{ROOM}.limits", "LARGEST", math.inf),)),
     "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_OPTIONS", ()),), lowering=True),
     "LLVM level 2": Arm(constants=((f"{ROOM}.target", "_OPT_LEVEL", 3),), lowering=True),
     "draft": Arm(constants=((f"{ROOM}.proposer", "_LEAST_LESSONS", math.inf),)),
     "shipped cost model": Arm(changed=lambda request: replace(request, pretrained=False)),
     "filter": Arm(changed=_untrimmed(filter=False)),
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
-    "warm-up as evidence": Arm(patch=_blind_to_warm_ups),
+    "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measure.noise", "Noise.learn_cold"),)),
 }
 _SWITCHED_OFF = "TUNERY_BENCH_ABLATION"
 
 
 def switch_off(arm: Arm) -> None:
-    """Switch it off in this process, from which the workers are forked; what is not there cannot be switched."""
+    """Switch it off in this process, from which the workers are forked."""
     if arm.patch:
         arm.patch()
     import_module("tunery.workers.preload")
     for module, name, value in arm.constants:
-        assert hasattr(import_module(module), name), f"{module} has no {name} any more"
         setattr(import_module(module), name, value)
+
+
+def missing(arms: Sequence[str]) -> list[str]:
+    """Return what these arms replace and no module has any more: replaced all the same, it would switch nothing off."""
+    gone = []
+    for arm in (ARMS[name] for name in arms):
+        for module, name in (*arm.touches, *((module, name) for module, name, _ in arm.constants)):
+            try:
+                attrgetter(name)(import_module(module))
+            except (ImportError, AttributeError):
+                gone.append(f"{module}.{name}")
+    return gone
 
 
 def main() -> None:
@@ -123,31 +137,57 @@ def main() -> None:
         end_with_parent()
         run_one(options.one[0], options.one[1], int(options.one[2]), options.trials, Path(options.work))
         return
-    file = Path(options.json)
-    file.parent.mkdir(parents=True, exist_ok=True)
     names = [ALL_ON, *options.arms.split(",")]
+    for given, known in ((names, ARMS), (options.tasks.split(","), TASKS)):
+        if unknown := sorted(set(given) - set(known)):
+            parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(known)}")
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # TVM imports it where it can, and both carry LLVM
+    if gone := missing(names):
+        parser.error(f"{', '.join(gone)} is gone: say in ARMS what to replace now")
+    sys.exit(run(names, options.tasks.split(","), options.trials, options.seeds, Path(options.json)))
+
+
+def run(arms: Sequence[str], tasks: Sequence[str], trials: int, seeds: int, file: Path) -> int:
+    """Run what the file does not hold yet, print the table and what failed, and return the exit code."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    failed = []
     with tempfile.TemporaryDirectory(prefix="tunery-ablation-") as scratch:
-        for seed in range(options.seeds):
-            turned = names[seed % len(names) :] + names[: seed % len(names)]
-            for task in options.tasks.split(","):
+        for seed in range(seeds):
+            turned = [*arms[seed % len(arms) :], *arms[: seed % len(arms)]]
+            for task in tasks:
                 for arm in (name for name in turned if task in ARMS[name].tasks):
-                    run_missing(task, arm, seed, options.trials, file, Path(scratch))
-    print(table(read(file, options.trials)))
+                    if why := run_missing(task, arm, seed, trials, file, Path(scratch)):
+                        failed.append(f"{label(task, arm, seed)}: {why}")
+                        print(f"failed: {failed[-1]}", flush=True)
+    print(table(read(file, trials)))
+    if failed:
+        print("\n".join([f"failed: {len(failed)}, not in the table; the same command tries them again", *failed]))
+    return 1 if failed else 0
 
 
-def run_missing(task: str, arm: str, seed: int, trials: int, file: Path, scratch: Path) -> None:
-    """Run one arm in a child process unless the file has it, and add its line."""
+def label(task: str, arm: str, seed: int) -> str:
+    """Return how a run is called."""
+    return f"{task}, {'nothing' if arm == ALL_ON else arm} off, seed {seed}"
+
+
+def run_missing(task: str, arm: str, seed: int, trials: int, file: Path, scratch: Path) -> str:
+    """Run one arm in a child process unless the file has it, and add its line; return why that failed, or ""."""
     if any((row["task"], row["arm"], row["seed"]) == (task, arm, seed) for row in read(file, trials)):
-        return
+        return ""
     work = Path(tempfile.mkdtemp(dir=scratch))
     command = [__file__, "--one", task, arm, str(seed), "--trials", str(trials), "--work", str(work)]
     environment = {_SWITCHED_OFF: arm, "TUNERY_CACHE": str(scratch / "cache")}
-    watch(command, work / "log", environment)
+    try:
+        watch(command, work / "log", environment)
+    except WorkError as error:
+        return str(error).strip().splitlines()[-1]
     row = json.loads((work / "row.json").read_text(encoding="utf-8"))
+    if not row["best_s"]:
+        return f"none of {row['measured']} trials gave a valid kernel"
     with file.open("a", encoding="utf-8") as lines:
         lines.write(json.dumps(row) + "\n")
-    off = "nothing" if arm == ALL_ON else arm
-    print(f"{task}, {off} off, seed {seed}: {milliseconds(row['best_s'])} ms, {row['wall_s']:.0f} s", flush=True)
+    print(f"{label(task, arm, seed)}: {milliseconds(row['best_s'])} ms, {row['wall_s']:.0f} s", flush=True)
+    return ""
 
 
 def run_one(name: str, arm: str, seed: int, trials: int, work: Path) -> None:

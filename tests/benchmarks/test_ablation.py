@@ -1,0 +1,67 @@
+"""The ablation: what its arms replace is there, and an arm that fails costs that arm alone."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import ablation
+import pytest
+from ablation import ALL_ON, ARMS, Arm, missing, run
+
+from tunery._errors import WorkError
+
+
+@pytest.mark.tvm
+def test_everything_that_an_arm_replaces_is_there() -> None:
+    assert missing(list(ARMS)) == []
+
+
+def test_what_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    constants = (("tunery.domain", "Budget", None), ("tunery.domain", "GONE", None), ("tunery.no_room", "X", None))
+    monkeypatch.setitem(ARMS, "odd", Arm(constants=constants, touches=(("tunery.domain", "Budget.gone"),)))
+    assert missing(["odd"]) == ["tunery.domain.Budget.gone", "tunery.domain.GONE", "tunery.no_room.X"]
+
+
+Times = Callable[[str, str, int], float | None]
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, best_s: Times) -> list[tuple[str, str, int]]:
+    """Stand in for the children: their best latencies by task, arm and seed, which may raise; return who was run."""
+    ran = []
+
+    def watch(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        options = dict(zip(command[5::2], command[6::2], strict=True))
+        task, arm, seed = command[2], command[3], int(command[4])
+        ran.append((task, arm, seed))
+        row = {"task": task, "arm": arm, "seed": seed, "trials": int(options["--trials"]), "measured": 4, "wall_s": 2.0}
+        row |= {"best_s": best_s(task, arm, seed), "core_s": 3.0, "device_s": 1.0}
+        (Path(options["--work"]) / "row.json").write_text(json.dumps(row))
+
+    monkeypatch.setattr(ablation, "watch", watch)
+    return ran
+
+
+def test_an_arm_that_fails_is_named_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def best_s(task: str, arm: str, seed: int) -> float | None:
+        if arm == "draft":
+            raise WorkError("`python ablation.py` failed: Traceback\nEngineError: no worker")
+        return None if arm == "filter" else 1e-3
+
+    ran = scripted(monkeypatch, best_s)
+    arms, file = [ALL_ON, "draft", "filter", "abandonment"], tmp_path / "out" / "rows.jsonl"
+    assert run(arms, ["dense"], 4, 1, file) == 1
+    printed = capsys.readouterr().out
+    assert "dense, draft off, seed 0: EngineError: no worker" in printed
+    assert "dense, filter off, seed 0: none of 4 trials gave a valid kernel" in printed
+    assert "abandonment off: 1.00 x the latency" in printed
+    assert len(ran) == 4
+    ran.clear()
+    run(arms, ["dense"], 4, 1, file)
+    assert [arm for _, arm, _ in ran] == ["draft", "filter"]
+
+
+def test_without_a_failure_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda *_: 1e-3)
+    assert run([ALL_ON, "draft"], ["dense"], 4, 1, tmp_path / "rows.jsonl") == 0
