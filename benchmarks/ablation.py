@@ -6,7 +6,7 @@ its own finals, alone on the machine. The order of the arms turns with the seed.
 finished (task, arm, seed) in --json; run it again to go on. What is gone from the code is said before the run; an arm
 that fails is named at the end, and tried again next time.
 
-    python benchmarks/ablation.py [--trials 64] [--seeds 3] [--tasks conv3x3,dense] [--arms Winograd,draft] [--json FILE]
+    python benchmarks/ablation.py [--trials 64] [--seeds 3] [--tasks conv3x3,dense] [--arms Winograd] [--json FILE]
 """
 
 import argparse
@@ -16,12 +16,13 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from tunery._errors import WorkError
 from tunery._report import as_text, milliseconds, new_table
@@ -45,6 +46,7 @@ TASKS = {
 CONVS = ("conv3x3", "conv1x1", "depthwise")
 WEIGHTS = (*CONVS, "dense")
 ALL_ON = "all on"
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,15 @@ class Arm:
     """One thing that is off: by a constant in the workers, or by what a request can say.
 
     `tasks` are those it can matter to; `lowering` says that it changes the tasks themselves; `touches` names what
-    `patch` replaces, by module and name.
+    `patch` replaces, by module and name. `beside` names the arm it is compared with by task, where that is not all on:
+    what also ends another thing is compared with that thing off.
     """
 
     tasks: tuple[str, ...] = tuple(TASKS)
     constants: tuple[tuple[str, str, object], ...] = ()
     patch: Callable[[], None] | None = None
     touches: tuple[tuple[str, str], ...] = ()
+    beside: Mapping[str, str] = field(default_factory=dict)
     changed: Callable[[Request], Request] = lambda request: request
     lowering: bool = False
 
@@ -82,12 +86,22 @@ def _untrimmed(**off: bool) -> Callable[[Request], Request]:
     return lambda request: replace(request, trimming=replace(Trimming(), **off))  # type: ignore[arg-type]
 
 
+# Winograd needs weights in a layout of its own choice, and channels last.
+_NO_WINOGRAD = {"conv3x3": "Winograd"}
 ARMS = {
     ALL_ON: Arm(),
     "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.breeding", "_BIASED_SHARE", 0.0),)),
     "Winograd": Arm(("conv3x3",), ((f"{ROOM}.winograd", "TILES", ()),)),
-    "free weight layouts": Arm(WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), lowering=True),
-    "channels last": Arm(CONVS, patch=_keep_imported_layout, touches=((f"{ROOM}.lowering", "_passes"),), lowering=True),
+    "free weight layouts": Arm(
+        WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), beside=_NO_WINOGRAD, lowering=True
+    ),
+    "channels last": Arm(
+        CONVS,
+        patch=_keep_imported_layout,
+        touches=((f"{ROOM}.lowering", "_passes"),),
+        beside=_NO_WINOGRAD,
+        lowering=True,
+    ),
     "vector exp and erf": Arm(("softmax",), patch=_c_library, touches=((f"{ROOM}.vector_math", "exponential"),)),
     "code size": Arm(constants=((f"{ROOM}.limits", "LARGEST", math.inf),)),
     "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_OPTIONS", ()),), lowering=True),
@@ -137,25 +151,28 @@ def main() -> None:
         end_with_parent()
         run_one(options.one[0], options.one[1], int(options.one[2]), options.trials, Path(options.work))
         return
-    names = [ALL_ON, *options.arms.split(",")]
+    names = options.arms.split(",")
     for given, known in ((names, ARMS), (options.tasks.split(","), TASKS)):
         if unknown := sorted(set(given) - set(known)):
             parser.error(f"there is no {', '.join(unknown)}; there is {', '.join(known)}")
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # TVM imports it where it can, and both carry LLVM
-    if gone := missing(names):
+    if gone := missing(sorted({arm for task in TASKS for arm in needed(task, names)})):
         parser.error(f"{', '.join(gone)} is gone: say in ARMS what to replace now")
     sys.exit(run(names, options.tasks.split(","), options.trials, options.seeds, Path(options.json)))
 
 
 def run(arms: Sequence[str], tasks: Sequence[str], trials: int, seeds: int, file: Path) -> int:
-    """Run what the file does not hold yet, print the table and what failed, and return the exit code."""
+    """Run `arms`, and what they are compared with, as far as the file does not hold it yet.
+
+    Prints the table and what failed, and returns the exit code.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     failed = []
     with tempfile.TemporaryDirectory(prefix="tunery-ablation-") as scratch:
         for seed in range(seeds):
-            turned = [*arms[seed % len(arms) :], *arms[: seed % len(arms)]]
             for task in tasks:
-                for arm in (name for name in turned if task in ARMS[name].tasks):
+                names = needed(task, arms)
+                for arm in (*names[seed % len(names) :], *names[: seed % len(names)]):
                     if why := run_missing(task, arm, seed, trials, file, Path(scratch)):
                         failed.append(f"{label(task, arm, seed)}: {why}")
                         print(f"failed: {failed[-1]}", flush=True)
@@ -165,9 +182,20 @@ def run(arms: Sequence[str], tasks: Sequence[str], trials: int, seeds: int, file
     return 1 if failed else 0
 
 
+def needed(task: str, arms: Sequence[str]) -> list[str]:
+    """Return those of the arms that can matter to a task, after what they are compared with."""
+    mine = [arm for arm in arms if task in ARMS[arm].tasks]
+    return list(dict.fromkeys([ALL_ON, *(compared_with(arm, task) for arm in mine), *mine]))
+
+
+def compared_with(arm: str, task: str) -> str:
+    """Return the arm whose runs of a task an arm's are compared with."""
+    return ARMS[arm].beside.get(task, ALL_ON)
+
+
 def label(task: str, arm: str, seed: int) -> str:
     """Return how a run is called."""
-    return f"{task}, {'nothing' if arm == ALL_ON else arm} off, seed {seed}"
+    return f"{task}, {_off(arm)} off, seed {seed}"
 
 
 def run_missing(task: str, arm: str, seed: int, trials: int, file: Path, scratch: Path) -> str:
@@ -214,37 +242,68 @@ def find(tasks: Sequence[Task], elements: tuple[int, ...]) -> Task:
     raise SystemExit(f"no tunable task has arguments of {elements} elements")
 
 
-def read(file: Path, trials: int) -> list[dict[str, object]]:
+def read(file: Path, trials: int) -> list[Row]:
     """Return the rows with so many trials."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     return [row for row in map(json.loads, lines) if row["trials"] == trials and row["best_s"]]
 
 
-def table(rows: Sequence[dict[str, object]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Return, for each task and arm, median and range of the latency, and what is worse without it."""
-    shown = new_table("task", "off", "#seeds", "#best ms", "#range", "#latency x", "#wall x", "#CPU x", "#kernels x")
-    means: dict[str, list[float]] = {}
+    shown = new_table("task", "off", "beside", "#seeds", "#best ms", "#range", "#latency x", "#by seed", "told apart",
+                      "#wall x", "#CPU x", "#kernels x")  # fmt: skip
+    found: dict[str, list[dict[int, float]]] = {}
     for task in TASKS:
         of = {arm: [row for row in rows if (row["task"], row["arm"]) == (task, arm)] for arm in ARMS}
         for arm, mine in of.items():
-            if not mine or not of[ALL_ON]:
+            base = compared_with(arm, task)
+            latency = ratios(mine, of[base], "best_s")
+            if not latency:
                 continue
-            best = sorted(float(row["best_s"]) for row in mine)  # type: ignore[arg-type]
-            times = [median(mine, key) / median(of[ALL_ON], key) for key in ("best_s", "wall_s", "core_s", "device_s")]
-            means.setdefault(arm, []).append(times[0])
+            found.setdefault(arm, []).append(latency)
+            best = sorted(float(row["best_s"]) for row in mine)
+            others = (statistics.median(ratios(mine, of[base], key).values()) for key in _COSTS)
+            verdict = ("", "") if arm == ALL_ON else (span(latency), "yes" if told_apart(latency) else "no")
             shown.add_row(
-                task, arm if arm != ALL_ON else "nothing", str(len(mine)), milliseconds(statistics.median(best)),
-                f"{milliseconds(best[0])} to {milliseconds(best[-1])}", *(f"{each:.2f}" for each in times),
+                task, _off(arm), "" if arm == ALL_ON else _off(base), str(len(latency)),
+                milliseconds(statistics.median(best)), f"{milliseconds(best[0])} to {milliseconds(best[-1])}",
+                f"{statistics.median(latency.values()):.2f}", *verdict, *(f"{each:.2f}" for each in others),
             )  # fmt: skip
-    lines = [f"{arm} off: {statistics.geometric_mean(found):.2f} x the latency over {len(found)} tasks"
-             for arm, found in means.items() if arm != ALL_ON]  # fmt: skip
-    note = "x: median over the seeds with it off, over that with all on; above 1 it is worth something"
-    return "\n".join([as_text(shown), note, *lines])
+    return "\n".join([as_text(shown), _NOTE, *(_overall(arm, of) for arm, of in found.items() if arm != ALL_ON)])
 
 
-def median(rows: Sequence[dict[str, object]], key: str) -> float:
-    """Return the median of a number of the rows."""
-    return statistics.median(float(row[key]) for row in rows)  # type: ignore[arg-type]
+_COSTS = ("wall_s", "core_s", "device_s")
+_NOTE = """x: with it off over what stands under "beside", with the same seed; median over seeds, above 1 it is worth it
+told apart: the ratios of at least two seeds are all above 1, or all below"""
+
+
+def _off(arm: str) -> str:
+    return "nothing" if arm == ALL_ON else arm
+
+
+def _overall(arm: str, tasks: Sequence[Mapping[int, float]]) -> str:
+    """Return an arm's ratio over its tasks: the geometric mean of medians, and the range of each seed's own mean."""
+    mean = statistics.geometric_mean(statistics.median(task.values()) for task in tasks)
+    seeds = set(tasks[0]).intersection(*tasks)
+    by_seed = {seed: statistics.geometric_mean(task[seed] for task in tasks) for seed in seeds}
+    text = f"{arm} off: {mean:.2f} x the latency over {len(tasks)} tasks"
+    return f"{text} ({span(by_seed) or 'no seed has all'}{'' if told_apart(by_seed) else ', not told apart'})"
+
+
+def ratios(mine: Sequence[Row], base: Sequence[Row], key: str) -> dict[int, float]:
+    """Return a number of one arm over that of another, by the seeds that both have."""
+    theirs = {row["seed"]: row[key] for row in base}
+    return {row["seed"]: row[key] / theirs[row["seed"]] for row in mine if row["seed"] in theirs}
+
+
+def span(by_seed: Mapping[int, float]) -> str:
+    """Return the range of ratios, "" if there are none."""
+    return f"{min(by_seed.values()):.2f} to {max(by_seed.values()):.2f}" if by_seed else ""
+
+
+def told_apart(by_seed: Mapping[int, float]) -> bool:
+    """Say whether the ratios of at least two seeds agree on which side of 1 they are."""
+    return len(by_seed) > 1 and (min(by_seed.values()) > 1 or max(by_seed.values()) < 1)
 
 
 if __name__ == "__main__":

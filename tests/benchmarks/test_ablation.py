@@ -6,7 +6,7 @@ from pathlib import Path
 
 import ablation
 import pytest
-from ablation import ALL_ON, ARMS, Arm, missing, run
+from ablation import ALL_ON, ARMS, Arm, missing, run, table
 
 from tunery._errors import WorkError
 
@@ -65,3 +65,37 @@ def test_an_arm_that_fails_is_named_and_tried_again(
 def test_without_a_failure_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda *_: 1e-3)
     assert run([ALL_ON, "draft"], ["dense"], 4, 1, tmp_path / "rows.jsonl") == 0
+
+
+def test_what_ends_winograd_too_is_compared_with_winograd_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    times = {ALL_ON: 1e-3, "Winograd": 2e-3, "channels last": 3e-3}
+    ran = scripted(monkeypatch, lambda task, arm, seed: times[arm] * (1 + seed / 100))
+    run(["channels last"], ["conv3x3", "depthwise"], 4, 2, tmp_path / "rows.jsonl")
+    assert {(task, arm) for task, arm, _ in ran} == {
+        ("conv3x3", ALL_ON), ("conv3x3", "Winograd"), ("conv3x3", "channels last"),
+        ("depthwise", ALL_ON), ("depthwise", "channels last"),
+    }  # fmt: skip
+    assert next(arm for task, arm, seed in ran if (task, seed) == ("conv3x3", 1)) == "Winograd", "its turn to be first"
+    text = capsys.readouterr().out
+    [convolution, depthwise] = [line for line in text.splitlines() if "  channels last  " in line]
+    assert "Winograd" in convolution
+    assert "1.50 to 1.50" in convolution
+    assert "nothing" in depthwise
+    assert "3.00 to 3.00" in depthwise
+    assert "channels last off: 2.12 x the latency over 2 tasks (2.12 to 2.12)" in text
+
+
+@pytest.mark.parametrize(
+    ("off", "apart"),
+    [((1.1e-3, 1.2e-3), True), ((0.9e-3, 0.8e-3), True), ((0.9e-3, 1.2e-3), False), ((1.2e-3,), False)],
+)
+def test_seeds_that_disagree_tell_nothing_apart(off: tuple[float, ...], apart: bool) -> None:
+    common = {"task": "dense", "wall_s": 1.0, "core_s": 1.0, "device_s": 1.0}
+    rows = [{**common, "arm": ALL_ON, "seed": seed, "best_s": 1e-3} for seed in range(3)]
+    rows += [{**common, "arm": "draft", "seed": seed, "best_s": best_s} for seed, best_s in enumerate(off)]
+    text = table(rows)
+    [row] = [line for line in text.splitlines() if line.startswith("dense") and " draft " in line]
+    assert ("  yes" if apart else "  no ") in row
+    assert text.endswith("not told apart)") is not apart
