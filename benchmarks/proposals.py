@@ -1,42 +1,50 @@
 """What a proposed candidate costs and how good the search is: tunery's proposer against stock's evolutionary search.
 
-Both sides search the same tasks of the zoo with the same number of trials, and both sides' candidates are built and
-measured by our own procedure (a race against the best so far, verified); only who proposes differs. Stock is
-MetaSchedule's `EvolutionarySearch` with all its defaults (population 512, five rounds, batches of 64, its own cost
-model trained on what was measured). CPU seconds of proposing hold everything that choosing takes: sampling, features,
-training. In the end both winners of a task are timed together, interleaved.
+Both sides search the same tasks of the zoo with the same number of trials, one after the other in one process; which
+goes first turns with the seed. All candidates are built, verified and raced against the best so far by our own
+procedure, each side with a measurer of its own; only who proposes differs. On our side that is the proposer with the
+cost model that it starts from and learns, as in a job, but nothing is filtered before its build, so that each proposed
+candidate is a trial. Stock is MetaSchedule's `EvolutionarySearch` in batches of 64 with its `XGBModel`, all settings at
+their defaults but for one thread. CPU seconds of proposing are those of this process: opening the search, sampling,
+features, replays, predicting and training; not reading the task, which is done before. In the end both winners of a
+task are timed together, interleaved.
 
-Resumable: one line of JSON is kept for each finished (task, seed) in --json; run again to go on.
+Resumable: one line of JSON is kept for each finished (task, seed) in --json; run again to go on. What fails, or takes
+longer than its limit, is named at the end and tried again next time.
 
     python benchmarks/proposals.py [--quick] [--trials 128] [--seeds 3] [--tasks 20] [--json out/proposals.jsonl]
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from pydantic import TypeAdapter
 
+from tunery._errors import WorkError
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
-from tunery.measure import Measurer
+from tunery.measure import Measurer, this_device, usable_cores
+from tunery.studies._children import end_with_parent, watch
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "squeezenet1_1", "deit_tiny_patch16_224")
 SIDES = ("tunery", "stock")
 _TASK = TypeAdapter(Task)
 _OUR_BATCH, _LEARN_AT, _LEARN_GROWTH = 16, 48, 1.25  # as in a job
 _STOCK_BATCH = 64
+_LEAST_TASKS, _LEAST_SEEDS, _LEAST_CPU = 20, 3, 5.0  # the bounds
+_LIMIT_S, _LIMIT_PER_TRIAL_S = 300.0, 5.0  # for both searches of a task; 128 trials usually take two minutes
+Row = dict[str, Any]
 
 
 @dataclass
@@ -55,8 +63,12 @@ class Bench:
     def __init__(self, task: Task, directory: Path) -> None:
         self.task, self.directory = task, directory
         self.dialect: Dialect = get_dialect("metaschedule")
-        self.measurer = Measurer("metaschedule", tuple(range(task.target.threads)), str(directory))
+        self.renew()  # it pins this process to its cores, which must come before the compiler's threads
         self.reference = self.dialect.build(task, self.dialect.reference(task), directory)
+
+    def renew(self) -> None:
+        """Measure with a new measurer from now on: what one has learned of the noise is not the next one's."""
+        self.measurer = Measurer("metaschedule", tuple(range(self.task.target.threads)), str(self.directory))
 
     def measure(self, course: Course, candidates: Sequence[Candidate]) -> list[Told]:
         """Race the candidates against the course's best and note its progress."""
@@ -76,7 +88,7 @@ class Bench:
         return told
 
     def retime(self, courses: Sequence[Course]) -> list[float | None]:
-        """Time the courses' winners together."""
+        """Time the courses' winners together; None for each where one has none."""
         found = [course.winner for course in courses if course.winner]
         if len(found) < len(courses):
             return [None] * len(courses)
@@ -95,30 +107,36 @@ def timed(course: Course) -> Iterator[None]:
 
 
 def tunery(bench: Bench, trials: int, seed: int) -> Course:
-    """Search as a job does, in one process: the shipped model from the start, trained further on what was measured."""
-    from tunery.costmodels import BoostedModel, Dataset, load_cost_model, pretrained
+    """Search with the model that a job would start from, trained on what was measured as a job's trainer does."""
+    from tunery.costmodels import with_task
+    from tunery.costmodels.warm import Row as Lesson
+    from tunery.costmodels.warm import Warm
+    from tunery.jobs.learning import start_for
 
     course, task, dialect = Course(), bench.task, bench.dialect
-    base = pretrained("metaschedule", task.target.config)
-    start = load_cost_model(base) if base else None
+    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    base = start.model if start else None
     with timed(course):
         proposer = dialect.open(task, [], base, seed)
-    dataset, learned = Dataset(), 0
+    trainer, fresh, learned = Warm(), list[Lesson](), 0
     while len(course.best_s) < trials:
         with timed(course):
             candidates = proposer.propose(min(_OUR_BATCH, trials - len(course.best_s)))
-            rows = dialect.features(task, candidates)
+            rows = with_task(dialect.features(task, candidates), task) if candidates else ()
         if not candidates:
             break
         course.proposed += len(candidates)
         told = bench.measure(course, candidates)
         for one, row in zip(told, rows, strict=True):
-            dataset.add(task.key, one.candidate.key, row, one.latency_s or float("inf"))
+            latency_s = one.latency_s if one.outcome in {Outcome.OK, Outcome.ABANDONED} else None
+            fresh.append((task.key, one.candidate.key, row, latency_s or math.inf))
         with timed(course):
             proposer.tell(told)
-            if len(dataset) >= max(_LEARN_AT, learned * _LEARN_GROWTH):
-                learned = len(dataset)
-                proposer.learn(BoostedModel.fit(dataset, start if isinstance(start, BoostedModel) else None).dumps())
+            if len(course.best_s) >= max(_LEARN_AT, learned * _LEARN_GROWTH):
+                learned = len(course.best_s)
+                if model := trainer.learn(fresh, base):
+                    proposer.learn(model)
+                fresh = []
     return course
 
 
@@ -160,16 +178,25 @@ def stock(bench: Bench, trials: int, seed: int) -> Course:
     return course
 
 
-def compare(path: Path, trials: int, seed: int) -> dict[str, object]:
-    """Run both searches on one task and time their winners together."""
+SEARCHES: dict[str, Callable[[Bench, int, int], Course]] = {"tunery": tunery, "stock": stock}
+
+
+def compare(path: Path, trials: int, seed: int) -> Row:
+    """Run both searches on one task, stock's first where the seed is odd, and time their winners together."""
     task = _TASK.validate_json(path.read_bytes())
     os.environ["TVM_NUM_THREADS"] = str(task.target.threads)
     with tempfile.TemporaryDirectory(prefix="tunery-proposals-") as scratch:
         bench = Bench(task, Path(scratch))
-        courses = [side(bench, trials, seed) for side in (tunery, stock)]
-        retimed_s = bench.retime(courses)
-    row: dict[str, object] = {"task": task.key, "kind": task.workload.kind, "name": task.workload.name, "seed": seed}
-    for name, course, final_s in zip(SIDES, courses, retimed_s, strict=True):
+        courses = {}
+        for side in SIDES if seed % 2 == 0 else SIDES[::-1]:
+            bench.renew()
+            courses[side] = SEARCHES[side](bench, trials, seed)
+        bench.renew()
+        retimed_s = bench.retime([courses[side] for side in SIDES])
+    row: Row = {"task": task.key, "kind": task.workload.kind, "name": task.workload.name, "seed": seed,
+                "trials": trials}  # fmt: skip
+    for name, final_s in zip(SIDES, retimed_s, strict=True):
+        course = courses[name]
         course.winner = None
         row[name] = {**asdict(course), "retimed_s": final_s}
     return row
@@ -198,29 +225,75 @@ def choose(directory: Path, networks: Sequence[str], count: int) -> list[Path]:
     return paths
 
 
-def summary(rows: Sequence[dict[str, Any]], trials: int) -> None:
-    """Print CPU per proposed candidate and the ratio of best latencies along the trials."""
-    per = {side: [row[side]["cpu_s"] / max(row[side]["proposed"], 1) for row in rows] for side in SIDES}
-    print("\nCPU seconds per proposed candidate, median (min to max)")
-    for side, values in per.items():
-        print(f"  {side:8} {statistics.median(values):7.4f} ({min(values):.4f} to {max(values):.4f})")
-    print(
-        f"best latency so far, tunery / stock, geometric mean over {len(rows)} searches (min to max); below 1 is better"
-    )
+def summary(rows: Sequence[Row], trials: int, tasks: int, seeds: int) -> str:
+    """Return CPU per proposed candidate, the ratios of best latencies along the trials, and the bounds."""
+    per = {side: [cpu_each_s(row, side) for row in rows] for side in SIDES}
+    cheaper = [theirs / ours for ours, theirs in zip(per["tunery"], per["stock"], strict=True)]
+    lines = ["CPU seconds per proposed candidate, median (min to max)"]
+    lines += [
+        f"  {side:8} {statistics.median(each):7.4f} ({min(each):.4f} to {max(each):.4f})" for side, each in per.items()
+    ]
+    lines += [f"  {'less':8} {statistics.median(cheaper):7.2f} x ({min(cheaper):.2f} to {max(cheaper):.2f})"]
+    lines += ["best latency so far, tunery / stock: geometric mean (min to max); below 1 is better"]
     for at in sorted({max(trials // 8, 1), max(trials // 4, 1), max(trials // 2, 1), trials}):
-        pairs = [(row["tunery"]["best_s"], row["stock"]["best_s"]) for row in rows]
-        print_ratio(
-            f"after {at} trials", [a[min(at, len(a)) - 1] / b[min(at, len(b)) - 1] for a, b in pairs if a and b]
-        )
-    final = [(row["tunery"]["retimed_s"], row["stock"]["retimed_s"]) for row in rows]
-    print_ratio("winners re-timed together", [a / b for a, b in final if a and b])
+        lines.append(ratio_text(f"after {at} trials", [[so_far(row[side], at) for side in SIDES] for row in rows]))
+    finals = [final(row) for row in rows]
+    lines.append(ratio_text("winners timed together", finals))
+    mean = mean_ratio(finals)
+    whole = sum(
+        len({row["seed"] for row in rows if row["task"] == task}) >= seeds for task in {r["task"] for r in rows}
+    )
+    only_stock = sum(not found(row["tunery"]) and found(row["stock"]) for row in rows)
+    claims = {
+        f"at least {_LEAST_TASKS} tasks x {_LEAST_SEEDS} seeds: {whole} of {tasks} x {seeds}": (
+            whole >= _LEAST_TASKS and seeds >= _LEAST_SEEDS
+        ),
+        f">= {_LEAST_CPU:.0f} x less CPU per proposed candidate, median": statistics.median(cheaper) >= _LEAST_CPU,
+        "winners no slower than stock's, geometric mean <= 1": mean is not None and mean <= 1,
+        "something valid wherever stock found it": only_stock == 0,
+    }
+    return "\n".join([*lines, *(f"{'met' if met else 'MISSED':<6}  {claim}" for claim, met in claims.items())])
 
 
-def print_ratio(what: str, ratios: Sequence[float]) -> None:
-    """Print one line of ratios; those of a search that found nothing are left out."""
-    finite = [ratio for ratio in ratios if np.isfinite(ratio) and ratio > 0]
-    if finite:
-        print(f"  {what:26} {np.exp(np.mean(np.log(finite))):.3f} ({min(finite):.3f} to {max(finite):.3f})")
+def cpu_each_s(row: Row, side: str) -> float:
+    """Return the CPU seconds per proposed candidate of a side."""
+    return row[side]["cpu_s"] / max(row[side]["proposed"], 1)  # type: ignore[no-any-return]
+
+
+def so_far(course: Row, at: int) -> float | None:
+    """Return the best latency after so many trials, None while nothing valid was found."""
+    best_s = course["best_s"][:at]
+    return best_s[-1] if best_s and math.isfinite(best_s[-1]) else None
+
+
+def found(course: Row) -> bool:
+    """Say whether a search found anything valid."""
+    return so_far(course, len(course["best_s"])) is not None
+
+
+def final(row: Row) -> list[float | None]:
+    """Return both winners' latencies as timed together; where only one side has a winner, what its race gave."""
+    both = all(found(row[side]) for side in SIDES)
+    return [row[side]["retimed_s"] if both else so_far(row[side], row["trials"]) for side in SIDES]
+
+
+def mean_ratio(pairs: Sequence[Sequence[float | None]]) -> float | None:
+    """Return the geometric mean of ours over stock's where both are known, None if nowhere."""
+    known = [ours / theirs for ours, theirs in pairs if ours and theirs]
+    return statistics.geometric_mean(known) if known else None
+
+
+def ratio_text(what: str, pairs: Sequence[Sequence[float | None]]) -> str:
+    """Return one line of ratios, which says in how many searches a side has nothing."""
+    known = [ours / theirs for ours, theirs in pairs if ours and theirs]
+    lacking = {
+        "neither has": sum(not ours and not theirs for ours, theirs in pairs),
+        "tunery has not": sum(not ours and bool(theirs) for ours, theirs in pairs),
+        "stock has not": sum(bool(ours) and not theirs for ours, theirs in pairs),
+    }
+    mean = f"{mean_ratio(pairs):.3f} ({min(known):.3f} to {max(known):.3f})" if known else "-"
+    without = "".join(f", {count} that {who}" for who, count in lacking.items() if count)
+    return f"  {what:26} {mean} in {len(known)} of {len(pairs)} searches{without}"
 
 
 def main() -> None:
@@ -234,41 +307,69 @@ def main() -> None:
     )
     parser.add_argument("--json", default="out/proposals.jsonl")
     parser.add_argument("--one", nargs=2, metavar=("TASK", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(compare(Path(options.one[0]), options.trials, int(options.one[1]))))
+        end_with_parent()
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # TVM imports it where it can: both carry LLVM
+        row = compare(Path(options.one[0]), options.trials, int(options.one[1]))
+        (Path(options.work) / "row.json").write_text(json.dumps(row))
         return
     if options.quick:
         options.trials, options.seeds, options.tasks = 16, 1, 2
     networks = ("bert-small",) if options.quick else NETWORKS
-    output = Path(options.json)
+    with tempfile.TemporaryDirectory(prefix="tunery-proposals-") as scratch:
+        tasks = choose(Path(scratch), networks, options.tasks)
+        sys.exit(run(tasks, options.trials, options.seeds, Path(options.json), Path(scratch)))
+
+
+def run(tasks: Sequence[Path], trials: int, seeds: int, output: Path, scratch: Path) -> int:
+    """Run the searches that the output does not hold yet, print all, and return the exit code."""
     output.parent.mkdir(parents=True, exist_ok=True)
     lines = output.read_text().splitlines() if output.exists() else []
-    rows = [row for row in map(json.loads, lines) if row["trials"] == options.trials]
-    done = {(row["task"], row["seed"]) for row in rows}
-    with tempfile.TemporaryDirectory(prefix="tunery-proposals-") as scratch:
-        for path in choose(Path(scratch), networks, options.tasks):
-            for seed in range(options.seeds):
-                if (path.stem, seed) not in done and (row := child(path, seed, options.trials)):
-                    rows.append(row)
-                    with output.open("a") as file:
-                        file.write(json.dumps(row) + "\n")
-                    print(f"{row['name']} seed {seed}: " + ", ".join(
-                        f"{side} {row[side]['cpu_s'] / max(row[side]['proposed'], 1):.3f} CPU s each, "
-                        f"best {(row[side]['retimed_s'] or 0) * 1e3:.4f} ms" for side in SIDES
-                    ), flush=True)  # fmt: skip
+    kept = {(row["task"], row["seed"]): row for row in map(json.loads, lines) if row["trials"] == trials}
+    rows, failed = list[Row](), list[str]()
+    for path in tasks:
+        for seed in range(seeds):
+            row = kept.get((path.stem, seed))
+            if row is None:
+                try:
+                    row = child(path, seed, trials, scratch)
+                except WorkError as error:
+                    failed.append(f"{path.stem} seed {seed}")
+                    print(f"{failed[-1]} failed: {' '.join(str(error).split())[-600:]}", flush=True)
+                    continue
+                with output.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(row_text(row), flush=True)
+            rows.append(row)
+    names = ", failed: " + ", ".join(failed) if failed else ""
+    print(f"\n{len(rows)} of {len(tasks)} tasks x {seeds} seeds{names}")
     if rows:
-        summary(rows, options.trials)
+        print(summary(rows, trials, len(tasks), seeds))
+    return 1 if failed else 0
 
 
-def child(path: Path, seed: int, trials: int) -> dict[str, Any] | None:
-    """Compare in a new process; None, with its last words, if that failed."""
-    command = [sys.executable, __file__, "--trials", str(trials), "--one", str(path), str(seed)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{path.stem} seed {seed} failed: {done.stderr.strip()[-600:]}", flush=True)
-        return None
-    return {**json.loads(done.stdout.strip().splitlines()[-1]), "trials": trials}
+def row_text(row: Row) -> str:
+    """Return one line of a finished row."""
+    sides = (
+        f"{side} {cpu_each_s(row, side):.3f} CPU s each, best {(row[side]['retimed_s'] or 0) * 1e3:.4f} ms"
+        for side in SIDES
+    )
+    return f"{row['name']} seed {row['seed']}: {', '.join(sides)}"
+
+
+def child(path: Path, seed: int, trials: int, scratch: Path) -> Row:
+    """Compare in a new process.
+
+    Raises:
+        WorkError: that failed, or took longer than its limit.
+    """
+    work = Path(tempfile.mkdtemp(dir=scratch))
+    command = [__file__, "--trials", str(trials), "--one", str(path), str(seed), "--work", str(work)]
+    watch(command, work / "log", limit_s=_LIMIT_S + _LIMIT_PER_TRIAL_S * trials)
+    row: Row = json.loads((work / "row.json").read_text())
+    return row
 
 
 if __name__ == "__main__":

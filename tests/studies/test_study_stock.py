@@ -110,6 +110,11 @@ def test_a_contestant_is_watched_with_all_it_starts(tmp_path: Path) -> None:
         watch(["-c", "raise SystemExit('no such thing')"], tmp_path / "log")
 
 
+def test_a_contestant_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
+    with pytest.raises(WorkError, match=r"did not end within 1 s: began"):
+        watch(["-c", "import time\nprint('began', flush=True)\ntime.sleep(200)"], tmp_path / "log", limit_s=1.0)
+
+
 def test_a_contestant_ends_with_its_watcher(tmp_path: Path) -> None:
     code = "import sys, time\nfrom tunery.studies._children import end_with_parent\nend_with_parent()\n"
     inner = code + f"open({str(tmp_path / 'up')!r}, 'w').close()\ntime.sleep(200)"

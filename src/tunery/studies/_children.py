@@ -1,5 +1,6 @@
 """A contestant in a process of its own, watched from outside: what it and all it starts take, over time."""
 
+import math
 import os
 import resource
 import signal
@@ -45,13 +46,14 @@ def watch(
     log: Path,
     environment: Mapping[str, str] | None = None,
     every_s: float = 1.0,
+    limit_s: float = math.inf,
 ) -> Watched:
-    """Run Python with `arguments` to its end; what it prints goes to `log`.
+    """Run Python with `arguments` to its end, for `limit_s` of wall time at the most; what it prints goes to `log`.
 
     The child gets a pipe as standard input that closes when this process ends, however that happens.
 
     Raises:
-        WorkError: the child failed; the message holds the end of its log.
+        WorkError: the child failed, or was ended at its limit; the message holds the end of its log.
     """
     before, began, start = _reaped(), time.time(), time.monotonic()
     ticks = []
@@ -65,13 +67,16 @@ def watch(
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(every_s)
                 ticks.append(Tick(time.monotonic() - start, _tree_s(process.pid)))
+                if ticks[-1].wall_s > limit_s:
+                    break
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # pools of workers outlive a contestant that died
             process.communicate()
     wall_s, cpu_s = ticks[-1].wall_s, _reaped() - before
     if process.returncode:
-        raise WorkError(f"`python {' '.join(arguments)}` failed: {log.read_text(errors='replace')[-_SHOWN:]}")
+        how = f"did not end within {limit_s:.0f} s" if wall_s > limit_s else "failed"
+        raise WorkError(f"`python {' '.join(arguments)}` {how}: {log.read_text(errors='replace')[-_SHOWN:]}")
     return Watched(began, wall_s, cpu_s, (*ticks[:-1], Tick(wall_s, cpu_s)))
 
 
