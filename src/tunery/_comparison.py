@@ -8,6 +8,8 @@ from tunery._report import as_text, milliseconds, new_table
 if TYPE_CHECKING:
     from tunery.jobs._request import BenchReport
 
+_KEY = 6  # digits of a workload's key: `tunery query` takes the start of one
+
 
 def bench_text(report: "BenchReport", width: int | None = None) -> str:
     """Return the table of a whole-network comparison, led by ONNX Runtime."""
@@ -61,43 +63,91 @@ def _verdict(rival_s: float, ours_s: float) -> str:
 
 
 def suite_text(results: Mapping[str, Any]) -> str:
-    """Return the table of a suite: each network, won or lost, and the operators that decide it."""
+    """Return the table of a suite: each network, won or lost, and the operators that decide it; who took no part."""
     from tunery.jobs._request import CONTESTANTS
 
-    runs = results["runs"].values()
+    runs = results["runs"]
     others = [name for name in CONTESTANTS if name not in ("onnxruntime", "tunery")
-              and any(name in (*run.get("latency_s", ()), *run.get("absent", ())) for run in runs)]  # fmt: skip
+              and any(name in run.get("latency_s", ()) for run in runs.values())]  # fmt: skip
     table = new_table("network", "#threads", "#ONNX Runtime ms", *(f"#{CONTESTANTS[name]} ms" for name in others),
                       "#tunery ms", "#faster", "#over tasks", "decided by")  # fmt: skip
-    for run in sorted(results["runs"].values(), key=lambda run: (run["threads"], run["network"])):
-        if "error" in run:
-            table.add_row(run["network"], str(run["threads"]), *["-"] * (len(others) + 4), run["error"])
+    for run in sorted(runs.values(), key=lambda run: (run["threads"], run["network"])):
+        if "latency_s" not in run:
+            why = run.get("error", "tuned, not timed yet")
+            table.add_row(run["network"], str(run["threads"]), *["-"] * (len(others) + 4), why)
             continue
-        ours, theirs = run["latency_s"]["tunery"], run["latency_s"]["onnxruntime"]
-        deciding = [f"{d['kind']} {d['share']:.0%} at {d['of_peak']:.0%} of peak" for d in run["deciding"]]
+        latency_s = run["latency_s"]
         table.add_row(
-            run["network"], str(run["threads"]), _with_spread(theirs),
-            *(milliseconds(run["latency_s"].get(name, {}).get("median")) for name in others), _with_spread(ours),
+            run["network"], str(run["threads"]),
+            *(_with_spread(latency_s.get(name)) for name in ("onnxruntime", *others, "tunery")),
             f"{run['times_faster']:.2f}{'' if run['times_faster'] >= 1 else ' lost'}",
-            _more(ours["median"], run["tasks_s"]) if run["tasks_s"] else "-", ", ".join(deciding),
+            _more(latency_s["tunery"]["median"], run["tasks_s"]) if run["tasks_s"] else "-", _decided_by(run),
         )  # fmt: skip
-    lines = [as_text(table)]
-    for threads, summary in results["summary"].items():
-        lines.append(
-            f"{'all runs' if threads == 'all' else f'{threads} threads'}: {summary['geometric_mean']:.2f}x faster than "
-            f"ONNX Runtime (geometric mean), {summary['won']} won, {summary['lost']} lost, least {summary['least']:.2f}"
-        )
-        lines += [
+    peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items()]
+    return "\n".join(
+        [
+            as_text(table),
+            *_absences(runs),
+            *(line for of, summary in results["summary"].items() for line in _summary(of, summary)),
+            *_goals(runs, results["summary"]["all"]),
+            f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads",
+        ]
+    )
+
+
+def _decided_by(run: Mapping[str, Any]) -> str:
+    """Name the operators that decide a network, by their kind and the start of the workload's key."""
+    deciding = [
+        f"{one['kind']} {one['workload'][:_KEY]} {one['share']:.0%} at {one['of_peak']:.0%} of peak"
+        for one in run["deciding"]
+    ]
+    if run["unmeasured"]:
+        deciding.append(f"{run['unmeasured']} of {run['tasks']} tasks have no latency")
+    return ", ".join(deciding)
+
+
+def _absences(runs: Mapping[str, Any]) -> list[str]:
+    """Say which rivals took no part, where, and why."""
+    from tunery.jobs._request import CONTESTANTS
+
+    timed = {key: run for key, run in runs.items() if "latency_s" in run}
+    where: dict[tuple[str, str], list[str]] = {}
+    for key, run in timed.items():
+        for name, reason in run["absent"].items():
+            where.setdefault((name, reason), []).append(key)
+    return [
+        f"{CONTESTANTS[name]} took no part in {', '.join(keys) if len(keys) < len(timed) else 'any run'}: {reason}"
+        for (name, reason), keys in where.items()
+    ]
+
+
+def _summary(of: str, summary: Mapping[str, Any]) -> list[str]:
+    from tunery.jobs._request import CONTESTANTS
+
+    which = "all runs" if of == "all" else f"{of} thread{'s' if of != '1' else ''}"
+    if summary["geometric_mean"] is None:
+        return [f"{which}: nothing was timed"]
+    return [
+        f"{which}: {summary['geometric_mean']:.2f}x faster than ONNX Runtime (geometric mean), {summary['won']} won, "
+        f"{summary['lost']} lost, least {summary['least']:.2f}",
+        *(
             f"    {one['geometric_mean']:.2f}x faster than {CONTESTANTS[name]} in {one['runs']} runs, "
             f"{one['won']} won, least {one['least']:.2f}"
-            for name, one in summary.get("others", {}).items()
-        ]
-    for goal, met in results["summary"].get("all", {}).get("goals", {}).items():
-        lines.append(f"{'met   ' if met else 'MISSED'}  {goal}")
-    peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items()]
-    lines.append(f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads")
-    return "\n".join(lines)
+            for name, one in summary["others"].items()
+        ),
+    ]
 
 
-def _with_spread(spread: Mapping[str, float]) -> str:
+def _goals(runs: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
+    """Return the goals, met or missed, and the networks without a result."""
+    goals = [
+        f"{'?' if met is None else 'met' if met else 'MISSED':<6}  {goal}" for goal, met in summary["goals"].items()
+    ]
+    names = [f"{key} (failed)" if "error" in runs.get(key, {}) else key for key in summary["missing"]]
+    return [*goals, f"without a result: {', '.join(names)}"] if names else goals
+
+
+def _with_spread(spread: Mapping[str, float] | None) -> str:
+    if spread is None:
+        return "-"
     return f"{milliseconds(spread['median'])} ({milliseconds(spread['p10'])} to {milliseconds(spread['p90'])})"

@@ -1,9 +1,11 @@
 """A suite of networks: what is written, what is not run again, and what its summary claims."""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +16,14 @@ from tunery.frontends import zoo
 from tunery.jobs import BenchReport, Latency, Request
 from tunery.jobs._request import TaskShare
 from tunery.jobs.bench import with_tasks
-from tunery.jobs.suite import SUITES, Plan, networks_of, run_suite
+from tunery.jobs.suite import LEAST_NETWORKS, SUITES, Plan, networks_of, run_suite
 
 PEAK = 1e11
+
+
+@pytest.fixture(autouse=True)
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
 
 
 def latency(median: float) -> Latency:
@@ -27,7 +34,10 @@ def report(network: str, threads: int, ours: float, theirs: float) -> BenchRepor
     found = BenchReport(
         network, threads, {"tunery": latency(ours), "onnxruntime": latency(theirs)}, 1e-5, kernels_s=0.9 * ours
     )
-    shares = [TaskShare("conv", "1", "conv2d", 2, 2e8, 0.3 * ours), TaskShare("mean", "2", "reduce", 1, 1e3, 1e-6)]
+    shares = [
+        TaskShare("conv", "1234567890", "conv2d", 2, 2e8, 0.3 * ours),
+        TaskShare("mean", "2", "reduce", 1, 1e3, 1e-6),
+    ]
     return with_tasks(found, shares)
 
 
@@ -38,7 +48,9 @@ class Bench:
         self.times = times
         self.asked: list[tuple[str, int]] = []
 
-    def __call__(self, request: Request, against: Sequence[str], seconds: float) -> BenchReport:
+    def __call__(
+        self, request: Request, against: Sequence[str], seconds: float, others: Mapping[str, Path]
+    ) -> BenchReport:
         name = request.model.removeprefix("zoo:")
         self.asked.append((name, request.threads))
         found = self.times[name]
@@ -47,15 +59,26 @@ class Bench:
         return report(name, request.threads, *found)
 
 
-def run(bench: Bench, plan: Plan, tune: object = None, **changed: object) -> dict[str, object]:
+def run(
+    bench: Bench,
+    plan: Plan,
+    tune: Callable[[Request], bool] | None = None,
+    said: list[str] | None = None,
+    **changed: object,
+) -> dict[str, Any]:
     request = replace(Request(""), **changed)  # type: ignore[arg-type]
-    return run_suite(plan, request, tune, lambda _: None, timed=bench, peak=lambda _: PEAK)  # type: ignore[arg-type]
+    said = [] if said is None else said
+    return run_suite(plan, request, tune, said.append, timed=bench, peak=lambda _: PEAK)
 
 
 def test_results_are_kept_and_only_the_rest_is_run(tmp_path: Path) -> None:
     plan = Plan(("a", "b"), (1, 2), 1.0, tmp_path / "out.json")
-    bench = Bench({"a": (1e-3, 1.5e-3), "b": None})
-    run(bench, plan)
+    bench, said = Bench({"a": (1e-3, 1.5e-3), "b": None}), list[str]()
+    run(bench, plan, said=said)
+    assert said[:3] == [
+        "a x1: timing what is known; --budget tunes", "b x1: timing what is known; --budget tunes",
+        "b x1 failed: b does not compile",
+    ]  # fmt: skip
     assert bench.asked == [("a", 1), ("b", 1), ("a", 2), ("b", 2)]
     assert json.loads(plan.file.read_text())["runs"]["b x1"]["error"] == "b does not compile"
     again = Bench({"b": (1e-3, 0.9e-3)})
@@ -67,7 +90,7 @@ def test_results_are_kept_and_only_the_rest_is_run(tmp_path: Path) -> None:
 def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -> None:
     plan = Plan(("a", "b"), (2,), 1.0, tmp_path / "out.json")
     results = run(Bench({"a": (1e-3, 2e-3), "b": (1e-3, 0.8e-3)}), plan)
-    summary = results["summary"]["all"]  # type: ignore[index]
+    summary = results["summary"]["all"]
     assert summary["geometric_mean"] == pytest.approx(1.6**0.5)
     assert (summary["won"], summary["lost"]) == (1, 1)
     text = suite_text(results)
@@ -75,14 +98,14 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     assert "MISSED  none below 0.95" in text
     assert "0.80 lost" in text
     # 2e8 operations in 0.3 ms on a peak of 1e11
-    assert "conv2d 60% at 667% of peak" in text
+    assert "conv2d 123456 60% at 667% of peak, reduce 2 0% at 1% of peak" in text
     assert "100 GFLOP/s on 2 threads" in text
 
 
 def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
-    def timed(request: Request, against: Sequence[str], seconds: float) -> BenchReport:
+    def timed(request: Request, against: Sequence[str], seconds: float, others: Mapping[str, Path]) -> BenchReport:
         asked.append(tuple(against))
         one = report("net", request.threads, 1e-3, 1.5e-3)
         if request.model == "zoo:b":
@@ -92,7 +115,10 @@ def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch
 
     plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
     monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: object())
-    results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    results = run_suite(
+        plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK,
+        stock=lambda one: Path("stock.tunery") if one.model == "zoo:a" else None,
+    )  # fmt: skip
     assert asked == [("onnxruntime", "torch", "torch-compiled")] * 2
     assert "torch-compiled" not in results["runs"]["a x1"]["latency_s"], "its outputs are wrong"
     others = results["summary"]["all"]["others"]
@@ -102,8 +128,13 @@ def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch
     text = suite_text(results)
     assert "3.00x faster than torch eager in 1 runs" in text
     assert "0.50x faster than stock MetaSchedule" in text
+    assert "3.00 (2.70 to 3.30)" in text, "with its spread"
+    assert "torch compiled ms" not in text, "it took part nowhere"
     [row] = [line for line in text.splitlines() if line.startswith("b ")]
-    assert row.split()[6:9] == ["-", "-", "-"]
+    assert row.split()[6:8] == ["-", "-"]
+    assert "torch eager took no part in b x1: no library has it" in text
+    assert "torch compiled took no part in a x1: it computes something else" in text
+    assert "stock MetaSchedule took no part in b x1: `tunery study stock` has not finished it" in text
     monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
     run_suite(replace(plan, networks=("c",)), Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
     assert asked[-1] == ("onnxruntime",)
@@ -114,7 +145,95 @@ def test_a_stop_ends_the_suite_and_keeps_what_was_done(tmp_path: Path) -> None:
     bench = Bench({"a": (1e-3, 1e-3)})
     results = run(bench, plan, tune=lambda request: request.model == "zoo:a")
     assert bench.asked == [("a", 1)]
-    assert list(results["runs"]) == ["a x1"]  # type: ignore[call-overload]
+    assert list(results["runs"]) == ["a x1"]
+    assert "without a result: b x1" in suite_text(results)
+
+
+def test_a_goal_is_that_every_network_has_a_result(tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(LEAST_NETWORKS)]
+    plan = Plan(tuple(names), (1, 2), 1.0, tmp_path / "out.json")
+    goal = "all 12 networks at each thread count, at least 12"
+    times: dict[str, tuple[float, float] | None] = dict.fromkeys(names, (1e-3, 2e-3))
+    results = run(Bench({**times, "n3": None}), plan)
+    assert results["summary"]["all"]["goals"][goal] is False
+    assert results["summary"]["all"]["missing"] == ["n3 x1", "n3 x2"]
+    text = suite_text(results)
+    assert f"MISSED  {goal}" in text
+    assert "without a result: n3 x1 (failed), n3 x2 (failed)" in text
+    results = run(Bench(times), plan)
+    assert results["summary"]["all"]["goals"][goal] is True
+    assert "without a result" not in suite_text(results)
+    # Another thread count, begun in the same file, is wanted of every network too.
+    results = run(Bench({**times, "new": None}), replace(plan, networks=(*names[1:], "new"), threads=(3,)))
+    assert results["summary"]["all"]["missing"] == ["new x1", "new x2", "new x3"]
+    few = run(Bench(times), Plan(tuple(names[1:]), (1,), 1.0, tmp_path / "few.json"))
+    assert few["summary"]["all"]["goals"]["all 11 networks at each thread count, at least 12"] is False
+
+
+def test_where_everything_failed_no_goal_is_met(tmp_path: Path) -> None:
+    text = suite_text(run(Bench({"a": None}), Plan(("a",), (1,), 1.0, tmp_path / "out.json")))
+    assert "all runs: nothing was timed" in text
+    assert "?       geometric mean >= 1.2" in text
+    assert "met " not in text
+
+
+def test_a_network_that_was_tuned_is_not_tuned_again(tmp_path: Path) -> None:
+    plan, tuned, said = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[str]()
+
+    def tune(request: Request) -> bool:
+        tuned.append(request.model)
+        return True
+
+    class Cut(Bench):
+        def __call__(self, *_: object) -> BenchReport:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Cut({}), plan, tune)
+    kept = json.loads(plan.file.read_text())
+    assert kept["runs"]["a x1"] == {"network": "a", "threads": 1, "tuned": True}
+    assert "tuned, not timed yet" in suite_text(kept)
+    run(Bench({"a": None}), plan, tune)
+    run(Bench({"a": (1e-3, 1e-3)}), plan, tune, said)
+    assert tuned == ["zoo:a"]
+    assert said == ["a x1: timing, it was tuned before"]
+
+
+def test_a_rival_that_can_be_had_now_is_timed_without_tuning_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, tuned, asked = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[tuple[str, ...]]()
+    stock: list[Path] = []
+
+    def tune(request: Request) -> bool:
+        tuned.append(request.model)
+        return True
+
+    def timed(request: Request, against: Sequence[str], seconds: float, others: Mapping[str, Path]) -> BenchReport:
+        asked.append((*against, *others))
+        one = report("a", 1, 1e-3, 2e-3)
+        took_part = {name: latency(3e-3) for name in others}
+        return replace(one, latency_s={**one.latency_s, **took_part}, absent={"torch": "it does not have it"})
+
+    def again() -> dict[str, Any]:
+        return run_suite(
+            plan, Request(""), tune, lambda _: None, timed=timed, peak=lambda _: PEAK,
+            stock=lambda _: stock[0] if stock else None,
+        )  # fmt: skip
+
+    again()
+    again()
+    assert asked == [("onnxruntime",)], "nothing is new"
+    stock.append(tmp_path / "stock.tunery")
+    assert again()["runs"]["a x1"]["latency_s"]["stock"]["median"] == pytest.approx(3e-3)
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: object())
+    again()
+    again()
+    assert asked[1:] == [("onnxruntime", "stock"), ("onnxruntime", "torch", "torch-compiled", "stock")]
+    assert tuned == ["zoo:a"]
+    stock.clear()
+    again()
+    assert len(asked) == 3, "what took part stands, though it could not be had any more"
 
 
 def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
@@ -126,7 +245,13 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "word"), [({"budget": Budget(seconds=300.0)}, "budget"), ({"target": "other"}, "target")]
+    ("changed", "word"),
+    [
+        ({"budget": Budget(seconds=300.0)}, "budget"),
+        ({"target": "other"}, "target"),
+        ({"store": "other.db"}, "store"),
+        ({"seconds": 2.0}, "seconds"),
+    ],
 )
 def test_results_of_other_conditions_are_not_shown_as_these(
     tmp_path: Path, changed: dict[str, object], word: str
@@ -134,9 +259,32 @@ def test_results_of_other_conditions_are_not_shown_as_these(
     plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
     run(Bench({"a": (1e-3, 1e-3)}), plan)
     before = plan.file.read_text()
+    other = replace(plan, seconds=changed.pop("seconds", plan.seconds))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=f"other conditions .*{word} .* -o"):
-        run(Bench({}), plan, **changed)
+        run(Bench({}), other, **changed)
     assert plan.file.read_text() == before
+
+
+def test_results_say_of_which_versions_and_store_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    bench = Bench({"a": (1e-3, 1e-3)})
+    conditions = run(bench, plan, store=str(tmp_path / "my.db"))["conditions"]
+    assert conditions["store"] == str(tmp_path / "my.db")
+    assert re.fullmatch(r"tunery \S+, onnxruntime \S+, apache-tvm \S+", conditions["versions"])
+    monkeypatch.setattr("tunery.jobs.suite.version", lambda name: "99")
+    with pytest.raises(UsageError, match=r"versions tunery .* instead of tunery 99"):
+        run(bench, plan, store=str(tmp_path / "my.db"))
+
+
+def test_tasks_without_a_latency_are_counted(tmp_path: Path) -> None:
+    def timed(request: Request, *_: object) -> BenchReport:
+        shares = [TaskShare("conv", "12", "conv2d", 1, 1e8, 1e-4), TaskShare("mean", "34", "reduce", 1, 1e3, None)]
+        return with_tasks(report("a", 1, 1e-3, 1e-3), shares)
+
+    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    assert results["runs"]["a x1"]["unmeasured"] == 1
+    assert "1 of 2 tasks have no latency" in suite_text(results)
 
 
 def test_the_suites_networks_are_in_the_zoo() -> None:

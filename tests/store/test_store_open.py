@@ -9,7 +9,7 @@ import pytest
 from store_samples import record, task
 
 from tunery._errors import StoreError
-from tunery.store import Store, _place, open_store
+from tunery.store import Store, _place, open_store, place_of
 
 CONV = task()
 
@@ -61,6 +61,13 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 def test_a_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a directory; name a file"):
         open_store(str(tmp_path))
+
+
+def test_a_place_is_named_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert place_of(f"sqlite:///{tmp_path / 'a.db'}") == str(tmp_path / "a.db")
+    assert not (tmp_path / "a.db").exists()
+    monkeypatch.setattr(_place, "find_spec", lambda name: object())
+    assert "secret" not in place_of("postgresql://me:secret@host/name")
 
 
 def test_a_place_that_cannot_be_created_is_named(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), or zoo:NAME.")
     ] = "",
@@ -54,6 +55,9 @@ def bench(
     if bool(model) == bool(suite):
         raise UsageError("name a model, or a suite with --suite cpu")
     if suite:
+        given = context.get_parameter_source("against")
+        if shape or (given is not None and given.name != "DEFAULT"):
+            raise UsageError("--against and --shape belong to a model; a suite has its own rivals and shapes")
         request = options.make_request(
             "", target=target, store=store, threads=0, shapes=None, dialect=dialect, budget=budget
         )
@@ -131,7 +135,8 @@ def _suite(
     from tunery.studies.stock import finished
 
     file = Path(check_output(output or f"bench-{name}.json", f"bench-{name}.json"))
-    plan = Plan(networks_of(name), counts or (0,), seconds, file)
+    resolved = tuple(dict.fromkeys(thread_count(count) for count in counts or (0,)))
+    plan = Plan(networks_of(name), resolved, seconds, file)
     stopped: list[int] = []
 
     def tune(one: "Request") -> bool:
@@ -139,15 +144,19 @@ def _suite(
         stopped.extend([] if exit_code is None else [exit_code])
         return exit_code is None
 
-    def timed(one: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
-        stock = finished(one.model, thread_count(one.threads))
-        others = {"stock": stock} if stock else {}
+    def stock(one: "Request") -> Path | None:
+        return finished(one.model, one.threads)
+
+    def timed(one: "Request", against: Sequence[str], seconds: float, others: Mapping[str, Path]) -> "BenchReport":
         return compared_with(one, tuple(against), seconds, None, verbose=verbose, others=others)
 
-    results = run_suite(plan, request, tune if request.budget != Budget() else None, remark, timed=timed)
+    chosen = tune if request.budget != Budget() else None
+    results = run_suite(plan, request, chosen, remark, timed=timed, stock=stock)
     if as_json:
         emit(results)
     else:
         say(f"{suite_text(results)}\nwritten to {file}")
     if stopped:
         raise typer.Exit(stopped[0])
+    if any("error" in run for run in results["runs"].values()):
+        raise typer.Exit(1)

@@ -23,6 +23,7 @@ from tunery.measure.verification import is_float
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
 """Rivals that need torch, and their services."""
+NO_TORCH = "torch is not installed; install it with `pip install 'tunery[torch]'`"
 RIVALS = ("onnxruntime", "untuned", *TORCH)
 _ROUNDS = 7
 _BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
@@ -120,7 +121,7 @@ async def _torch(
     workers, absent = {}, {}
     for label in (name for name in TORCH if name in against):
         if find_spec("torch") is None:
-            absent[label] = "torch is not installed; install it with `pip install 'tunery[torch]'`"
+            absent[label] = NO_TORCH
             continue
         worker = _start(runtime, TORCH[label], Path(network.source), network)
         try:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean
@@ -12,10 +13,11 @@ from typing import Any
 from tunery._errors import TuneryError, UsageError
 from tunery.engines import Role
 from tunery.jobs._request import BenchReport, Request
-from tunery.jobs.bench import TORCH, product_flops
+from tunery.jobs.bench import NO_TORCH, TORCH, product_flops
 from tunery.jobs.opening import open_runtime
 from tunery.jobs.session import bench
 from tunery.measure import this_device, usable_cores
+from tunery.store import place_of
 
 SUITES: Mapping[str, tuple[str, ...]] = {
     "cpu": (
@@ -27,15 +29,24 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 """Networks of the zoo, by the suite's name."""
 
 GOAL, LEAST = 1.2, 0.95
+LEAST_NETWORKS = 12
 _DECIDING = 3
+_VERSIONS = ("tunery", "onnxruntime", "apache-tvm")
 _RIVAL = "onnxruntime"
-OTHERS = ("torch", "torch-compiled", "stock")
+OTHERS = (*TORCH, "stock")
 """Rivals that take part where they can be had; the goals are against ONNX Runtime."""
+_LACKING = {**dict.fromkeys(TORCH, NO_TORCH), "stock": "`tunery study stock` has not finished it on as many threads"}
+
+Timed = Callable[[Request, Sequence[str], float, Mapping[str, Path]], BenchReport]
+"""Times a request's network beside rivals, so many seconds for each, and beside further files by contestant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to run: every network on every thread count, `seconds` of timing for each contestant, results in `file`."""
+    """What to run: every network on every thread count, `seconds` of timing for each contestant, results in `file`.
+
+    Thread counts are numbers of threads: 0 for all cores is resolved before.
+    """
 
     networks: tuple[str, ...]
     threads: tuple[int, ...]
@@ -60,37 +71,67 @@ def run_suite(
     tune: Callable[[Request], bool] | None,
     say: Callable[[str], None],
     *,
-    timed: Callable[[Request, Sequence[str], float], BenchReport] = bench,
+    timed: Timed = lambda request, against, seconds, others: bench(request, against, seconds, others=others),
     peak: Callable[[Request], float] | None = None,
+    stock: Callable[[Request], Path | None] = lambda _: None,
 ) -> dict[str, Any]:
     """Tune and time what `plan.file` does not hold yet, and return all its results with their summary.
 
     `request` names everything but model and threads; `tune` returns whether to go on, None times what is known already.
-    Torch takes part where it is installed. A network that fails is noted and tried again next time.
+    Torch takes part where it is installed, stock MetaSchedule where `stock` returns its compiled file. A network that
+    was tuned is only timed again, where that failed, was cut short, or lacks a rival that can be had now. One that
+    fails is noted and tried again next time.
 
     Raises:
         UsageError: the file cannot be read or written, is of something else, or was made under other conditions.
     """
-    results = _read(plan.file, _conditions(request))
-    torch = tuple(TORCH) if find_spec("torch") else ()
+    results = _read(plan.file, _conditions(request, plan.seconds))
+    runs, peaks = results["runs"], results["peak_flops"]
     for threads in plan.threads:
-        if str(threads) not in results["peak_flops"]:
-            results["peak_flops"][str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
+        if str(threads) not in peaks:
+            peaks[str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
         for network in plan.networks:
-            key = f"{network} x{threads}"
-            if "latency_s" in results["runs"].get(key, {}):
+            key, one = _key(network, threads), replace(request, model=f"zoo:{network}", threads=threads)
+            against, others = _rivals(stock(one))
+            if _complete(known := runs.get(key, {}), {*against, *others}):
                 continue
-            one = replace(request, model=f"zoo:{network}", threads=threads)
-            say(f"{key}: tuning and timing")
+            run: dict[str, Any] = {"network": network, "threads": threads, "tuned": known.get("tuned", False)}
+            say(f"{key}: {_doing(run, tune)}")
             try:
-                if tune is not None and not tune(one):
-                    return _finished(results)
-                run = _run(timed(one, (_RIVAL, *torch), plan.seconds), results["peak_flops"][str(threads)])
+                if tune is not None and not run["tuned"]:
+                    if not tune(one):
+                        return _finished(results, plan)
+                    run["tuned"] = True
+                    runs[key] = run
+                    _write(plan.file, _finished(results, plan))
+                report = timed(one, against, plan.seconds, others)
+                run |= _run(report, (*against, *others), peaks[str(threads)])
             except TuneryError as error:
-                run = {"network": network, "threads": threads, "error": str(error)}
-            results["runs"][key] = run
-            _write(plan.file, _finished(results))
-    return _finished(results)
+                say(f"{key} failed: {error}")
+                run["error"] = str(error)
+            runs[key] = run
+            _write(plan.file, _finished(results, plan))
+    return _finished(results, plan)
+
+
+def _key(network: str, threads: int) -> str:
+    return f"{network} x{threads}"
+
+
+def _rivals(stock: Path | None) -> tuple[tuple[str, ...], dict[str, Path]]:
+    """Return the rivals that can be had now, and the compiled files of further ones."""
+    return (_RIVAL, *(TORCH if find_spec("torch") else ())), {"stock": stock} if stock else {}
+
+
+def _complete(run: Mapping[str, Any], available: set[str]) -> bool:
+    """Say whether a run was timed with every rival that can be had now, or it is known why one could not take part."""
+    return "latency_s" in run and available <= set(run["asked"])
+
+
+def _doing(run: Mapping[str, Any], tune: object) -> str:
+    if tune is None:
+        return "timing what is known; --budget tunes"
+    return "timing, it was tuned before" if run["tuned"] else "tuning and timing"
 
 
 def measured_peak(request: Request) -> float:
@@ -107,27 +148,30 @@ def measured_peak(request: Request) -> float:
         return asyncio.run(run())
 
 
-def _run(report: BenchReport, peak_flops: float) -> dict[str, Any]:
+def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[str, Any]:
     ours, theirs = report.latency_s["tunery"], report.latency_s[_RIVAL]
     counted = {name: spread for name, spread in report.latency_s.items() if name not in report.wrong}
-    absent = {**report.absent, **dict.fromkeys(report.wrong, "it computes something else than ONNX Runtime")}
+    lacking = {name: why for name, why in _LACKING.items() if name not in asked}
+    wrong = dict.fromkeys(report.wrong, "it computes something else than ONNX Runtime")
     known = [task for task in report.tasks if task.latency_s]
     heaviest = sorted(known, key=lambda task: -task.weight * (task.latency_s or 0.0))[:_DECIDING]
     return {
-        "network": report.network,
-        "threads": report.threads,
         "latency_s": {
             name: {"median": spread.median, "p10": spread.p10, "p90": spread.p90, "samples": spread.samples}
             for name, spread in counted.items()
         },
-        "absent": absent,
+        "asked": list(asked),
+        "absent": {**lacking, **report.absent, **wrong},
         "times_faster": theirs.median / ours.median,
         "max_abs_error": report.max_abs_error,
         "tasks_s": report.tasks_s,
         "kernels_s": report.kernels_s,
+        "tasks": len(report.tasks),
+        "unmeasured": len(report.tasks) - len(known),
         "deciding": [
             {
                 "name": task.name,
+                "workload": task.workload,
                 "kind": task.kind,
                 "weight": task.weight,
                 "latency_s": task.latency_s,
@@ -139,26 +183,36 @@ def _run(report: BenchReport, peak_flops: float) -> dict[str, Any]:
     }
 
 
-def _finished(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the results with their summary, per thread count and over all."""
-    runs = [run for run in results["runs"].values() if "latency_s" in run]
-    summary = {}
-    for threads in [*sorted({run["threads"] for run in runs}), "all"]:
-        faster = {r["network"]: r["times_faster"] for r in runs if threads in ("all", r["threads"])}
-        ratios = [r["times_faster"] for r in runs if threads in ("all", r["threads"])]
-        if not ratios:
-            continue
-        mean, least = geometric_mean(ratios), min(ratios)
-        summary[str(threads)] = {
-            "networks": len(faster),
-            "geometric_mean": mean,
-            "least": least,
-            "won": sum(ratio >= 1 for ratio in ratios),
-            "lost": sum(ratio < 1 for ratio in ratios),
-            "goals": {f"geometric mean >= {GOAL}": mean >= GOAL, f"none below {LEAST}": least >= LEAST},
-            "others": _others([run for run in runs if threads in ("all", run["threads"])]),
-        }
-    return {**results, "summary": summary}
+def _finished(results: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the results with their summary, per thread count and over all that the file holds."""
+    runs = results["runs"]
+    counts = sorted({*plan.threads, *(run["threads"] for run in runs.values())})
+    summary = {str(count): _summed(runs, plan.networks, (count,)) for count in counts}
+    return {**results, "summary": {**summary, "all": _summed(runs, plan.networks, counts)}}
+
+
+def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
+    """Return what the runs on some thread counts come to, and which of the networks have no result."""
+    timed = [run for run in runs.values() if "latency_s" in run and run["threads"] in counts]
+    wanted = [_key(network, count) for count in counts for network in networks]
+    missing = [key for key in wanted if "latency_s" not in runs.get(key, {})]
+    ratios = [run["times_faster"] for run in timed]
+    mean, least = geometric_mean(ratios) if ratios else None, min(ratios, default=None)
+    every = f"all {len(networks)} networks at each thread count, at least {LEAST_NETWORKS}"
+    return {
+        "networks": len({run["network"] for run in timed}),
+        "missing": missing,
+        "geometric_mean": mean,
+        "least": least,
+        "won": sum(ratio >= 1 for ratio in ratios),
+        "lost": sum(ratio < 1 for ratio in ratios),
+        "goals": {
+            every: not missing and len(networks) >= LEAST_NETWORKS,
+            f"geometric mean >= {GOAL}": None if mean is None else mean >= GOAL,
+            f"none below {LEAST}": None if least is None else least >= LEAST,
+        },
+        "others": _others(timed),
+    }
 
 
 def _others(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
@@ -175,10 +229,17 @@ def _others(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _conditions(request: Request) -> dict[str, str]:
+def _conditions(request: Request, seconds: float) -> dict[str, str]:
     """Return what results must agree in to stand in one table."""
-    device = this_device(usable_cores()).fingerprint
-    return {"budget": str(request.budget), "target": request.target, "dialect": request.dialect, "device": device}
+    return {
+        "budget": str(request.budget),
+        "target": request.target,
+        "dialect": request.dialect,
+        "device": this_device(usable_cores()).fingerprint,
+        "store": place_of(request.store),
+        "seconds": f"{seconds:g}",
+        "versions": ", ".join(f"{name} {version(name)}" for name in _VERSIONS),
+    }
 
 
 def _read(file: Path, conditions: dict[str, str]) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from tunery.store._interchange import Imported
 from tunery.store._ledger import Charge
+from tunery.store._place import place_of
 from tunery.store._skipped import Skipped
 from tunery.store._store import Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 
-__all__ = ["Charge", "Imported", "Skipped", "Store", "StoreStats", "missing", "open_store"]
+__all__ = ["Charge", "Imported", "Skipped", "Store", "StoreStats", "missing", "open_store", "place_of"]

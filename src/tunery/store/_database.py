@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tunery._errors import StoreError
 from tunery.store._failures import translate
+from tunery.store._place import shown
 
 BUSY_S = 30.0
 IN_MEMORY = {"mode": "memory"}
@@ -29,7 +30,7 @@ class Database:
     def __init__(self, url: URL) -> None:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self.in_memory = dict(url.query) == IN_MEMORY
-        self.place = str(self.path) if self.path else url.render_as_string(hide_password=True)
+        self.place = shown(url)
         self._engine = _connect_sqlite(url) if self.path else sa.create_engine(url, pool_pre_ping=True)
         self._writer = self._engine.execution_options(tunery_write=True)
         self._write_lock = threading.Lock()

@@ -58,6 +58,21 @@ def resolve(text: str) -> URL:
     raise StoreError(f"store {text!r} is of an unknown kind; write a file path or postgresql://user@host/name")
 
 
+def place_of(text: str) -> str:
+    """Return what the store that `text` names is called in messages: its file, or its URL without the password.
+
+    Raises:
+        StoreError: as `resolve`.
+    """
+    return shown(resolve(text))
+
+
+def shown(url: URL) -> str:
+    """Return the file of a store's URL, or the URL without the password."""
+    is_file = url.get_backend_name() == "sqlite"
+    return (url.database or "") if is_file else url.render_as_string(hide_password=True)
+
+
 def _file(text: str) -> URL:
     try:
         path = Path(text).expanduser().absolute()
