@@ -100,7 +100,8 @@ def measurement(
 def zero_shot(
     *,
     data: Annotated[
-        str, typer.Option("--data", metavar="FILE", help="Train MetaSchedule's own model on this dataset, as a rival.")
+        str,
+        typer.Option("--data", metavar="FILE", help="Compare MetaSchedule's own model and one of ours, trained on it."),
     ] = "",
     out: Out = "",
     quick: Quick = False,

@@ -48,6 +48,15 @@ class StockModel:
         return _sums(scores, owner, len(group.latencies))
 
 
+def check_library() -> None:
+    """Check that the comparison can be made at all.
+
+    Raises:
+        UsageError: xgboost is not installed.
+    """
+    _xgboost()
+
+
 def _packed(groups: Sequence[Group]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
     """Return all stores, one behind the other, and whose each is; a candidate without any has one row of zeros."""
     stores: list[npt.NDArray[np.float32]] = []
