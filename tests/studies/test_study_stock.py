@@ -161,7 +161,7 @@ def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [0.7 * wall_s, wall_s])
     rivals, said = Rivals(), []
     acts = Acts(stock=rivals.stock, bench=rivals.bench)
-    report = run(Options(say=said.append, repeats=1), [MODEL], 64, 3.0, "fake", 1, acts)
+    report = run(Options(say=said.append, repeats=1), [MODEL], 64, 8.0, "fake", 1, acts)
     assert rivals.asked == ["stock 64", "bench"]
     [found] = report.data["rows"]
     assert found["times_less_wall"] == pytest.approx(1000 / found["ours"]["wall_s"])
@@ -175,7 +175,7 @@ def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest
     assert "never" not in report.text
     assert finished(MODEL, 1) is not None
     assert finished(MODEL, 2) is None, "of another number of threads"
-    again = run(Options(repeats=1), [MODEL], 64, 3.0, "fake", 1, acts)
+    again = run(Options(repeats=1), [MODEL], 64, 8.0, "fake", 1, acts)
     assert rivals.asked == ["stock 64", "bench", "bench"], "stock's side outlives the study"
     assert again.data["rows"][0]["ours"]["began"] > found["ours"]["began"], "ours does not"
 
@@ -208,7 +208,7 @@ def test_what_was_finished_before_an_interruption_is_not_run_again(
 def test_a_checkpoint_is_compiled_from_what_was_known_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     request = Request(MODEL, dialect="fake", threads=1)
-    side = our_side(request, 3.0, tmp_path / "ours")
+    side = our_side(request, 8.0, tmp_path / "ours")
     first = next(point for point in side.curve if point.latency_s is not None)
     monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [0.0, first.wall_s, wall_s])
     early, last = deliver(request, side, tmp_path / "ours")
