@@ -92,6 +92,7 @@ class Job:
 
     async def run(self) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
+        self._account.reconcile(self.status.spend)  # before this run has a bill
         self._charge_import()
         working_for.set(self._context)
         try:
@@ -99,7 +100,6 @@ class Job:
             weights = [task.weight for task in self._imported.tasks]
             self._sums = Sums(self.searches, weights, self._request.latency_target_s)
             self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
-            self._account.reconcile(self.status.spend)
         except BaseException:
             self._shared.leave(self._context)
             raise

@@ -95,7 +95,8 @@ def run_suite(
             against, others = _rivals(stock(one))
             if _complete(known := runs.get(key, {}), {*against, *others}):
                 continue
-            run: dict[str, Any] = {"network": network, "threads": threads, "tuned": known.get("tuned", False)}
+            run: dict[str, Any] = {"tuned": False, **known, "network": network, "threads": threads}
+            run.pop("error", None)  # what was timed before stays, should this fail
             say(f"{key}: {_doing(run, tune)}")
             try:
                 if tune is not None and not run["tuned"]:
