@@ -68,3 +68,24 @@ def test_a_clip_is_fused_into_its_convolution_and_keeps_its_meaning(case: str, t
     expected = session.run(None, {"image": image})[0]
     got = dialect.load_network(tmp_path / "clips.tunery")(image)[0]
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_squeeze_from_the_end_keeps_channels_last(tmp_path: Path) -> None:
+    node, weight = _convolution("w", "image", "a")
+    axes = numpy_helper.from_array(np.array([-4], np.int64), "axes")
+    squeezed = helper.make_node("Squeeze", ["a", "axes"], ["out"])
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node, squeezed],
+        "squeeze",
+        [value("image", TensorProto.FLOAT, _SHAPE)],
+        [value("out", TensorProto.FLOAT, _SHAPE[1:])],
+        [weight, axes],
+    )
+    path = tmp_path / "squeeze.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    specs = [(TensorSpec(name, shape, "float32"),) for name, shape in (("image", _SHAPE), ("out", _SHAPE[1:]))]
+    network = Network("squeeze", str(path), "squeeze", str(path), *specs, 0)
+    dialect = get_dialect("metaschedule")
+    tasks = dialect.extract(network, dialect.resolve_target("native", 1))
+    assert next(task for task in tasks if task.workload.kind == "conv2d").workload.arguments[0].shape == (1, 6, 6, 8)

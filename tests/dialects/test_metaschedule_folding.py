@@ -54,3 +54,40 @@ def test_a_guarded_bound_is_folded() -> None:
     machine = relax.VirtualMachine(tvm.compile(folded, "llvm"), tvm.cpu())
     given = np.array([-1.0, 5.0, 7.0], np.float32)
     np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(given)).numpy(), np.minimum(given, 6))
+
+
+@pytest.mark.parametrize("index", [2, -1, -3])
+def test_an_index_that_counts_from_the_end_of_a_known_shape_is_folded(index: int) -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3, 4), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            sizes = builder.emit(relax.op.shape_to_tensor(builder.emit(relax.op.shape_of(x))))
+            size = builder.emit(relax.op.take(sizes, relax.const(0, "int64"), axis=0, mode="wrap"))
+            given = relax.const(index, "int64")
+            negative = builder.emit(relax.op.less(given, relax.const(0, "int64")))
+            place = builder.emit(relax.op.where(negative, relax.op.add(given, size), given))
+            result = builder.emit_output(relax.op.take(x, place, axis=0, mode="fast"))
+        builder.emit_func_output(result)
+    folded = relax.transform.DeadCodeElimination()(move_constants(builder.get()))
+    text = folded.script()
+    assert text.count("take") == 1, "the one from what is computed"
+    assert not any(name in text for name in ("shape_of", "shape_to_tensor", "less", "where", "add"))
+    machine = relax.VirtualMachine(tvm.compile(folded, "llvm"), tvm.cpu())
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_array_equal(machine["main"](tvm.runtime.tensor(data)).numpy(), data[index])
+
+
+def test_what_is_rounded_or_out_of_range_is_left_to_the_compiler() -> None:
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((3,), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            half = relax.const(np.full(3, 0.5, np.float32))
+            beyond = builder.emit(relax.op.take(half, relax.const(7, "int64"), axis=0, mode="fast"))
+            total = builder.emit(relax.op.add(half, half))
+            result = builder.emit_output(relax.op.add(relax.op.add(x, total), beyond))
+        builder.emit_func_output(result)
+    text = move_constants(builder.get()).script()
+    assert text.count("R.add") == 3
+    assert text.count("R.take") == 1

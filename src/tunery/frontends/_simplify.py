@@ -18,6 +18,7 @@ _STANDARD = frozenset({"", "ai.onnx"})
 _SILENT = 4
 _WIDENED = "InsertedPrecisionFreeCast_"
 _MAX_BYTES = 2**31 - 1
+_LARGE_BYTES = 1 << 16
 _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
@@ -44,15 +45,36 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> onnx.ModelProto:
         ModelError: ONNX Runtime refuses the model (corrupt, shapes that do not fit, unknown operators), or an output
             has no static shape.
     """
-    if model.ByteSize() > _MAX_BYTES:
-        raise ModelError(
-            "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
-        )
     optimised = _optimise(model, scratch / "optimised.onnx")
     result = fold(model) if _spoilt(optimised, model) else optimised
     _tidy(result)
-    inferred = onnx.shape_inference.infer_shapes(result, data_prop=True)
+    inferred = _inferred(result)
     _check_outputs(inferred)
+    return inferred
+
+
+def _serialised(model: onnx.ModelProto) -> bytes:
+    try:
+        data = bytes(model.SerializeToString())
+    except Exception:  # noqa: BLE001 - protobuf's own, which has no types
+        data = b""
+    if not 0 < len(data) <= _MAX_BYTES:
+        raise ModelError(
+            "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
+        )
+    return data
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its shapes; large weights, on whose values none depends, are not copied to and fro."""
+    large = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) > _LARGE_BYTES]
+    values = {tensor.name: tensor.raw_data for tensor in large}
+    for tensor in large:
+        tensor.ClearField("raw_data")
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for tensor in inferred.graph.initializer:
+        if tensor.name in values:
+            tensor.raw_data = values.pop(tensor.name)
     return inferred
 
 
@@ -68,11 +90,10 @@ def _optimise(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     options.optimized_model_filepath = str(path)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = _SILENT
+    data = _serialised(model)
     try:
         # Its fallback would print to standard output and try the same provider again.
-        onnxruntime.InferenceSession(
-            model.SerializeToString(), options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
         raise ModelError(explain(error)) from None
     return onnx.load(str(path))

@@ -172,4 +172,4 @@ class MetaScheduleDialect(Dialect):
 
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code.
-_LOWERING, _BUILD = 2, 3
+_LOWERING, _BUILD = 3, 3

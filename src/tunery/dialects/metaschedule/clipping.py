@@ -2,7 +2,8 @@
 
 TVM 0.27's importer writes each bound of a Clip as a finished tensor program, and HardSigmoid as `relax.clip`.
 `ConvertLayout` cannot carry a layout through either, so every ReLU6 and HardSwish of a channels-last network stood
-between two transposes and was not fused with its convolution.
+between two transposes and was not fused with its convolution. An axis of a squeeze that counts from the end makes it
+fail as a whole, and the network would stay without channels last.
 """
 
 from typing import Any
@@ -15,7 +16,7 @@ _OPERATORS = {"T_maximum": relax.op.maximum, "T_minimum": relax.op.minimum}
 
 
 def restore_clips(module: Any) -> Any:
-    """Return the module with each clip as `relax.maximum` and `relax.minimum` with a constant.
+    """Return the module with each clip as `relax.maximum` and `relax.minimum` with a constant, and axes from the front.
 
     Bounds that are not constant stay as they are; fold constants first.
     """
@@ -32,11 +33,15 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
         super().__init__(module)
         self._module = module
         self._call_tir, self._clip = tvm.ir.Op.get("relax.call_tir"), tvm.ir.Op.get("relax.clip")
+        self._squeeze = tvm.ir.Op.get("relax.squeeze")
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op == self._clip:
             return self._bounded(*call.args)
+        if call.op == self._squeeze and call.attrs.axis is not None:
+            data = call.args[0]
+            return relax.op.squeeze(data, [int(axis) % int(data.ty.ndim) for axis in call.attrs.axis])
         if call.op != self._call_tir:
             return call
         store = _elementwise_store(self._module[call.args[0]])

@@ -62,7 +62,7 @@ class Foresight:
             if seeds and name == GENERIC:
                 left = max(_ALTERNATIVE, round(_SPARED * n))
             search.try_out(seeds)
-            first = max(_ROUND if name == GENERIC else _ALTERNATIVE, len(seeds)) - len(seeds)
+            first = max(min(_ROUND, n) if name == GENERIC else _ALTERNATIVE, len(seeds)) - len(seeds)
             search.explore(first)
             left -= first + len(seeds)
         best = max(searches, key=lambda name: searches[name].best_score())
