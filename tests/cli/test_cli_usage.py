@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunery._errors import UsageError
-from tunery.cli._options import Effort, parse_rivals, parse_shapes
+from tunery.cli._options import Effort, guess, parse_rivals, parse_shapes
 from tunery.engines.inline import InlineEngine
+from tunery.jobs._request import Guess
 
 FAKE = ("--dialect", "fake")
 
@@ -224,3 +225,15 @@ def test_no_arguments_ever_show_a_traceback(command: str, model: str, more: list
     assert answer.code in {0, 1, 2}
     assert "internal error" not in answer.err + answer.out
     assert "Traceback" not in answer.err or "-v" in args
+
+
+def test_few_shots_may_be_limited_in_time() -> None:
+    assert guess(0, wanted=False) is None
+    assert guess(4, "20s", wanted=False) == Guess(4, 20.0)
+    assert guess(4, wanted=True) == Guess(4)
+
+
+@pytest.mark.parametrize(("few_shot", "within"), [(0, "20s"), (4, "20trials"), (4, "20s,5trials"), (4, "soon")])
+def test_a_limit_of_few_shots_that_means_nothing_is_refused(few_shot: int, within: str) -> None:
+    with pytest.raises(UsageError, match=r"for example|give --few-shot|such as|write"):
+        guess(few_shot, within, wanted=True)

@@ -13,10 +13,16 @@ from tunery._errors import DialectError, TargetError
 from tunery.dialects import Array, Dialect, Told, get_dialect
 from tunery.dialects._contract_help import aligned_zeros
 from tunery.dialects.contract import DialectContract
-from tunery.domain import Network, Outcome, Target, Task
+from tunery.domain import Network, Origin, Outcome, Target, Task, TensorSpec
 from tunery.measure import make_inputs
 
 pytestmark = pytest.mark.tvm
+
+
+def _as_integers(task: Task) -> tuple[TensorSpec, ...]:
+    count = len(task.workload.arguments) - task.workload.outputs
+    outputs = (replace(spec, dtype="int32") for spec in task.workload.output_specs)
+    return (*task.workload.arguments[:count], *outputs)
 
 
 class TestMetaScheduleContract(DialectContract):
@@ -69,6 +75,21 @@ class TestMetaScheduleContract(DialectContract):
             for ours, naive in zip(*outputs, strict=True):
                 np.testing.assert_array_equal(ours, naive)
         assert faster >= 2, "no reduction was reordered"
+
+    def test_what_may_be_timed_or_rounded_is_optimised(
+        self, dialect: Dialect, tasks: list[Task], tmp_path: Path
+    ) -> None:
+        task = next(task for task in tasks if dialect.reference(task).key != dialect.baseline(task).key)
+        reference = dialect.reference(task)
+        plain = dialect.build(task, reference, tmp_path)
+        assert plain.path.endswith("-plain.so")
+        as_baseline = dialect.build(task, replace(reference, origin=Origin.BASELINE), tmp_path)
+        assert not as_baseline.path.endswith("-plain.so"), "it is timed, and may be delivered"
+        assert Path(plain.path).read_bytes() != Path(as_baseline.path).read_bytes()
+        heavy = replace(task, workload=replace(task.workload, flop=1e9))
+        whole = replace(task, workload=replace(task.workload, arguments=_as_integers(task)))
+        for other in (heavy, whole):
+            assert not dialect.build(other, reference, tmp_path).path.endswith("-plain.so")
 
     def test_a_search_learns_and_keeps_to_new_programs(self, dialect: Dialect, task: Task) -> None:
         from tunery.costmodels import BoostedModel, Dataset, with_task
@@ -161,3 +182,16 @@ def test_timed_calls_find_weights_where_they_are_put(tmp_path: Path) -> None:
             assert len(given) == (3 if weights else 0), "each call has its own place"
             assert all(size in {weights, weights * 16 // 9, weights * 4} for size in given), "as they are, or enlarged"
             assert any((a != b).any() for a, b in zip(before, kernel.outputs(), strict=True)) == bool(weights)
+
+
+def test_a_sum_that_is_rounded_is_known_by_its_program() -> None:
+    from tunery.dialects.metaschedule._tvm import tvm
+    from tunery.dialects.metaschedule.kernel import _ROUNDING
+
+    x = tvm.te.placeholder((4, 8), name="x")
+    k = tvm.te.reduce_axis((0, 8), name="k")
+    total = tvm.te.compute((4,), lambda i: tvm.te.sum(x[i, k], axis=k), name="total")
+    for operator in (tvm.tirx.round, tvm.tirx.floor, tvm.tirx.ceil, tvm.tirx.trunc, tvm.tirx.nearbyint):
+        rounded = tvm.te.compute((4,), lambda i, operator=operator: operator(total[i]), name="rounded")
+        assert _ROUNDING.search(tvm.ir.save_json(tvm.IRModule({"main": tvm.te.create_prim_func([x, rounded])})))
+    assert not _ROUNDING.search(tvm.ir.save_json(tvm.IRModule({"main": tvm.te.create_prim_func([x, total])})))

@@ -1,6 +1,7 @@
 """How proposals are split over expressions; no compiler runs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -97,3 +98,17 @@ def test_results_and_models_reach_the_right_search() -> None:
     assert {search.model for search in searches.values()} == {"model"}
     broken = Told(Candidate("x", "task", "not json"), Outcome.BUILD_FAILED, None)
     assert part([broken, *mine], "a")[-1:] == mine
+
+
+def test_one_that_has_no_more_to_propose_does_not_hold_up_the_others() -> None:
+    proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a", limit=3)}, [])
+    proposer.propose(20)
+    proposer.tell(results("generic", [1.0] * 17) + results("a", [4.0] * 3))
+    assert proposer.shares()["generic"] > 0.6
+
+
+def test_what_was_filtered_is_no_trial() -> None:
+    proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a")}, [])
+    dropped = [replace(told, outcome=Outcome.FILTERED) for told in results("a", [None] * 8)]
+    proposer.tell(results("generic", [1.0] * 8) + dropped)
+    assert proposer.shares() == {"generic": 0.5, "a": 0.5}

@@ -91,9 +91,6 @@ class Rogue:
     def place(self) -> tuple[tuple[int, ...], int]:
         return tuple(sorted(os.sched_getaffinity(0))), os.nice(0)
 
-    def has_huge_pages(self) -> bool:
-        return ctypes.CDLL(None).prctl(42, 0, 0, 0, 0) == 0  # PR_GET_THP_DISABLE
-
     def imports(self, name: str) -> bool:
         try:
             __import__(name)

@@ -196,8 +196,6 @@ def test_worker_takes_its_place(engine: LocalEngine) -> None:
     plain = engine.start(ROGUE)
     assert ask(engine, pinned, "place") == ((core,), niceness)
     assert ask(engine, plain, "place") == (tuple(sorted(os.sched_getaffinity(0))), os.nice(0))
-    assert ask(engine, plain, "has_huge_pages")
-    assert not ask(engine, pinned, "has_huge_pages"), "what is measured has the memory that its users will have"
     names = ["TVM_BIND_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"]
     assert ask(engine, pinned, "environment", names) == dict(zip(names, ["0", "3", "3"], strict=True))
     assert ask(engine, plain, "environment", names) == dict(zip(names, ["0", "1", "1"], strict=True))

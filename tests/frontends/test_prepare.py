@@ -171,3 +171,13 @@ def test_operators_of_the_optimiser_itself_are_not_let_through(tmp_path: Path, m
     monkeypatch.setattr("tunery.frontends._simplify._optimise", spoil)
     network = frontends.prepare(save(conv_net((1, 3, 8, 8)), tmp_path / "n.onnx"), {}, tmp_path)
     assert {node.domain for node in onnx.load(network.path).graph.node} == {""}
+
+
+def test_large_weights_come_through_unchanged(tmp_path: Path) -> None:
+    values = np.random.default_rng(3).standard_normal((256, 256)).astype("float32")
+    multiplied = helper.make_node("MatMul", ["x", "w"], ["y"])
+    proto = model([multiplied], {"x": (1, 256)}, {"y": (1, 256)}, {"w": values})
+    network = frontends.prepare(save(proto, tmp_path / "large.onnx"), {}, tmp_path / "out")
+    assert network.outputs == (TensorSpec("y", (1, 256), "float32"),)
+    [weight] = onnx.load(network.path).graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(weight), values)

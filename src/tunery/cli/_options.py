@@ -39,6 +39,12 @@ DialectName = Annotated[str, typer.Option("--dialect", hidden=True, help="The co
 FewShot = Annotated[
     int, typer.Option("--few-shot", min=0, max=64, help="Measure this many predictions of each task without a record.")
 ]
+FewShotBudget = Annotated[
+    str | None,
+    typer.Option(
+        "--few-shot-budget", metavar="TIME", help="Measure no longer than this; heavy and uncertain tasks come first."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
 Against = Annotated[
@@ -92,11 +98,23 @@ def make_request(
     )
 
 
-def guess(few_shot: int, *, wanted: bool) -> "Guess | None":
-    """Return how to fill what no record answers, None if that is not asked for."""
+def guess(few_shot: int, within: str | None = None, *, wanted: bool) -> "Guess | None":
+    """Return how to fill what no record answers, None if that is not asked for.
+
+    Raises:
+        UsageError: `within` is no duration, or there is nothing to measure within it.
+    """
+    from tunery.domain import Budget
     from tunery.jobs._request import Guess
 
-    return Guess(few_shot) if wanted or few_shot else None
+    if not within:
+        return Guess(few_shot) if wanted or few_shot else None
+    if not few_shot:
+        raise UsageError("--few-shot-budget limits what --few-shot measures; give --few-shot 4 with it")
+    budget = Budget.parse(within, {})
+    if budget.seconds is None or budget != Budget(seconds=budget.seconds):
+        raise UsageError(f"--few-shot-budget {within!r} is not a time; write for example 20s or 2min")
+    return Guess(few_shot, budget.seconds)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

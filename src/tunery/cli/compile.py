@@ -31,6 +31,7 @@ def compile_(
         Ready, typer.Option("--effort", help="quick: predict a schedule where there is no record.")
     ] = Ready.RECORDS,
     few_shot: options.FewShot = 0,
+    few_shot_budget: options.FewShotBudget = None,
     target: options.TargetName = "native",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
@@ -46,7 +47,9 @@ def compile_(
     from tunery.jobs.session import compile_model
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    report, network = compile_model(request, path, options.guess(few_shot, wanted=effort is Ready.QUICK))
+    report, network = compile_model(
+        request, path, options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
+    )
     if json:
         emit(compile_data(report))
         return

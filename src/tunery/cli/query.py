@@ -31,6 +31,7 @@ def query(
         bool, typer.Option("--zero-shot", help="Predict and verify a schedule where there is no record.")
     ] = False,
     few_shot: options.FewShot = 0,
+    few_shot_budget: options.FewShotBudget = None,
     target: options.TargetName = "native",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
@@ -46,7 +47,7 @@ def query(
     from tunery.jobs.session import query as query_model
 
     request = options.make_request(subject, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    answer = query_model(request, options.guess(few_shot, wanted=zero_shot))
+    answer = query_model(request, options.guess(few_shot, few_shot_budget, wanted=zero_shot))
     if json:
         emit(_data(answer))
     else:

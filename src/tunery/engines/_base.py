@@ -36,8 +36,7 @@ class WorkerSpec:
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
     space above what it starts with (None: no limit). `torch` says that the service imports torch: such a worker cannot
     import TVM, and every other worker cannot import torch. A `bare` worker is forked from a process that has imported
-    nothing: it is there at once, and imports what it needs itself. All but measurers hold large arrays in huge pages,
-    where the system has them: these are filled faster, but are not what the users of a kernel have.
+    nothing: it is there at once, and imports what it needs itself.
     """
 
     role: Role

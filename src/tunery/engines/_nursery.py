@@ -12,19 +12,8 @@ _LAUNCH = (
     "import sys; sys.path[:] = {path!r}; from tunery.engines._zygote import main; main({fd}, {parent}, {preload!r})"
 )
 
-# Threads do not survive a fork, so the zygote must have none; a worker's own settings come later.
-_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0"}
-# Weights are copied many times on their way from a model to a compiled file, and a new page costs more than its copy.
-# Where glibc reads this at all, it does at a process's start, so all workers have it; measurers take it back.
-_HUGE_PAGES = "glibc.malloc.hugetlb=1"
-
 Message = tuple[dict[str, Any], int | None]
 """What a zygote said, and the pidfd that came with it."""
-
-
-def _tunables() -> str:
-    given = os.environ.get("GLIBC_TUNABLES", "")
-    return given if "hugetlb" in given else ":".join(filter(None, (given, _HUGE_PAGES)))
 
 
 class Nursery:
@@ -53,7 +42,8 @@ class Nursery:
                 stderr=output,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
-                env=os.environ | _ENVIRONMENT | {"GLIBC_TUNABLES": _tunables()},
+                # Threads do not survive a fork, so the zygote must have none; a worker's own settings come later.
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0"},
             )
 
     @property

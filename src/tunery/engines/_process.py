@@ -12,7 +12,6 @@ import psutil
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_THP_DISABLE = 41
 
 
 def die_with_parent(parent: int, signum: signal.Signals) -> None:
@@ -28,11 +27,6 @@ def die_with_parent(parent: int, signum: signal.Signals) -> None:
 def adopt_orphans() -> None:
     """Make this process the parent of all descendants whose own parent ends, so that none escapes."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def without_huge_pages() -> None:
-    """Have the kernel give this process memory in pages of the usual size, whatever its allocator asks for."""
-    _prctl(_PR_SET_THP_DISABLE, 1)
 
 
 def own_cpu_s() -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError
-from tunery.engines._base import Role, WorkerSpec
+from tunery.engines._base import WorkerSpec
 from tunery.engines._frames import Channel
 from tunery.engines._nursery import Nursery
 from tunery.engines._payload import Signatures
@@ -95,7 +95,7 @@ class Worker:
         return {
             "service": self.spec.service, "settings": list(self.spec.settings), "cores": list(self.cores),
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
-            "torch": self.spec.torch, "huge_pages": self.spec.role is not Role.MEASURER, "log": str(self.log),
+            "torch": self.spec.torch, "log": str(self.log),
         }  # fmt: skip
 
     def keep_place(self) -> None:

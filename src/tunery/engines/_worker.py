@@ -10,7 +10,7 @@ from typing import Any
 
 from tunery.engines import _frames
 from tunery.engines._payload import Signatures, error_to_data, signatures
-from tunery.engines._process import own_cpu_s, without_huge_pages
+from tunery.engines._process import own_cpu_s
 
 LOG_LIMIT_BYTES = 4 << 20
 """A worker's log is emptied when it is longer than this after a call."""
@@ -59,7 +59,7 @@ def _usage(began: float) -> dict[str, float]:
 
 
 def _settle(header: dict[str, Any]) -> None:
-    """Take the place that the spec gives: environment, memory, processors, priority, libraries that may be loaded."""
+    """Take the place that the spec gives: environment, processors, priority, and which libraries may not be loaded."""
     sys.path[:] = header["path"]
     threads = str(header["threads"])
     os.environ |= {
@@ -68,8 +68,6 @@ def _settle(header: dict[str, Any]) -> None:
         "OMP_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
     }
-    if not header["huge_pages"]:
-        without_huge_pages()
     os.sched_setaffinity(0, header["cores"])
     if header["nice"]:
         os.nice(header["nice"])

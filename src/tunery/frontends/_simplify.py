@@ -5,6 +5,7 @@ is what makes the file importable for a compiler. The basic level keeps to stand
 """
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import onnx
@@ -56,9 +57,11 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> onnx.ModelProto:
 def _serialised(model: onnx.ModelProto) -> bytes:
     try:
         data = bytes(model.SerializeToString())
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001 - protobuf's own, which has no types
-        data = b""
-    if not 0 < len(data) <= _MAX_BYTES:
+        data = None
+    if data is None or len(data) > _MAX_BYTES:
         raise ModelError(
             "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
         )
@@ -67,10 +70,12 @@ def _serialised(model: onnx.ModelProto) -> bytes:
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with its shapes; large weights, on whose values none depends, are not copied to and fro."""
-    large = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) > _LARGE_BYTES]
-    values = {tensor.name: tensor.raw_data for tensor in large}
-    for tensor in large:
-        tensor.ClearField("raw_data")
+    names = Counter(tensor.name for tensor in model.graph.initializer)
+    values = {}
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) > _LARGE_BYTES and names[tensor.name] == 1:
+            values[tensor.name] = tensor.raw_data
+            tensor.ClearField("raw_data")
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     for tensor in inferred.graph.initializer:
         if tensor.name in values:

@@ -191,7 +191,10 @@ class TaskSearch:
             raise WorkError(f"the unscheduled program of task {name} does not build: {built.detail}")
         own = built if baseline.key == reference.key else await build_one(self.context, self.task, baseline)
         if isinstance(own, Measurement):
-            baseline, own = replace(reference, origin=Origin.BASELINE), built
+            baseline = replace(reference, origin=Origin.BASELINE)
+            own = await build_one(self.context, self.task, baseline)
+        if isinstance(own, Measurement):
+            raise WorkError(f"no program to compare with of task {self.task.workload.name} builds: {own.detail}")
         return Yardsticks((reference, built), (baseline, own))
 
     async def _reference(self) -> Artifact | None:

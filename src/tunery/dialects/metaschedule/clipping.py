@@ -40,8 +40,7 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
         if call.op == self._clip:
             return self._bounded(*call.args)
         if call.op == self._squeeze and call.attrs.axis is not None:
-            data = call.args[0]
-            return relax.op.squeeze(data, [int(axis) % int(data.ty.ndim) for axis in call.attrs.axis])
+            return _from_the_front(call)
         if call.op != self._call_tir:
             return call
         store = _elementwise_store(self._module[call.args[0]])
@@ -67,6 +66,12 @@ class _Clips(PyExprMutator):  # type: ignore[misc] # TVM has no types
             return None
         number: float | int = argument.value.numpy().item()
         return number
+
+
+def _from_the_front(squeeze: Any) -> Any:
+    data, axes = squeeze.args[0], [int(axis) for axis in squeeze.attrs.axis]
+    rank = int(getattr(data.ty, "ndim", -1))
+    return relax.op.squeeze(data, [axis % rank for axis in axes]) if rank > 0 and min(axes, default=0) < 0 else squeeze
 
 
 def _elementwise_store(function: Any) -> tuple[str, Any] | None:

@@ -45,6 +45,16 @@ def _index_sum(_: Any, a: Array, b: Array) -> Array | None:
     return np.asarray(a + b) if a.dtype.kind == "i" else None  # rounding is left to who compiles it
 
 
+def _index_cast(call: Any, data: Array) -> Array | None:
+    dtype = np.dtype(str(call.ty.dtype))
+    return data.astype(dtype) if data.dtype.kind == dtype.kind == "i" else None
+
+
+def _itself(_: Any, data: Array) -> Array:
+    """Return what only gets another shape, whatever the further arguments say of that shape."""
+    return data
+
+
 _TAKEN = ("fast", "wrap", "clip")
 _COMPUTED: dict[str, Callable[..., Array | None]] = {
     "permute_dims": _transposed,
@@ -52,9 +62,10 @@ _COMPUTED: dict[str, Callable[..., Array | None]] = {
     "where": lambda _, condition, yes, no: np.asarray(np.where(condition, yes, no)),
     "less": lambda _, a, b: np.asarray(np.less(a, b)),
     "add": _index_sum,
+    "astype": _index_cast,
     "take": _taken,
+    **dict.fromkeys(("reshape", "expand_dims", "squeeze", "flatten"), _itself),
 }
-_SHAPINGS = ("reshape", "expand_dims", "squeeze", "flatten")
 
 
 @mutator
@@ -62,7 +73,6 @@ class _Folder(PyExprMutator):  # type: ignore[misc] # TVM has no types
     def __init__(self, module: Any) -> None:
         super().__init__(module)
         self._computed = {tvm.ir.Op.get(f"relax.{name}"): compute for name, compute in _COMPUTED.items()}
-        self._shapings = [tvm.ir.Op.get(f"relax.{name}") for name in _SHAPINGS]
         self._shape_to_tensor = tvm.ir.Op.get("relax.shape_to_tensor")
 
     def visit_call_(self, call: Any) -> Any:
@@ -78,22 +88,18 @@ class _Folder(PyExprMutator):  # type: ignore[misc] # TVM has no types
         if call.op == self._shape_to_tensor:
             sizes = _sizes(getattr(call.args[0].ty, "values", None))
             return None if sizes is None else np.array(sizes, np.int64)
-        if call.op in self._shapings:
-            return self._data(call.args[0])
         compute = self._computed.get(call.op)
-        arrays = [self._data(argument) for argument in call.args] if compute else []
-        if compute is None or any(array is None for array in arrays):
+        if compute is None:
             return None
-        return compute(call, *arrays)
+        # A weight is copied on becoming an array, so not before all arguments are known to be constant.
+        constants = [self._constant(argument) for argument in call.args[: 1 if compute is _itself else None]]
+        return None if None in constants else compute(call, *(constant.value.numpy() for constant in constants))
 
-    def _data(self, argument: Any) -> Array | None:
-        """Return the array an argument stands for, None if it is computed."""
+    def _constant(self, argument: Any) -> Any:
+        """Return the constant an argument stands for, None if it is computed."""
         if isinstance(argument, relax.Var):
             argument = self.lookup_binding(argument)
-        if not isinstance(argument, tvm.ir.GenericConst):
-            return None
-        data: Array = argument.value.numpy()
-        return data
+        return argument if isinstance(argument, tvm.ir.GenericConst) else None
 
 
 def _static(type_: Any) -> list[int] | None:

@@ -7,7 +7,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.expressions import read_body
-from tunery.domain import Candidate
+from tunery.domain import Candidate, Outcome
 
 # The weight of an expression is (fastest / its best) to a power that grows with its trials: after few, being slower
 # says more about the search than about the expression. In the end one that is 10 % slower gets half the share of the
@@ -19,13 +19,17 @@ _FAIR_TRIALS = 8
 
 
 class PortfolioProposer(Proposer):
-    """Splits proposals over the expressions' searches; all get the same until each has `_FAIR_TRIALS` results."""
+    """Splits proposals over the expressions' searches.
+
+    All get the same until each has `_FAIR_TRIALS` results, or has no more to propose.
+    """
 
     def __init__(self, searches: Mapping[str, Proposer], history: Sequence[Told]) -> None:
         self._searches = dict(searches)
         self._best_s: dict[str, float] = {}
         self._heard = dict.fromkeys(self._searches, 0)
         self._credit = dict.fromkeys(self._searches, 0.0)
+        self._exhausted: set[str] = set()
         self._note(history)
 
     @override
@@ -36,7 +40,8 @@ class PortfolioProposer(Proposer):
             for name, count in self._split(n - len(chosen), open_searches).items():
                 proposed = self._searches[name].propose(count)
                 chosen += proposed
-                if len(proposed) < count:  # exhausted: the others take its place
+                if len(proposed) < count:  # the others take its place
+                    self._exhausted.add(name)
                     del open_searches[name]
         return chosen
 
@@ -47,7 +52,8 @@ class PortfolioProposer(Proposer):
     def shares(self) -> dict[str, float]:
         """Return each expression's share of the next proposals; they sum to 1."""
         weights = dict.fromkeys(self._searches, 1.0)
-        if self._best_s and all(heard >= _FAIR_TRIALS for heard in self._heard.values()):
+        tried = {name for name, heard in self._heard.items() if heard >= _FAIR_TRIALS}
+        if self._best_s and tried | self._exhausted == self._heard.keys():
             fastest = min(self._best_s.values())
             for name in weights:
                 best_s = self._best_s.get(name)
@@ -79,8 +85,8 @@ class PortfolioProposer(Proposer):
     def _note(self, results: Sequence[Told]) -> None:
         for told in results:
             name = _expression(told)
-            if name is None or name not in self._heard:
-                continue
+            if name is None or name not in self._heard or told.outcome is Outcome.FILTERED:
+                continue  # what was filtered is told after a resumption only, so it must not count
             self._heard[name] += 1
             if told.latency_s is not None and told.latency_s > 0:
                 self._best_s[name] = min(self._best_s.get(name, told.latency_s), told.latency_s)
