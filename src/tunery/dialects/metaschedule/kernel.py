@@ -36,7 +36,7 @@ _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64", "bool"})
 _BUILD_OPTIONS = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
 # Unoptimised code does some GFLOP/s and takes 0.02 s to generate, optimised code 0.1 s: a reference runs three times.
 _UNOPTIMISED_FLOP = 1e7
-_ROUNDING = re.compile(r'"tirx\.(round|floor|ceil|trunc|nearbyint)"')
+_ROUNDING = re.compile(r'"\w+\.(round|floor|ceil|trunc|nearbyint)"')
 """Operators after which a difference in a sum's last bit may become one of a whole number."""
 
 
