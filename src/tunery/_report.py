@@ -119,10 +119,11 @@ def tune_text(
     width: int | None = None,
     *,
     verbose: bool = False,
+    left_out: Sequence[str] = (),
 ) -> str:
     """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it.
 
-    With `verbose` it also says how often the filter was wrong.
+    With `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
     """
     from tunery._comparison import bench_text
 
@@ -136,6 +137,7 @@ def tune_text(
         *_at_once(report),
         *_noise(job),
         *(filter_lines(job) if verbose else []),
+        *left_out,
         *cost_lines(job),
         f"stored in   {report.store}",
         *_usage(report, request, output),
@@ -190,6 +192,19 @@ def filter_lines(job: JobStatus) -> list[str]:
         f"filter      {dropped} dropped, {audited} of them measured all the same, {wrong} {best} "
         f"({100 * low:.2g} % to {100 * high:.2g} %)"
     ]
+
+
+def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Say by task what its search did without, in a line per reason; `found` has the reason by what was left out.
+
+    >>> left_out_lines({"conv2d:04f1c0de": {"winograd4": "the stride is not 1", "winograd2": "the stride is not 1"}})
+    ['left out    conv2d:04f1c0de: winograd4, winograd2 (the stride is not 1)']
+    """
+    names: dict[tuple[str, str], list[str]] = {}
+    for task, reasons in found.items():
+        for name, why in reasons.items():
+            names.setdefault((task, why), []).append(name)
+    return [f"left out    {task}: {', '.join(which)} ({why})" for (task, why), which in names.items()]
 
 
 def cost_lines(job: JobStatus) -> list[str]:

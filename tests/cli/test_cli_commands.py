@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cli_tools import Run
 
 from tunery import budgets
 from tunery.budgets import load_prices
+from tunery.domain import Outcome
 from tunery.jobs import BenchReport, Latency, Progress, Request
 from tunery.store import open_store
 
@@ -84,6 +86,23 @@ def test_compile_says_what_covers_each_task(tuned: Run, tmp_path: Path) -> None:
     text = tuned("compile", "fake:demo?seed=1", *FAKE, "-o", "other.tunery").out
     assert "0 of 3 tasks use a verified record" in text
     assert 'tunery.load_compiled("other.tunery")' in text
+
+
+def test_what_a_search_did_without_is_said_where_more_is_asked_for(run: Run, tmp_path: Path) -> None:
+    run("tune", "fake:demo", *FAKE, "--budget", "24trials")
+    with open_store(str(tmp_path / "store.db")) as store:
+        record = store.records(outcomes=[Outcome.OK], limit=1)[0]
+        context = {**record.measurement.context, "left_out": {"winograd4": "RuntimeError: no genes"}}
+        task = store.task(record.candidate.task_key)
+        store.add_record(task, replace(record, measurement=replace(record.measurement, context=context)))
+        old = replace(record.provenance, compiler="an older one")
+        other = replace(record.measurement, context={"left_out": {"winograd2": "long ago"}})
+        store.add_record(task, replace(record, provenance=old, measurement=other))
+    said = f"left out    {task.workload.name}:{task.workload.key[:8]}: winograd4 (RuntimeError: no genes)"
+    for command in (("compile", "fake:demo", "-o", "demo.tunery"), ("tune", "fake:demo", "--budget", "9trials")):
+        for verbose, expected in (((), []), (("-v",), [said])):
+            lines = run(*command, *FAKE, *verbose).out.splitlines()
+            assert [line for line in lines if line.startswith("left out")] == expected
 
 
 def test_query_of_a_model_and_of_a_task(tuned: Run) -> None:

@@ -13,6 +13,7 @@ from tunery._report import (
     as_text,
     duration,
     filter_lines,
+    left_out_lines,
     milliseconds,
     plain,
     ratio,
@@ -94,6 +95,15 @@ def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() 
     assert line in tune_text(report, Request("fake:x"), verbose=True)
     assert line not in tune_text(report, Request("fake:x"))
     assert {"audited": 30, "false_drops": 1, "preempted": False}.items() <= task_data(states[0]).items()
+
+
+def test_what_was_left_out_is_a_line_per_task_and_reason() -> None:
+    found = {"conv:1": {"a4": "too few", "a2": "too few", "b": "no genes"}, "conv:2": {"b": "no genes"}, "conv:3": {}}
+    assert left_out_lines(found) == [
+        "left out    conv:1: a4, a2 (too few)",
+        "left out    conv:1: b (no genes)",
+        "left out    conv:2: b (no genes)",
+    ]
 
 
 def test_a_table_marks_what_was_preempted() -> None:

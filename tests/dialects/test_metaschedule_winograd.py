@@ -8,9 +8,11 @@ import onnxruntime
 import pytest
 from metaschedule_models import convolution_network
 
+from tunery.costmodels.registry import shipped
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.metaschedule.expressions import expressions_of, read_body
-from tunery.dialects.metaschedule.program import expressions, tvm_target
+from tunery.dialects.metaschedule.genomes import Design
+from tunery.dialects.metaschedule.program import Space, expressions, tvm_target
 from tunery.dialects.metaschedule.winograd import matrices, transform_weights
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measure import make_inputs
@@ -131,6 +133,61 @@ def test_an_expression_that_breaks_costs_only_itself(
     found = expressions_of(tvm.ir.load_json(task.workload.program), tvm_target(target))
     assert list(found.found) == ["generic"]
     assert found.left_out["winograd4"] == "RuntimeError: no tile 4"
+
+
+def break_search(monkeypatch: pytest.MonkeyPatch, expression: str) -> None:
+    """Let the genes of an expression's designs not be found."""
+    from tunery.dialects.metaschedule import proposer
+
+    whole = proposer.Design
+
+    def broken(number: int, trace: object, space: Space) -> Design:
+        if space.expression.name == expression:
+            raise RuntimeError("a traceback\n  no genes")
+        return whole(number, trace, space)
+
+    monkeypatch.setattr(proposer, "Design", broken)
+
+
+def test_a_search_that_cannot_be_had_costs_only_itself_and_its_records_say_why(
+    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    break_search(monkeypatch, "winograd4")
+    search = dialect.open(task, [], None, 0)
+    found = search.propose(8)
+    assert {read_body(candidate.body)[0] for candidate in found} == {"generic", "winograd2"}
+    for candidate in found[:2]:
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
+    history = [Told(candidate, Outcome.OK, 1e-3) for candidate in found]
+    search.tell(history)
+    for going_on in (search, dialect.open(task, history, None, 0)):
+        assert not {candidate.key for candidate in going_on.propose(8)} & {candidate.key for candidate in found}
+
+
+def test_a_generic_program_that_cannot_be_searched_is_an_error(
+    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    break_search(monkeypatch, "generic")
+    with pytest.raises(RuntimeError, match="no genes"):
+        dialect.open(task, [], None, 0)
+
+
+def test_what_is_foreseen_without_an_expression_says_why(
+    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    model = shipped("metaschedule", target.config)
+    assert model
+    whole = dialect.foresee(task, 12, model, 0).candidates
+    assert {read_body(candidate.body)[0] for candidate in whole} == {"generic", "winograd4"}
+    break_search(monkeypatch, "winograd4")
+    found = dialect.foresee(task, 12, model, 0).candidates
+    assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
+    kernel = dialect.load(task, dialect.build(task, found[0], tmp_path))
+    assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
 
 
 def test_generic_candidates_keep_the_form_they_always_had(dialect: Dialect, target: Target, tmp_path: Path) -> None:

@@ -38,12 +38,13 @@ def compile_(
     shape: options.Shapes = None,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
-    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+    verbose: options.Verbose = False,
 ) -> None:
     """Build a model with the best verified records to one file, and say which operator is covered by which record."""
     path = Path(check_output(output, default_name(model)))
     _begin(dialect)
     from tunery._report import as_text, call, compile_data, new_table
+    from tunery.cli._left_out import of_compile
     from tunery.jobs.session import compile_model
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
@@ -65,6 +66,8 @@ def compile_(
         say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
     for task, why in report.refused.items():
         say(f"{task} runs as the compiler makes it: {why}")
+    for line in of_compile(report, request) if verbose else ():
+        say(line)
     if report.max_abs_error is not None:
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")

@@ -138,5 +138,8 @@ def _print(
     verbose: bool,
 ) -> None:
     from tunery._report import tune_text
+    from tunery.cli._left_out import of_tune
 
-    say(tune_text(report, request, Path(compiled.path) if compiled else None, compared, width(), verbose=verbose))
+    left_out = of_tune(report, request) if verbose else []
+    path = Path(compiled.path) if compiled else None
+    say(tune_text(report, request, path, compared, width(), verbose=verbose, left_out=left_out))

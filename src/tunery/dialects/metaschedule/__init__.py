@@ -25,7 +25,6 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from tunery._errors import DialectError
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Foreseen, Kernel, Proposer, Told
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 
@@ -61,25 +60,20 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
+        from tunery.dialects.metaschedule.expressions import ReducedProposer
         from tunery.dialects.metaschedule.features import FeatureCache
-        from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
+        from tunery.dialects.metaschedule.foresight import searches_of
+        from tunery.dialects.metaschedule.portfolio import PortfolioProposer
         from tunery.dialects.metaschedule.program import expressions, space_of
-        from tunery.dialects.metaschedule.proposer import DraftedProposer, SingleProposer
+        from tunery.dialects.metaschedule.proposer import SingleProposer
 
         space = space_of(task)
         if not space.tunable:
             return SingleProposer(task, space, history)
         features = self._features[task.key] = FeatureCache()
-        searches: dict[str, Proposer] = {}
-        for name in expressions(task).found:
-            try:
-                space = space_of(task, name)
-                space.designs  # noqa: B018 - generated now, or not at all
-            except DialectError:
-                continue  # without a design space it is not searched
-            mine = part(history, name)
-            searches[name] = DraftedProposer(task, space, mine, cost_model, seed, features=features)
-        return PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
+        searches, left_out = searches_of(task, expressions(task).found, history, cost_model, seed, features=features)
+        search = PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
+        return ReducedProposer(search, left_out) if left_out else search
 
     @override
     def foresee(self, task: Task, n: int, cost_model: str, seed: int, lessons: Sequence[str] = ()) -> Foreseen:

@@ -6,14 +6,16 @@ weights) transformed beforehand, at compile time; its candidates name it in thei
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array
+from tunery.dialects._base import Array, Proposer, Told
 from tunery.dialects.metaschedule import winograd, winograd_space
+from tunery.domain import Candidate
 
 GENERIC = "generic"
 _REASON = 200
@@ -51,15 +53,20 @@ def expressions_of(module: Any, target: Any) -> Expressions:
         try:
             program = winograd.rewrite(module, tile)
             lanes = winograd_space.lanes_of(program.channels, target)
-        except DialectError as reason:
-            left_out[name] = str(reason)
-            continue
         except Exception as error:  # noqa: BLE001 - a rule that cannot handle a program must not cost the program
-            left_out[name] = f"{type(error).__name__}: {error}"[:_REASON]
+            left_out[name] = reason_of(error)
             continue
         design = winograd_space.designs(tile, lanes)
         found[name] = Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
     return Expressions(found, left_out)
+
+
+def reason_of(error: Exception) -> str:
+    """Return in one line why an expression is left out."""
+    if isinstance(error, DialectError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:_REASON]
 
 
 def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:
@@ -87,3 +94,40 @@ def read_body(body: str) -> tuple[str, Any]:
         return (str(data["expression"]), data["trace"]) if isinstance(data, dict) else (GENERIC, data)
     except (ValueError, KeyError) as error:
         raise DialectError(f"this is not a candidate's body: {error}") from error
+
+
+def with_left_out(candidate: Candidate, left_out: Mapping[str, str]) -> Candidate:
+    """Return the candidate with a body that says which expressions its search did without, and why; itself if none."""
+    if not left_out:
+        return candidate
+    name, trace = read_body(candidate.body)
+    data = {"expression": name, "trace": trace, "left_out": dict(left_out)}
+    return replace(candidate, body=json.dumps(data, separators=(",", ":")))
+
+
+def read_left_out(body: str) -> dict[str, str]:
+    """Return what `with_left_out` has written into a body."""
+    return dict(json.loads(body).get("left_out", {})) if body.startswith("{") else {}
+
+
+class ReducedProposer(Proposer):
+    """A search without some expressions that the workload has; its candidates say which, and why."""
+
+    def __init__(self, search: Proposer, left_out: Mapping[str, str]) -> None:
+        self._search, self._left_out = search, left_out
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        return [with_left_out(candidate, self._left_out) for candidate in self._search.propose(n)]
+
+    @override
+    def refused(self) -> list[tuple[Candidate, str]]:
+        return self._search.refused()
+
+    @override
+    def tell(self, results: Sequence[Told]) -> None:
+        self._search.tell(results)
+
+    @override
+    def learn(self, cost_model: str) -> None:
+        self._search.learn(cost_model)

@@ -7,15 +7,16 @@ what scored best for one is tried first for the next, with its tiles fitted to t
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tunery._errors import DialectError
+from tunery.dialects._base import Told
 from tunery.dialects.metaschedule import winograd
 from tunery.dialects.metaschedule.breeding import extent_of
-from tunery.dialects.metaschedule.expressions import GENERIC
+from tunery.dialects.metaschedule.expressions import GENERIC, reason_of, with_left_out
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.genomes import LOCATION, ROOT, TILE, Gene, Genome, divisors
+from tunery.dialects.metaschedule.portfolio import part
 from tunery.dialects.metaschedule.program import expressions, space_of
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.domain import Candidate, Task, digest
@@ -55,7 +56,8 @@ class Foresight:
 
     def candidates(self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first."""
-        searches = self._searches(task, n, cost_model, seed, features)
+        names = self._worthwhile(task, n)
+        searches, left_out = searches_of(task, names, (), cost_model, seed, features=features)
         left = n
         for name, search in searches.items():
             seeds = self._seeds(task, name, search)
@@ -78,7 +80,8 @@ class Foresight:
         ]
         self.lesson = json.dumps([behind, [[*kept, [[g.design, g.choices] for g in best]] for *kept, best in memories]])
         self._learn(self.lesson)
-        found = [candidate for search in searches.values() for candidate in search.ranked()]
+        ranked = [candidate for search in searches.values() for candidate in search.ranked()]
+        found = [with_left_out(candidate, left_out) for candidate in ranked]
         return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
 
     def _learn(self, lesson: str) -> None:
@@ -89,20 +92,11 @@ class Foresight:
             genomes = tuple(Genome(design, tuple(map(tuple, choices))) for design, choices in best)
             self._memories.setdefault(structure, []).append(_Memory(tuple(extents), genomes))
 
-    def _searches(
-        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache
-    ) -> dict[str, DraftedProposer]:
-        found = {}
-        for name in _EXPRESSIONS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,):
-            if name not in expressions(task).found or (name != GENERIC and self._losses[name] >= _GIVEN_UP):
-                continue
-            try:
-                space = space_of(task, name)
-                found[name] = DraftedProposer(task, space, (), cost_model, seed, features=features)
-            except DialectError:
-                if name == GENERIC:
-                    raise
-        return found
+    def _worthwhile(self, task: Task, n: int) -> list[str]:
+        """Return the expressions that `n` replays are enough for, without those that keep losing."""
+        names = _EXPRESSIONS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
+        open_ = [name for name in names if name == GENERIC or self._losses[name] < _GIVEN_UP]
+        return [name for name in open_ if name in expressions(task).found]
 
     def _seeds(self, task: Task, name: str, search: DraftedProposer) -> list[Genome]:
         """Return the best of the tasks that are most like this one, fitted to it."""
@@ -112,6 +106,32 @@ class Foresight:
         near = sorted(known, key=lambda memory: _distance(memory.extents, extents))
         found = [fitted(genome, designs[genome.design]) for memory in near for genome in memory.genomes]
         return list(dict.fromkeys(found))[:_SEEDS]
+
+
+def searches_of(
+    task: Task,
+    names: Iterable[str],
+    history: Sequence[Told],
+    cost_model: str | None,
+    seed: int,
+    *,
+    features: FeatureCache,
+) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
+    """Return the searches of the named expressions, and why there is none of another than the generic one.
+
+    Raises:
+        Exception: of whatever kind, where the generic program cannot be searched.
+    """
+    found, left_out = {}, {}
+    for name in names:
+        mine = part(history, name)
+        try:
+            found[name] = DraftedProposer(task, space_of(task, name), mine, cost_model, seed, features=features)
+        except Exception as error:
+            if name == GENERIC:
+                raise
+            left_out[name] = reason_of(error)
+    return found, left_out
 
 
 def _structure(task: Task, expression: str, designs: Designs) -> str:

@@ -22,7 +22,7 @@ from tunery._errors import DialectError
 from tunery.dialects._base import Array, Kernel, Place
 from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.expressions import read_body, transformed
+from tunery.dialects.metaschedule.expressions import read_body, read_left_out, transformed
 from tunery.dialects.metaschedule.packing import pack
 from tunery.dialects.metaschedule.program import REORDERED, expressions, scheduled_module, tvm_target
 from tunery.dialects.metaschedule.splitting import PREPACK, split_prepack
@@ -133,11 +133,12 @@ def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: 
 
 def _expression(task: Task, candidate: Candidate) -> dict[str, Any]:
     known = expressions(task)
+    left_out = {**known.left_out, **read_left_out(candidate.body)}
     expression = known.found[read_body(candidate.body)[0]]
     return {
         "transforms": list(expression.transforms.items()),
         "slack": expression.slack,
-        "traits": {"expression": expression.name, "left_out": dict(known.left_out)},
+        "traits": {"expression": expression.name, "left_out": left_out},
     }
 
 

@@ -1,0 +1,47 @@
+"""What the records say of ways to compute a task that its search did without; for `-v`."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tunery._report import left_out_lines
+
+if TYPE_CHECKING:
+    from tunery.domain import Record
+    from tunery.jobs._request import CompileReport, Request, TuneReport
+
+
+def of_tune(report: "TuneReport", request: "Request") -> list[str]:
+    """Return a line per task of the job and reason."""
+    from tunery.dialects import get_dialect
+    from tunery.store import open_store
+
+    compiler = get_dialect(request.dialect).compiler
+    with open_store(request.store, create=False) as store:
+        found = {
+            f"{task.workload.name}:{task.workload.key[:8]}": _reasons(store.records(task.key, compiler=compiler))
+            for task in report.tasks
+        }
+    return left_out_lines(found)
+
+
+def of_compile(report: "CompileReport", request: "Request") -> list[str]:
+    """Return a line per task that uses a record and reason."""
+    from tunery.dialects import get_dialect
+    from tunery.store import open_store
+
+    compiler = get_dialect(request.dialect).compiler
+    found = {}
+    with open_store(request.store, create=False) as store:
+        for share in report.tasks:
+            label = f"{share.name}:{share.workload[:8]}"
+            _, used = report.coverage.get(label, ("", None))
+            for task in store.tasks(workload_key=share.workload) if used else ():
+                records = store.records(task.key, compiler=compiler)
+                if any(record.candidate.key == used for record in records):  # else it is of another target
+                    found[label] = _reasons(records)
+    return left_out_lines(found)
+
+
+def _reasons(records: "Iterable[Record]") -> dict[str, str]:
+    contexts = (record.measurement.context for record in records)
+    return {name: why for context in contexts for name, why in context.get("left_out", {}).items()}
