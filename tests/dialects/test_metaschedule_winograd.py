@@ -12,7 +12,7 @@ from tunery.costmodels.registry import shipped
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.metaschedule.expressions import expressions_of, read_body
 from tunery.dialects.metaschedule.genomes import Design
-from tunery.dialects.metaschedule.program import Space, expressions, tvm_target
+from tunery.dialects.metaschedule.program import Space, expressions, program_key, space_of, tvm_target
 from tunery.dialects.metaschedule.winograd import matrices, transform_weights
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measure import make_inputs
@@ -133,6 +133,33 @@ def test_an_expression_that_breaks_costs_only_itself(
     found = expressions_of(tvm.ir.load_json(task.workload.program), tvm_target(target))
     assert list(found.found) == ["generic"]
     assert found.left_out["winograd4"] == "RuntimeError: no tile 4"
+
+
+def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
+    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tunery.dialects.metaschedule import lowering
+    from tunery.dialects.metaschedule._tvm import relax
+
+    network = convolution_network(tmp_path, size=11)
+    assert "channels-last" not in expressions(convolution(dialect, network, target)).left_out
+
+    def broken(layouts: object) -> None:
+        raise RuntimeError("a traceback\n  the rank is not known")
+
+    monkeypatch.setattr(lowering, "_kept", {})
+    monkeypatch.setattr(relax.transform, "ConvertLayout", broken)
+    tasks = dialect.extract(network, target)
+    task = next(task for task in tasks if task.workload.kind == "conv2d")
+    assert task.workload.arguments[0].shape == (1, 32, 11, 11), "channels first"
+    kernel = dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path))
+    assert kernel.traits["left_out"]["channels-last"] == "the rank is not known"
+    assert dialect.baseline(task).key == task.workload.key == program_key(space_of(task).module)
+    others = [task for task in tasks if task.workload.kind != "conv2d"]
+    assert all("channels-last" not in expressions(task).left_out for task in others)
+    chosen = next(c for c in dialect.open(task, [], None, 0).propose(2))
+    compiled = dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / "out")
+    assert compiled.coverage[task.workload.key] == chosen.key
 
 
 def break_search(monkeypatch: pytest.MonkeyPatch, expression: str) -> None:

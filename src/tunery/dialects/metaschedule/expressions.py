@@ -15,9 +15,13 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Proposer, Told
 from tunery.dialects.metaschedule import winograd, winograd_space
+from tunery.dialects.metaschedule._tvm import tvm
 from tunery.domain import Candidate
 
 GENERIC = "generic"
+CHANNELS_LAST = "channels-last"
+REMARK = "tunery.left_out"
+"""Attribute of a workload's module: why its network, which could not be laid out so, is not channels last."""
 _REASON = 200
 
 
@@ -38,7 +42,10 @@ class Expression:
 
 @dataclass(frozen=True)
 class Expressions:
-    """A workload's expressions by name, the generic one first; `left_out` says why others do not apply."""
+    """A workload's expressions by name, the generic one first; `left_out` says why others do not apply.
+
+    It also says, as `channels-last`, why the workload is a convolution of another layout.
+    """
 
     found: Mapping[str, Expression]
     left_out: Mapping[str, str]
@@ -46,8 +53,11 @@ class Expressions:
 
 def expressions_of(module: Any, target: Any) -> Expressions:
     """Return every expression known for a one-function module; what cannot be written for it is left out."""
-    found = {GENERIC: Expression(GENERIC, module)}
     left_out = {}
+    if remark := module.get_attr(REMARK):
+        left_out[CHANNELS_LAST] = str(remark)
+        module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
+    found = {GENERIC: Expression(GENERIC, module)}
     for tile in winograd.TILES:
         name = winograd.name_of(tile)
         try:

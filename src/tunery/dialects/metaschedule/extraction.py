@@ -4,6 +4,7 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.expressions import REMARK
 from tunery.dialects.metaschedule.lowering import Lowered, argument_specs
 from tunery.dialects.metaschedule.program import open_space, tvm_target
 from tunery.domain import Target, Task, TensorSpec, Workload
@@ -49,7 +50,7 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
         key=key,
         name=name.rstrip("0123456789") or name,
         kind=_kind(name, arguments),
-        program=tvm.ir.save_json(module),
+        program=tvm.ir.save_json(_remarked(lowered, name)),
         arguments=arguments,
         outputs=len(arguments) - lowered.inputs[name],
         flop=_flop(module),
@@ -59,6 +60,12 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
     except DialectError:
         tunable = False
     return Task(workload, target, weight, tunable)
+
+
+def _remarked(lowered: Lowered, name: str) -> Any:
+    """Return a function's module; a convolution's says why it is not channels last, which is no part of its key."""
+    module, _ = lowered.functions[name]
+    return module.with_attr(REMARK, lowered.left_out) if lowered.left_out and "conv2d" in name else module
 
 
 def _kind(name: str, arguments: tuple[TensorSpec, ...]) -> str:

@@ -26,13 +26,15 @@ _LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
 @dataclass(frozen=True)
 class Lowered:
     """A lowered network: `functions` maps a global name to its normalised one-function module and workload key;
-    `calls` to the number of call sites; `inputs` to how many of its parameters are read.
+    `calls` to the number of call sites; `inputs` to how many of its parameters are read; `left_out` says why it is not
+    channels last ("": it is).
     """
 
     module: Any
     functions: dict[str, tuple[Any, str]]
     calls: dict[str, int]
     inputs: dict[str, int]
+    left_out: str = ""
 
 
 def lower(network: Network, target: Target) -> Lowered:
@@ -48,9 +50,11 @@ def lower(network: Network, target: Target) -> Lowered:
         module = from_onnx(onnx.load(network.path))
     except Exception as error:
         raise DialectError(f"TVM cannot import {network.name}: {_reason(error)}") from error
+    left_out = ""
     try:
         lowered = _lowered(module, target, channels_last=True)
-    except Exception:  # noqa: BLE001 - layout conversion fails on some real graphs (dynamic-rank reshapes around a conv)
+    except Exception as error:  # noqa: BLE001 - layout conversion fails on some real graphs (dynamic-rank reshapes around a conv)
+        left_out = _reason(error)
         try:
             lowered = _lowered(module, target, channels_last=False)
         except Exception as error:
@@ -60,7 +64,7 @@ def lower(network: Network, target: Target) -> Lowered:
         if isinstance(function, tvm.tirx.PrimFunc):
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
-    return Lowered(lowered, functions, *_call_sites(lowered))
+    return Lowered(lowered, functions, *_call_sites(lowered), left_out)
 
 
 _KEPT_BYTES = 512 << 20
