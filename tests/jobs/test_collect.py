@@ -1,7 +1,9 @@
 import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,10 @@ from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Budget, Candidate, Mode, Record, Target, Task, Workload
+from tunery.jobs import Progress
 from tunery.jobs.collect import affordable, collect, spread
 from tunery.jobs.dataset import generator, load
+from tunery.jobs.extraction import Extraction, extract_many
 from tunery.jobs.runtime import Runtime
 from tunery.store import open_store
 
@@ -69,6 +73,27 @@ def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
     assert set(done.values()) == {1}, "nothing is measured twice"
     assert sorted(Counter(task for task, _ in done).values()) == [12] * 5
     assert collect(request, [FIRST, SECOND], tasks=5, per_task=12).candidates == 0
+
+
+def test_reading_the_networks_is_not_part_of_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed, clock = [0.0], time.monotonic
+    seen: list[Progress] = []
+
+    def slow(*args: Any, **options: Any) -> Extraction:
+        found = extract_many(*args, **options)
+        passed.append(3600.0)
+        return replace(found, wall_s=3600.0)
+
+    monkeypatch.setattr("tunery.jobs.collect.extract_many", slow)
+    hands = SimpleNamespace(monotonic=lambda: clock() + sum(passed), time=time.time)
+    monkeypatch.setattr("tunery.jobs.collect.time", hands)
+    report = collect(request_in(tmp_path, "collect", "10min"), [FIRST], tasks=1, per_task=12, on_progress=seen.append)
+    assert report.candidates == 12
+    assert report.import_s == 3600.0 > report.wall_s
+    began = next(progress for progress in seen if progress.phase == "collecting")
+    assert began.current == "1 tasks, after 3600 s of reading the networks"
+    assert began.remaining_s is not None
+    assert 500 < began.remaining_s <= 600
 
 
 def test_half_is_drawn_by_one_that_hears_no_latency_half_searched_for(

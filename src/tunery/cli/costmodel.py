@@ -32,7 +32,9 @@ def collect(
     ] = "all",
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="How many tasks at most, spread over kinds.")] = 300,
     per_task: Annotated[int, typer.Option("--per-task", min=1, help="How many candidates of each task.")] = 100,
-    budget: Annotated[str, typer.Option("--budget", help="Time or trials, such as 30min or 5000trials.")] = "30min",
+    budget: Annotated[
+        str, typer.Option("--budget", help="Time to measure (the import is not counted) or trials: 30min, 5000trials.")
+    ] = "30min",
     hold_out: HoldOut = "",
     target: options.TargetName = "native",
     store: options.StoreUrl = "",

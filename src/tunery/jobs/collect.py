@@ -49,11 +49,15 @@ _TURNS = {"conv2d": 3, "matmul": 3, "depthwise": 2}
 
 @dataclass
 class CollectReport:
-    """What one run of the collection did; `left` tasks still want candidates, `failed` says which could not be had."""
+    """What one run of the collection did; `left` tasks still want candidates, `failed` says which could not be had.
+
+    `import_s` is what reading the networks took, `wall_s` everything after it.
+    """
 
     tasks: int = 0
     candidates: int = 0
     left: int = 0
+    import_s: float = 0.0
     wall_s: float = 0.0
     stopped: bool = False
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -79,7 +83,8 @@ def collect(
     """Measure up to `per_task` candidates of up to `tasks` tasks of `models`, within the request's budget.
 
     Tasks are spread over operator kinds, networks and sizes; what the store holds already is counted and not measured
-    again. Workloads that occur in a network of `hold_out` are left out.
+    again. Workloads that occur in a network of `hold_out` are left out. A budget of time begins when the networks were
+    read and measuring starts.
 
     Raises:
         UsageError: a model, the target or the store is wrong, or no task is left to collect from.
@@ -107,7 +112,8 @@ def collect(
         context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
         collector = Collector(context, chosen, per_task, request, on_progress, stop or threading.Event())
         collector.report.failed |= failed
-        return asyncio.run(collector.run(began))
+        collector.report.import_s = extraction.wall_s
+        return asyncio.run(collector.run())
 
 
 def _chosen(models: Sequence[Extracted], hold_out: Sequence[str], count: int) -> list[Task]:
@@ -212,9 +218,10 @@ class Collector:
         self._planned = len(tasks) * per_task
         self._began = 0.0
 
-    async def run(self, began: float) -> CollectReport:
+    async def run(self) -> CollectReport:
         """Collect until the tasks or the budget are used up, or a stop is asked for."""
-        self._began = began
+        self._began = time.monotonic()
+        self._progress(f"{len(self._queue)} tasks, after {self.report.import_s:.0f} s of reading the networks")
         proposers = self._context.runtime.workers(Role.PROPOSER)
         lanes = [asyncio.create_task(self._lane(proposers[i % len(proposers)])) for i in range(_LANES)]
         try:
@@ -224,7 +231,7 @@ class Collector:
                 lane.cancel()
             await asyncio.gather(*lanes, return_exceptions=True)
         self.report.left = len(self._queue)
-        self.report.wall_s = time.monotonic() - began
+        self.report.wall_s = time.monotonic() - self._began
         self.report.stopped = self._stop.is_set()
         return self.report
 
@@ -282,7 +289,7 @@ class Collector:
                 news = news if searched else [_untold(one) for one in news]
             finally:
                 self._in_flight -= size
-            self._progress(task)
+            self._progress(f"{task.workload.kind}, {len(self._queue)} tasks to come")
 
     async def _call(self, worker: str, method: str, *args: object) -> Proposal:
         result: Proposal = await self._context.runtime.call(worker, method, *args, deadline_s=PROPOSE_DEADLINE_S)
@@ -366,14 +373,11 @@ class Collector:
         for path in (self._context.runtime.scratch / "references").glob("*.npz"):
             _drop(path)
 
-    def _progress(self, task: Task) -> None:
+    def _progress(self, current: str) -> None:
         elapsed, done = time.monotonic() - self._began, self.report.candidates
-        left = self._meter.seconds_left(elapsed)
-        ahead = (self._planned - done) * elapsed / max(done, 1)
-        self._notify(
-            Progress(JOB, "collecting", elapsed, ahead if left is None else min(left, ahead), done, self._planned,
-                     None, None, f"{task.workload.kind}, {len(self._queue)} tasks to come")
-        )  # fmt: skip
+        ahead = [self._meter.seconds_left(elapsed), (self._planned - done) * elapsed / done if done else None]
+        remaining = min((seconds for seconds in ahead if seconds is not None), default=None)
+        self._notify(Progress(JOB, "collecting", elapsed, remaining, done, self._planned, None, None, current))
 
 
 def _loaded(text: str | None) -> CostModel | None:
