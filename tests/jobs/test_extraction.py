@@ -1,17 +1,18 @@
 """Many models at once: each is extracted once, one failure costs one model, a stop costs what was in flight."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from job_tools import request_in
 
-from tunery._errors import TargetError
-from tunery.domain import Target, Task, Workload
+from tunery._errors import StoreError, TargetError
+from tunery.domain import Network, Target, Task, Workload
 from tunery.frontends import zoo
 from tunery.jobs.extraction import Extracted, count_by_kind, count_tasks, extract_many
 from tunery.jobs.session import extract
-from tunery.store import open_store
+from tunery.store import Store, open_store
 
 
 def test_each_model_is_extracted_once(tmp_path: Path) -> None:
@@ -59,6 +60,19 @@ def test_a_stop_keeps_what_was_done(tmp_path: Path) -> None:
 def test_a_wrong_target_ends_it_before_it_begins(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="quantum"):
         extract_many(request_in(tmp_path, "", target="quantum"), ["fake:a"])
+
+
+def test_a_store_that_cannot_be_written_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Store.save_tasks
+
+    def full(store: Store, network: Network, tasks: Sequence[Task], *, target: Target, compiler: str) -> None:
+        if network.name == "b":
+            raise StoreError("the disk is full; free some space")
+        save(store, network, tasks, target=target, compiler=compiler)
+
+    monkeypatch.setattr(Store, "save_tasks", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        extract_many(request_in(tmp_path, ""), ["fake:a?tasks=3", "fake:b?tasks=4"])
 
 
 def test_a_prepared_file_is_not_kept(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def extract_many(
     Raises:
         UsageError: the target or the store is wrong.
         EngineError: workers cannot be started.
+        StoreError: the store cannot be written any more; what was stored before stays.
     """
     began = time.monotonic()
     with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
@@ -138,9 +139,12 @@ class _Sweep:
         compiler: str
         target, compiler = await self._call(workers[0], "target", self._request.target, threads)
         queue = iter(enumerate(models))
-        async with asyncio.TaskGroup() as group:
-            for worker in workers:
-                group.create_task(self._serve(worker, queue, target, compiler))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in workers:
+                    group.create_task(self._serve(worker, queue, target, compiler))
+        except ExceptionGroup as errors:  # a model's own failure costs that model only: this one is everybody's
+            raise errors.exceptions[0] from None
         return target, compiler
 
     async def _serve(self, worker: str, queue: Iterator[tuple[int, str]], target: Target, compiler: str) -> None:
