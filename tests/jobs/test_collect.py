@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from job_tools import raced, records_in, request_in
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery.costmodels import BoostedModel, Dataset
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.domain import Budget, Candidate, Mode, Record, Target, Task, Workload
+from tunery.domain import Artifact, Budget, Candidate, Mode, Record, Target, Task, Workload
 from tunery.jobs import Progress
-from tunery.jobs.collect import affordable, collect, spread
+from tunery.jobs.collect import Collector, affordable, collect, spread
 from tunery.jobs.dataset import generator, load
 from tunery.jobs.extraction import Extraction, extract_many
 from tunery.jobs.runtime import Runtime
@@ -157,6 +157,30 @@ def test_a_network_that_cannot_be_had_is_named(tmp_path: Path) -> None:
     report = collect(request, [FIRST, "fake:odd?unsupported=1"], tasks=3, per_task=10)
     assert "Scripted" in report.failed["fake:odd?unsupported=1"]
     assert report.candidates == 30
+
+
+def test_where_no_network_can_be_had_it_says_why(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "30trials")
+    wrong = [f"fake:odd{number}?unsupported=1" for number in range(5)]
+    with pytest.raises(UsageError, match=r"fake:odd0\?unsupported=1: .*Scripted.*; fake:odd1") as told:
+        collect(request, wrong, tasks=3, per_task=10)
+    assert str(told.value).endswith("; and 2 more")
+    with pytest.raises(UsageError, match=r"fake:odd0\?unsupported=1: .*Scripted"):
+        collect(request, [wrong[0], "fake:frozen?tasks=0&frozen=2"], tasks=3, per_task=10)
+
+
+def test_tasks_of_one_name_that_cannot_be_had_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object) -> Artifact:
+        raise WorkError("the unscheduled program does not build: scripted")
+
+    monkeypatch.setattr(Collector, "_reference", refused)
+    sources = ["fake:a?tasks=1", "fake:b?tasks=1&seed=7"]
+    report = collect(request_in(tmp_path, "collect", "30trials"), sources, tasks=2, per_task=10)
+    dialect = FakeDialect()
+    target = dialect.resolve_target("native", 1)
+    tasks = [task for source in sources for task in dialect.extract(fake_network(source), target)]
+    assert len({task.workload.name for task in tasks}) == 1
+    assert set(report.failed) == {f"{task.workload.name} {task.key[:8]}" for task in tasks}
 
 
 def test_a_stop_is_clean(tmp_path: Path) -> None:

@@ -43,14 +43,16 @@ _BUILD_DEADLINE_S = 4.0
 _SLOW_BUILD_S, _SLOW_SHARE = 0.6, 8
 _MOST_FLOP = 4e9  # the naive program takes about a second for each 1e9
 _LEAVE_REFERENCES_S = 120.0
+_REASONS = 3  # why networks could not be had: of a hundred misspelt names these are enough
 # Most of a network's time is in these: they get more tasks than the others.
 _TURNS = {"conv2d": 3, "matmul": 3, "depthwise": 2}
 
 
 @dataclass
 class CollectReport:
-    """What one run of the collection did; `left` tasks still want candidates, `failed` says which could not be had.
+    """What one run of the collection did; `left` tasks still want candidates.
 
+    `failed` says why models, by what they were called, and tasks, by name and the start of the key, could not be had.
     `import_s` is what reading the networks took, `wall_s` everything after it.
     """
 
@@ -101,7 +103,7 @@ def collect(
             raise UsageError(f"{model}: {failed[model]}")
     chosen = _chosen(extraction.models, hold_out, tasks)
     if not chosen and not (stop and stop.is_set()):
-        raise UsageError("none of these networks has a tunable task that is not held out; name others")
+        raise UsageError(_nothing(failed))
     with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
         runtime = Runtime(engine, request.dialect, threads, scratch)
         runtime.submit(JOB)
@@ -114,6 +116,14 @@ def collect(
         collector.report.failed |= failed
         collector.report.import_s = extraction.wall_s
         return asyncio.run(collector.run())
+
+
+def _nothing(failed: Mapping[str, str]) -> str:
+    if not failed:
+        return "none of these networks has a tunable task that is not held out; name others"
+    reasons = [f"{model}: {why}" for model, why in failed.items()]
+    more = [f"and {len(reasons) - _REASONS} more"] if len(reasons) > _REASONS else []
+    return f"there is nothing to collect from: {'; '.join([*reasons[:_REASONS], *more])}"
 
 
 def _chosen(models: Sequence[Extracted], hold_out: Sequence[str], count: int) -> list[Task]:
@@ -241,7 +251,8 @@ class Collector:
             try:
                 await self._fill(task, proposer)
             except (WorkError, EngineError) as error:
-                self.report.failed[task.workload.name] = str(error)[:160]
+                # Two networks may give two workloads one name.
+                self.report.failed[f"{task.workload.name} {task.key[:8]}"] = str(error)[:160]
             self._drop_old_references()
 
     async def _fill(self, task: Task, proposer: str) -> None:
