@@ -224,6 +224,17 @@ def test_an_empty_store_and_foreign_records_are_named(tmp_path: Path) -> None:
         load(str(tmp_path / "foreign.db"), "fake")
 
 
+def test_imported_records_still_know_their_networks(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "72trials")
+    collect(request, [FIRST, SECOND], tasks=6, per_task=12)
+    with open_store(request.store) as store, open_store(str(tmp_path / "copy.db")) as copy:
+        store.export_records(tmp_path / "records.jsonl")
+        copy.import_records(tmp_path / "records.jsonl")
+    here, there = load(request.store, "fake"), load(str(tmp_path / "copy.db"), "fake")
+    assert {name for group in here for name in group.networks} == {"one", "two"}
+    assert {g.workload_key: g.networks for g in there} == {g.workload_key: g.networks for g in here}
+
+
 def both_records(url: str, compiler: str) -> list[Record]:
     with open_store(url) as store:
         return store.records(compiler=compiler)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_samples import HERE, record, records_of, task
+from store_samples import HERE, network, record, records_of, task
 
 from tunery._errors import StoreError
 from tunery.domain import Mode, Outcome, Record
@@ -47,6 +47,55 @@ def test_records_of_any_content_are_exchanged(tmp_path_factory: pytest.TempPathF
         here.export_records(folder / "x.jsonl")
         there.import_records(folder / "x.jsonl")
         assert repr(there.records()) == repr(found)
+
+
+def test_the_networks_that_hold_a_workload_travel_with_its_records(store: Store, tmp_path: Path) -> None:
+    dense, key = task("mm", kind="dense"), CONV.workload.key
+    other = replace(network("net-2"), name="vgg")
+    store.save_tasks(other, [CONV], target=CONV.target, compiler="fake-1")
+    store.save_tasks(network(), [CONV, dense], target=CONV.target, compiler="fake-1")
+    store.add_record(CONV, record(CONV, "a"))
+    store.export_records(tmp_path / "x.jsonl")
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        copy.import_records(tmp_path / "x.jsonl")
+        assert copy.owners() == {key: ("resnet", "vgg")}, "a workload without records does not travel"
+        assert copy.load_tasks("net-1", CONV.target.key, "fake-1") is None, "one task was taken for all of a network"
+        copy.export_records(tmp_path / "again.jsonl")
+        assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "x.jsonl").read_bytes()
+        store.add_record(dense, record(dense, "a"))
+        store.prune(CONV.key, keep=0)
+        store.export_records(tmp_path / "y.jsonl")
+        copy.import_records(tmp_path / "y.jsonl")
+        assert copy.owners() == {key: ("resnet", "vgg"), dense.workload.key: ("resnet",)}
+        copy.save_tasks(network(), [CONV, dense], target=CONV.target, compiler="fake-1")
+        assert copy.load_tasks("net-1", CONV.target.key, "fake-1") == [CONV, dense]
+        assert copy.network("net-1") == network()
+
+
+def test_a_file_that_names_no_networks_is_taken_in(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    fill(store)
+    store.export_records(file)
+    lines = [json.loads(line) for line in file.read_text(encoding="ascii").splitlines()]
+    older = [{name: value for name, value in line.items() if name != "networks"} for line in lines]
+    assert older != lines
+    file.write_text("\n".join(json.dumps(line) for line in older), encoding="ascii")
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        assert copy.import_records(file) == Imported(4, 0)
+        assert copy.owners() == {}
+
+
+def test_a_network_without_a_name_is_refused(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    store.save_tasks(network(), [CONV], target=CONV.target, compiler="fake-1")
+    store.add_record(CONV, record(CONV, "a"))
+    store.export_records(file)
+    spoilt = file.read_text(encoding="ascii").replace('{"net-1":"resnet"}', '{"net-1":3}')
+    file.write_text(spoilt, encoding="ascii")
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        with pytest.raises(StoreError, match=r"line 2: net-1 is 3.*nothing was imported"):
+            copy.import_records(file)
+        assert copy.stats().tasks == copy.stats().networks == 0
 
 
 def test_merging_keeps_what_was_there(store: Store, tmp_path: Path) -> None:

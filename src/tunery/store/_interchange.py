@@ -17,6 +17,7 @@ from tunery.domain import Record, Task
 from tunery.store import _schema
 from tunery.store._codec import decode, encode
 from tunery.store._database import Database
+from tunery.store._networks import holders, insert_holders
 from tunery.store._records import insert_tasks, task_query
 from tunery.store._rows import record_row, stored_task, to_record
 
@@ -37,7 +38,8 @@ class Interchange(Database):
     """The store's way out and in.
 
     The first line names format and version; then, in any order that puts a task before its records, one JSON object a
-    line: `{"task": …}` or `{"record": …, "created_at": seconds}`.
+    line: `{"task": …, "networks": {digest: name}}` or `{"record": …, "created_at": seconds}`. Files of earlier versions
+    name no networks.
     """
 
     def export_records(self, path: str | Path) -> int:
@@ -66,13 +68,15 @@ class Interchange(Database):
         """
         added = known = 0
         tasks: set[str] = set()
+        held: dict[str, dict[str, str]] = {}
         with self._write() as connection:
             for number, line in _lines(Path(path)):
                 try:
                     entry = _parse(line, number)
-                    if isinstance(entry, Task):
-                        tasks.add(entry.key)
-                        insert_tasks(connection, [entry])
+                    if isinstance(entry, _Described):
+                        tasks.add(entry.task.key)
+                        insert_tasks(connection, [entry.task])
+                        held.setdefault(entry.task.workload.key, {}).update(entry.networks)
                     elif entry is not None:
                         new = _insert(connection, *entry, tasks)
                         added, known = added + new, known + (not new)
@@ -80,13 +84,24 @@ class Interchange(Database):
                     raise StoreError(
                         f"{path} line {number}: {_reason(error)}; nothing was imported, export the file again"
                     ) from error
+            insert_holders(connection, held)
         return Imported(added, known)
 
 
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """A task, and the names of the networks that hold its workload, by their digests."""
+
+    task: Task
+    networks: dict[str, str]
+
+
 def _export_tasks(connection: Connection, file: TextIO) -> None:
+    held = holders(connection)
     query = task_query().where(_schema.tasks.c.key.in_(sa.select(_records.c.task_key)))
     for row in connection.execute(query).mappings():
-        _write_line(file, {"task": encode(stored_task(row))})
+        task = stored_task(row)
+        _write_line(file, {"task": encode(task), "networks": encode(held.get(task.workload.key, {}))})
 
 
 def _write_line(file: TextIO, data: dict[str, Any]) -> None:
@@ -124,7 +139,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise StoreError(f"{path} is empty; name a file that `tunery records export` wrote")
 
 
-def _parse(line: str, number: int) -> Task | tuple[Record, float] | None:
+def _parse(line: str, number: int) -> _Described | tuple[Record, float] | None:
     data = json.loads(line)
     if not isinstance(data, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - the file's mistake
@@ -135,7 +150,7 @@ def _parse(line: str, number: int) -> Task | tuple[Record, float] | None:
             raise ValueError(f"version {data.get('version')} is unknown, this tunery reads {VERSION}")
         return None
     if "task" in data:
-        return decode(Task, data["task"])
+        return _Described(decode(Task, data["task"]), decode(dict[str, str], data.get("networks", {})))
     return decode(Record, data["record"]), float(data["created_at"])
 
 

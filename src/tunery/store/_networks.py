@@ -1,16 +1,17 @@
 """Networks, and the cache of the tasks that were extracted from them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
 
 from tunery._errors import NothingFoundError
 from tunery.domain import Network, Target, Task
 from tunery.store import _schema
 from tunery.store._codec import decode, encode, pack
-from tunery.store._database import Database
+from tunery.store._database import Database, insert_new
 from tunery.store._records import insert_tasks
 from tunery.store._rows import to_task
 
@@ -62,22 +63,14 @@ class Networks(Database):
 
     def owners(self) -> dict[str, tuple[str, ...]]:
         """Return, by workload key, the sorted names of all networks that hold the workload, on whatever target."""
-        table = _schema.extractions
-        query = sa.select(_schema.networks.c.document, table.c.document).join_from(
-            table, _schema.networks, table.c.network == _schema.networks.c.digest
-        )
-        found: dict[str, set[str]] = {}
         with self._read() as connection:
-            for network, listed in connection.execute(query):
-                for entry in listed:
-                    found.setdefault(entry["workload"]["key"], set()).add(decode(Network, network).name)
-        return {key: tuple(sorted(names)) for key, names in found.items()}
+            return {key: tuple(sorted(set(found.values()))) for key, found in holders(connection).items()}
 
     def network(self, digest: str) -> Network:
-        """Return a network that `save_tasks` has seen.
+        """Return a network that `save_tasks` has seen; of one that is known by an import there is only the name.
 
         Raises:
-            NothingFoundError: it has not.
+            NothingFoundError: neither knows it.
         """
         query = sa.select(_schema.networks.c.document).where(_schema.networks.c.digest == digest)
         with self._read() as connection:
@@ -85,6 +78,38 @@ class Networks(Database):
         if document is None:
             raise NothingFoundError(f"the store {self.place} knows no network {digest}; extract it first")
         return decode(Network, document)
+
+
+def holders(connection: Connection) -> dict[str, dict[str, str]]:
+    """Return, by workload key, the names of all networks that hold the workload, by their digests."""
+    extractions, networks = _schema.extractions.c, _schema.networks.c
+    names = sa.select(networks.digest, networks.document)
+    named = {digest: decode(Network, document).name for digest, document in connection.execute(names)}
+    found: dict[str, dict[str, str]] = {}
+    query = sa.select(extractions.network, extractions.document).order_by(extractions.network)
+    for digest, listed in connection.execute(query):
+        for entry in listed:
+            found.setdefault(entry["workload"]["key"], {})[digest] = named[digest]
+    return found
+
+
+def insert_holders(connection: Connection, found: Mapping[str, Mapping[str, str]]) -> None:
+    """Remember which networks hold some workloads: `holders` as another store knew them.
+
+    They are listed for no target and no compiler: what `load_tasks` is asked for is all that a network holds.
+    """
+    names = {digest: name for networks in found.values() for digest, name in networks.items()}
+    stubs = (Network(name, "", digest, "", (), (), 0) for digest, name in names.items())
+    insert_new(connection, _schema.networks, [{"digest": stub.digest, "document": encode(stub)} for stub in stubs])
+    table = _schema.extractions
+    for digest in names:
+        place = {"network": digest, "target_key": "", "compiler": ""}
+        before = connection.execute(sa.select(table.c.document).filter_by(**place)).scalar() or []
+        keys = {key for key, networks in found.items() if digest in networks}
+        keys |= {entry["workload"]["key"] for entry in before}
+        connection.execute(sa.delete(table).filter_by(**place))
+        listed = [{"workload": {"key": key}} for key in sorted(keys)]
+        connection.execute(sa.insert(table).values(document=listed, **place))
 
 
 def _listing(task: Task) -> dict[str, Any]:
