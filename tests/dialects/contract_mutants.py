@@ -151,6 +151,21 @@ class TestUnseeded(Base):
     expected = "test_proposals_are_deterministic_for_a_seed"
 
 
+class Amnesiac(FakeDialect):
+    seed = 0
+
+    def forget(self, task):
+        self.seed += 1
+
+    def open(self, task, history, cost_model, seed):
+        return super().open(task, history, cost_model, seed + self.seed)
+
+
+class TestAmnesiac(Base):
+    made = Amnesiac
+    expected = "test_a_forgotten_task_can_be_searched_again"
+
+
 class Litters(FakeDialect):
     def build(self, task, candidate, directory):
         (directory / "log").touch()

@@ -13,8 +13,10 @@ from tunery._errors import DialectError, TargetError
 from tunery.dialects import Array, Dialect, Told, get_dialect
 from tunery.dialects._contract_help import aligned_zeros
 from tunery.dialects.contract import DialectContract
+from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Network, Origin, Outcome, Target, Task, TensorSpec
 from tunery.measure import make_inputs
+from tunery.workers.services import ProposerHost
 
 pytestmark = pytest.mark.tvm
 
@@ -105,6 +107,16 @@ class TestMetaScheduleContract(DialectContract):
         assert second
         assert not {c.key for c in first} & {c.key for c in second}
         assert all(c.score is not None and c.score > 0 for c in second)
+
+    def test_a_closed_search_leaves_no_features_behind(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+        dialect = MetaScheduleDialect()
+        monkeypatch.setattr("tunery.workers.services.get_dialect", lambda _: dialect)
+        host = ProposerHost("metaschedule")
+        host.open(task, (), None, 0)
+        assert host.propose(task.key, 4, ()).candidates
+        assert dialect._features
+        host.close(task.key)
+        assert not dialect._features
 
     def test_a_candidate_of_another_program_is_refused(
         self, dialect: Dialect, tasks: list[Task], tmp_path: Path

@@ -246,6 +246,9 @@ class Dialect(ABC):
         """
         return ""
 
+    def forget(self, task: Task) -> None:  # noqa: B027 - for those that keep something
+        """Drop what was kept for a task: nobody searches it any more in this process. It may be opened again."""
+
     @abstractmethod
     def compile(
         self,

@@ -151,6 +151,19 @@ class DialectContract(ContractFixtures):
         resumed = type(dialect)().open(task, history, None, 0).propose(self.proposals)
         assert not set(keys(resumed)) & set(keys(proposed)), "a candidate of the history was proposed again"
 
+    def test_a_forgotten_task_can_be_searched_again(
+        self, dialect: Dialect, task: Task, proposed: list[Candidate]
+    ) -> None:
+        """What is dropped between two searches of a task is a matter of memory and time only."""
+        fresh = type(dialect)()
+        fresh.forget(task)
+        batch = fresh.open(task, [], None, 0).propose(self.proposals)
+        rows = fresh.features(task, batch)
+        fresh.forget(task)
+        np.testing.assert_array_equal(fresh.features(task, batch), rows)
+        again = fresh.open(task, [], None, 0).propose(self.proposals)
+        assert keys(again) == keys(proposed), "the same seed proposed other candidates after the task was forgotten"
+
     # Build and load
 
     def test_baseline_and_reference_are_stable_candidates(self, dialect: Dialect, tasks: list[Task]) -> None:

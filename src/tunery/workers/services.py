@@ -164,7 +164,10 @@ class ProposerHost:
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
         """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest."""
-        return _predict(self._dialect, task, n, keep, cost_model, seed)
+        prediction = _predict(self._dialect, task, n, keep, cost_model, seed)
+        if task.key not in self._open:
+            self._dialect.forget(task)
+        return prediction
 
     def learn(self, cost_model: str) -> None:
         """Hand a new cost model to every open search."""
@@ -173,8 +176,10 @@ class ProposerHost:
             proposer.learn(cost_model)
 
     def close(self, task_key: str) -> None:
-        """Forget a task's search."""
-        self._open.pop(task_key, None)
+        """Forget a task's search, and what the dialect keeps for it."""
+        task, _ = self._open.pop(task_key, (None, None))
+        if task is not None:
+            self._dialect.forget(task)
 
     def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
         if not candidates:
@@ -263,6 +268,7 @@ class Builder:
         with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
         """
         prediction = _predict(self._dialect, task, n, keep, _text(cost_model), seed, lessons)
+        self._dialect.forget(task)
         refused = "its design space gave no candidate"
         for candidate in prediction.candidates:
             try:

@@ -139,6 +139,10 @@ class MetaScheduleDialect(Dialect):
         return "" if row is None else beyond_cache(row, cache_share(task.target.threads))
 
     @override
+    def forget(self, task: Task) -> None:
+        self._features.pop(task.key, None)
+
+    @override
     def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:
         from tunery.dialects.metaschedule.features import candidate_stores
 
