@@ -14,6 +14,7 @@ from tunery.dialects import Array, Dialect, Told, get_dialect
 from tunery.dialects._contract_help import aligned_zeros
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
+from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.domain import Network, Origin, Outcome, Target, Task, TensorSpec
 from tunery.measure import make_inputs
 from tunery.workers.services import ProposerHost
@@ -107,6 +108,14 @@ class TestMetaScheduleContract(DialectContract):
         assert second
         assert not {c.key for c in first} & {c.key for c in second}
         assert all(c.score is not None and c.score > 0 for c in second)
+
+    def test_a_task_that_is_opened_again_keeps_its_features(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+        host = ProposerHost("metaschedule")
+        host.open(task, (), None, 0)
+        candidates, rows = host.propose(task.key, 8, ()).worth_building
+        assert candidates
+        monkeypatch.setattr(FeatureCache, "_extract", lambda *_: pytest.fail("computed again"))
+        assert host.open(task, [Told(candidate, Outcome.OK, 1e-3) for candidate in candidates], None, 1) == rows
 
     def test_a_closed_search_leaves_no_features_behind(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
         dialect = MetaScheduleDialect()

@@ -70,7 +70,8 @@ class MetaScheduleDialect(Dialect):
         space = space_of(task)
         if not space.tunable:
             return SingleProposer(task, space, history)
-        features = self._features[task.key] = FeatureCache()
+        # A task that is opened again has programs that were looked at already.
+        features = self._features.setdefault(task.key, FeatureCache())
         searches, left_out = searches_of(task, expressions(task).found, history, cost_model, seed, features=features)
         search = PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
         return ReducedProposer(search, left_out) if left_out else search
