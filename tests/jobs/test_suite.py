@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -236,6 +237,49 @@ def test_a_rival_that_can_be_had_now_is_timed_without_tuning_again(
     assert len(asked) == 3, "what took part stands, though it could not be had any more"
 
 
+def test_a_good_result_is_not_replaced_by_code_whose_records_are_gone(tmp_path: Path) -> None:
+    plan, tuned, pruned = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[bool]()
+
+    def tune(request: Request) -> bool:
+        tuned.append(request.model)
+        pruned.clear()
+        return True
+
+    def timed(request: Request, *_: object) -> BenchReport:
+        found = report("a", 1, 9e-3 if pruned else 1e-3, 2e-3)
+        known = None if pruned else 1e-4
+        return with_tasks(found, [TaskShare("conv", "12", "conv2d", 1, 1e8, known)])
+
+    def again(stock: Path | None = None) -> dict[str, Any]:
+        results = run_suite(
+            plan, Request(""), tune, lambda _: None, timed=timed, peak=lambda _: PEAK, stock=lambda _: stock
+        )
+        return dict(results["runs"]["a x1"])
+
+    again()
+    pruned.append(True)
+    run = again(tmp_path / "stock.tunery")
+    assert run["times_faster"] == pytest.approx(2.0)
+    assert "the store holds latencies of fewer of its tasks" in run["error"]
+    assert tuned == ["zoo:a"]
+    run = again(tmp_path / "stock.tunery")
+    assert tuned == ["zoo:a", "zoo:a"]
+    assert run["times_faster"] == pytest.approx(2.0)
+    assert "error" not in run
+
+
+def test_tuned_and_cut_short_it_needs_its_records_too(tmp_path: Path) -> None:
+    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    run(Bench({"a": None}), plan, lambda _: True)
+
+    def timed(request: Request, *_: object) -> BenchReport:
+        return with_tasks(report("a", 1, 9e-3, 2e-3), [TaskShare("conv", "12", "conv2d", 1, 1e8, None)])
+
+    results = run_suite(plan, Request(""), lambda _: True, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    assert "latency_s" not in results["runs"]["a x1"]
+    assert results["runs"]["a x1"]["tuned"] is False
+
+
 def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "notes.json"
     file.write_text("[1]")
@@ -274,6 +318,14 @@ def test_results_say_of_which_versions_and_store_they_are(tmp_path: Path, monkey
     monkeypatch.setattr("tunery.jobs.suite.version", lambda name: "99")
     with pytest.raises(UsageError, match=r"versions tunery .* instead of tunery 99"):
         run(bench, plan, store=str(tmp_path / "my.db"))
+
+
+def test_records_of_an_earlier_lowering_are_other_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, bench = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), Bench({"a": (1e-3, 1e-3)})
+    assert " lowering " in run(bench, plan)["conditions"]["compiler"]
+    monkeypatch.setattr("tunery.jobs.suite.get_dialect", lambda name: SimpleNamespace(compiler="lowering 99"))
+    with pytest.raises(UsageError, match=r"compiler apache-tvm .* instead of lowering 99"):
+        run(bench, plan)
 
 
 def test_tasks_without_a_latency_are_counted(tmp_path: Path) -> None:

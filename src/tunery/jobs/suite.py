@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from tunery._errors import TuneryError, UsageError
+from tunery._errors import TuneryError, UsageError, WorkError
+from tunery.dialects import get_dialect
 from tunery.engines import Role
 from tunery.jobs._request import BenchReport, Request
 from tunery.jobs.bench import NO_TORCH, TORCH, product_flops
@@ -36,6 +37,7 @@ _RIVAL = "onnxruntime"
 OTHERS = (*TORCH, "stock")
 """Rivals that take part where they can be had; the goals are against ONNX Runtime."""
 _LACKING = {**dict.fromkeys(TORCH, NO_TORCH), "stock": "`tunery study stock` has not finished it on as many threads"}
+_LOST = "the store holds latencies of fewer of its tasks than before; "
 
 Timed = Callable[[Request, Sequence[str], float, Mapping[str, Path]], BenchReport]
 """Times a request's network beside rivals, so many seconds for each, and beside further files by contestant."""
@@ -80,7 +82,7 @@ def run_suite(
     `request` names everything but model and threads; `tune` returns whether to go on, None times what is known already.
     Torch takes part where it is installed, stock MetaSchedule where `stock` returns its compiled file. A network that
     was tuned is only timed again, where that failed, was cut short, or lacks a rival that can be had now. One that
-    fails is noted and tried again next time.
+    fails is noted and tried again next time; so is one of whose tasks the store holds fewer latencies than before.
 
     Raises:
         UsageError: the file cannot be read or written, is of something else, or was made under other conditions.
@@ -102,10 +104,13 @@ def run_suite(
                 if tune is not None and not run["tuned"]:
                     if not tune(one):
                         return _finished(results, plan)
-                    run["tuned"] = True
+                    run["tuned"], known = True, {}
                     runs[key] = run
                     _write(plan.file, _finished(results, plan))
                 report = timed(one, against, plan.seconds, others)
+                if _lost(known, report):
+                    run["tuned"] = False
+                    raise WorkError(_LOST + ("the same command tunes it again" if tune else "tune it again"))
                 run |= _run(report, (*against, *others), peaks[str(threads)])
             except TuneryError as error:
                 say(f"{key} failed: {error}")
@@ -126,7 +131,13 @@ def _rivals(stock: Path | None) -> tuple[tuple[str, ...], dict[str, Path]]:
 
 def _complete(run: Mapping[str, Any], available: set[str]) -> bool:
     """Say whether a run was timed with every rival that can be had now, or it is known why one could not take part."""
-    return "latency_s" in run and available <= set(run["asked"])
+    return "latency_s" in run and "error" not in run and available <= set(run["asked"])
+
+
+def _lost(known: Mapping[str, Any], report: BenchReport) -> bool:
+    """Say whether the store has lost what `known` was timed or tuned with: the rest was the compiler's default."""
+    least = known["tasks"] - known["unmeasured"] if "tasks" in known else int(known.get("tuned", False))
+    return sum(1 for task in report.tasks if task.latency_s) < min(least, len(report.tasks))
 
 
 def _doing(run: Mapping[str, Any], tune: object) -> str:
@@ -236,6 +247,7 @@ def _conditions(request: Request, seconds: float) -> dict[str, str]:
         "budget": str(request.budget),
         "target": request.target,
         "dialect": request.dialect,
+        "compiler": get_dialect(request.dialect).compiler,
         "device": this_device(usable_cores()).fingerprint,
         "store": place_of(request.store),
         "seconds": f"{seconds:g}",
