@@ -2,16 +2,19 @@
 
 import asyncio
 import importlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tunery._comparison import bench_text
-from tunery._errors import WorkError
+from tunery._errors import CrashError, WorkError
 from tunery.domain import Network
-from tunery.jobs import Progress, Request, compile_model
+from tunery.engines import WorkerSpec
+from tunery.jobs import BenchReport, Progress, Request, compile_model
 from tunery.jobs import bench as compare_networks
 from tunery.jobs.bench import Output, checked_error
 from tunery.jobs.importing import both
@@ -148,6 +151,75 @@ def test_a_compiled_network_was_checked_and_a_wrong_one_replaces_nothing(
         compile_model(request, output)
     assert output.read_bytes() == before
     assert unfinished == [], "killed now, it would leave this beside the result"
+
+
+class Workers:
+    """Stands in for the runtime and its engine: each contestant answers, but what `fails` holds raises."""
+
+    threads, measure_cores = 1, None
+
+    def __init__(self, *fails: tuple[str, str]) -> None:
+        self.engine, self.fails = self, fails
+        self.calls, self.killed = Counter[tuple[str, str]](), list[str]()
+
+    def start(self, spec: WorkerSpec) -> str:
+        name = Path(spec.settings["path"]).name
+        return f"{name} of torch" if spec.torch else name
+
+    def kill(self, worker: str) -> None:
+        self.killed.append(worker)
+
+    async def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
+        assert worker not in self.killed
+        self.calls[worker, method] += 1
+        if (worker, f"{method} {self.calls[worker, method]}") in self.fails:
+            raise CrashError(f"{worker} was killed by\nSIGSEGV")
+        if method == "profile":
+            return {"dense": 2e-3, "softmax": 1e-3}
+        return _outputs(_GOOD) if method == "outputs" else [1e-3]
+
+
+def _compared(workers: Workers, *against: str, **others: str) -> BenchReport:
+    network = Network("n", "zoo:n", "d", "n.onnx", (), (), 0)
+    files = {label: Path(file) for label, file in {"tunery": "tuned", **others}.items()}
+    return asyncio.run(bench.compare(workers, network, files, ("onnxruntime", *against), 0.1))
+
+
+@pytest.mark.parametrize("when", ["outputs 1", "samples 3"])
+def test_an_untuned_network_that_crashes_costs_only_itself(when: str) -> None:
+    workers = Workers(("plain", when))
+    report = _compared(workers, "untuned", untuned="plain")
+    assert report.latency_s.keys() == {"tunery", "onnxruntime"}
+    assert [spread.samples for spread in report.latency_s.values()] == [7, 7]
+    assert report.absent == {"untuned": "plain was killed by SIGSEGV"}
+    assert "TVM untuned took no part: plain was killed by SIGSEGV" in bench_text(report)
+    assert workers.killed == ["plain"]
+    assert workers.calls["plain", "samples"] <= 3
+
+
+def test_torch_that_crashes_in_the_middle_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda name: object())
+    report = _compared(Workers(("zoo:n of torch", "samples 2")), "torch")
+    assert report.latency_s.keys() == {"tunery", "onnxruntime"}
+    assert "SIGSEGV" in report.absent["torch"]
+
+
+def test_a_file_that_crashes_is_named_by_its_label() -> None:
+    with pytest.raises(bench.ContestantError, match="stock MetaSchedule cannot be run: file was killed") as raised:
+        _compared(Workers(("file", "samples 2")), stock="file")
+    assert raised.value.label == "stock"
+
+
+def test_who_is_compared_with_must_run() -> None:
+    with pytest.raises(CrashError):
+        _compared(Workers(("n.onnx", "samples 1")))
+
+
+def test_a_profile_that_fails_costs_the_sum_of_kernels_alone() -> None:
+    assert _compared(Workers()).kernels_s == pytest.approx(3e-3)
+    report = _compared(Workers(("tuned", "profile 1")))
+    assert report.kernels_s is None
+    assert report.latency_s.keys() == {"tunery", "onnxruntime"}
 
 
 def test_what_linking_waits_for_may_fail_and_ends_the_rest() -> None:

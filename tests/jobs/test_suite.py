@@ -16,7 +16,7 @@ from tunery.domain import Budget
 from tunery.frontends import zoo
 from tunery.jobs import BenchReport, Latency, Request
 from tunery.jobs._request import TaskShare
-from tunery.jobs.bench import with_tasks
+from tunery.jobs.bench import ContestantError, with_tasks
 from tunery.jobs.suite import LEAST_NETWORKS, SUITES, Plan, networks_of, run_suite
 
 PEAK = 1e11
@@ -278,6 +278,28 @@ def test_tuned_and_cut_short_it_needs_its_records_too(tmp_path: Path) -> None:
     results = run_suite(plan, Request(""), lambda _: True, lambda _: None, timed=timed, peak=lambda _: PEAK)
     assert "latency_s" not in results["runs"]["a x1"]
     assert results["runs"]["a x1"]["tuned"] is False
+
+
+def test_a_file_of_stocks_that_cannot_be_run_costs_only_its_own_column(tmp_path: Path) -> None:
+    plan, asked = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[list[str]]()
+
+    def timed(request: Request, against: Sequence[str], seconds: float, others: Mapping[str, Path]) -> BenchReport:
+        asked.append(list(others))
+        if others:
+            raise ContestantError("stock", "its process ended")
+        return report("a", 1, 1e-3, 2e-3)
+
+    def again() -> dict[str, Any]:
+        return run_suite(
+            plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK, stock=lambda _: Path("s")
+        )
+
+    results = again()
+    assert "error" not in results["runs"]["a x1"]
+    assert results["runs"]["a x1"]["times_faster"] == pytest.approx(2.0)
+    assert "stock MetaSchedule took no part in any run: its process ended" in suite_text(results)
+    again()
+    assert asked == [["stock"], []], "it is known why"
 
 
 def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"
 """Rivals that need torch, and their services."""
 NO_TORCH = "torch is not installed; install it with `pip install 'tunery[torch]'`"
 RIVALS = ("onnxruntime", "untuned", *TORCH)
+_SPARED = ("untuned", *TORCH)  # what may fail and costs the others nothing
 _ROUNDS = 7
 _BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
 _TORCH_COMPILES_S = 45.0
@@ -37,6 +38,15 @@ _FLIPPED = 0.01
 
 Output = tuple[str, tuple[int, ...], bytes]
 """An output's dtype, shape and bytes."""
+
+
+class ContestantError(WorkError):
+    """A further compiled file cannot be run: `label` says which, `reason` why. Nothing was compared."""
+
+    def __init__(self, label: str, reason: str) -> None:
+        super().__init__(f"{CONTESTANTS.get(label, label)} cannot be run: {reason}")
+        self.label = label
+        self.reason = reason
 
 
 def check_rivals(against: Sequence[str]) -> None:
@@ -67,10 +77,12 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     """Time all of `compiled` (label to file), and ONNX Runtime and torch if asked for, in turns of a few runs each.
 
     `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
-    turn it is.
+    turn it is. The untuned network, and torch's, are absent from the report where they fail.
 
     Raises:
         WorkError: the file labelled `tunery` computes something else; of the others that is only reported.
+        ContestantError: another file crashes, runs out of time or fails.
+        EngineError: so does the file labelled `tunery`, or ONNX Runtime.
     """
     began = time.monotonic()
 
@@ -80,60 +92,96 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     tell("outputs", predicted_s(against, seconds))
     workers = {label: _start(runtime, "CompiledContestant", path, network) for label, path in compiled.items()}
     workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
-    outputs = {label: await _call(runtime, worker, "outputs") for label, worker in workers.items()}
-    error = checked_error(network.name, outputs["tunery"], outputs["onnxruntime"])
-    wrong = tuple(label for label in compiled if not _same(network.name, outputs[label], outputs["onnxruntime"]))
-    rivals, absent = await _torch(runtime, network, against, outputs["onnxruntime"])
-    workers |= rivals
-    timed = [label for label in workers if label in compiled or label in against]
-    samples = await _in_turns(runtime, {label: workers[label] for label in timed}, seconds, tell)
-    latency = {label: spread(samples[label]) for label in timed}
-    kernels: dict[str, float] = await _call(runtime, workers["tunery"], "profile", _PROFILED)
-    kernels_s = sum(kernels.values()) if kernels else None
-    return BenchReport(network.name, runtime.threads, latency, error, kernels_s=kernels_s, wrong=wrong, absent=absent)
+    contestants = _Contestants(runtime, workers)
+    outputs: dict[str, list[Output]] = {label: await contestants.ask(label, "outputs") for label in list(workers)}
+    theirs = outputs["onnxruntime"]
+    error = checked_error(network.name, outputs["tunery"], theirs)
+    wrong = tuple(label for label in compiled if label in workers and not _same(network.name, outputs[label], theirs))
+    await _add_torch(contestants, network, against, theirs)
+    if "onnxruntime" not in against:
+        runtime.engine.kill(workers.pop("onnxruntime"))
+    samples = await _in_turns(contestants, seconds, tell)
+    latency = {label: spread(samples[label]) for label in workers}
+    kernels_s = await _kernels_s(runtime, workers["tunery"])
+    return BenchReport(
+        network.name, runtime.threads, latency, error, kernels_s=kernels_s, wrong=wrong, absent=contestants.absent
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Contestants:
+    """Who takes part: the workers by contestant, and why one could not, or not to the end."""
+
+    runtime: Runtime
+    workers: dict[str, str]
+    absent: dict[str, str] = field(default_factory=dict)
+
+    async def ask(self, label: str, method: str, *args: object) -> Any:
+        """Call a contestant's method; [] from one that may fail and does: it leaves.
+
+        Raises:
+            ContestantError: a file that was handed in fails.
+            EngineError: tunery's network fails, or ONNX Runtime.
+        """
+        try:
+            return await _call(self.runtime, self.workers[label], method, *args)
+        except TuneryError as error:
+            if label in ("tunery", "onnxruntime"):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            if label not in _SPARED:
+                raise ContestantError(label, reason) from error
+            self.leave(label, reason)
+            return []
+
+    def leave(self, label: str, reason: str) -> None:
+        """End a contestant's part."""
+        self.absent[label] = reason
+        self.runtime.engine.kill(self.workers.pop(label))
+
+
+async def _kernels_s(runtime: Runtime, worker: str) -> float | None:
+    """Return what the kernels take in one execution, None where that cannot be told: nothing else hangs on it."""
+    try:
+        kernels: dict[str, float] = await _call(runtime, worker, "profile", _PROFILED)
+    except TuneryError:
+        return None
+    return sum(kernels.values()) if kernels else None
 
 
 async def _in_turns(
-    runtime: Runtime, workers: Mapping[str, str], seconds: float, tell: Callable[[str, float], None]
+    contestants: _Contestants, seconds: float, tell: Callable[[str, float], None]
 ) -> dict[str, list[float]]:
     """Return the samples of each contestant, in rounds that each begin with another one."""
-    names = list(workers)
-    samples: dict[str, list[float]] = {label: [] for label in names}
+    samples: dict[str, list[float]] = {label: [] for label in contestants.workers}
     began, done = time.monotonic(), 0
     for turn in range(_ROUNDS):
+        names = list(contestants.workers)  # without who has left
         for label in names[turn % len(names) :] + names[: turn % len(names)]:
             least = 3 if turn == 0 else 1
             each_s = (time.monotonic() - began) / done if done else seconds / _ROUNDS
             left_s = (_ROUNDS * len(names) - done) * each_s
             tell(f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", left_s)
             done += 1
-            samples[label] += await _call(runtime, workers[label], "samples", seconds / _ROUNDS, least)
+            samples[label] += await contestants.ask(label, "samples", seconds / _ROUNDS, least)
     return samples
 
 
-async def _torch(
-    runtime: Runtime, network: Network, against: Sequence[str], expected: Sequence[Output]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Start the torch contestants that are asked for; return their workers, and why others cannot take part.
+async def _add_torch(
+    contestants: _Contestants, network: Network, against: Sequence[str], expected: Sequence[Output]
+) -> None:
+    """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
 
     Their weights are others, but not the shape of what they compute.
     """
-    workers, absent = {}, {}
     for label in (name for name in TORCH if name in against):
         if find_spec("torch") is None:
-            absent[label] = NO_TORCH
+            contestants.absent[label] = NO_TORCH
             continue
-        worker = _start(runtime, TORCH[label], Path(network.source), network)
-        try:
-            [(_, shape, _)] = await _call(runtime, worker, "outputs")
-        except TuneryError as error:  # its libraries are missing, do not have it, or cannot run it
-            absent[label] = " ".join(str(error).split())[:200]
-            continue
-        if tuple(shape) == tuple(expected[0][1]):
-            workers[label] = worker
-        else:
-            absent[label] = f"its output has shape {list(shape)}, not {list(expected[0][1])}"
-    return workers, absent
+        contestants.workers[label] = _start(contestants.runtime, TORCH[label], Path(network.source), network)
+        for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
+            if tuple(shape) != tuple(expected[0][1]):
+                contestants.leave(label, f"its output has shape {list(shape)}, not {list(expected[0][1])}")
 
 
 async def product_flops(runtime: Runtime) -> float:

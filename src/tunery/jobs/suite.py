@@ -14,7 +14,7 @@ from tunery._errors import TuneryError, UsageError, WorkError
 from tunery.dialects import get_dialect
 from tunery.engines import Role
 from tunery.jobs._request import BenchReport, Request
-from tunery.jobs.bench import NO_TORCH, TORCH, product_flops
+from tunery.jobs.bench import NO_TORCH, TORCH, ContestantError, product_flops
 from tunery.jobs.opening import open_runtime
 from tunery.jobs.session import bench
 from tunery.measure import this_device, usable_cores
@@ -107,7 +107,7 @@ def run_suite(
                     run["tuned"], known = True, {}
                     runs[key] = run
                     _write(plan.file, _finished(results, plan))
-                report = timed(one, against, plan.seconds, others)
+                report = _compared(timed, one, against, plan.seconds, others)
                 if _lost(known, report):
                     run["tuned"] = False
                     raise WorkError(_LOST + ("the same command tunes it again" if tune else "tune it again"))
@@ -118,6 +118,23 @@ def run_suite(
             runs[key] = run
             _write(plan.file, _finished(results, plan))
     return _finished(results, plan)
+
+
+def _compared(
+    timed: Timed, request: Request, against: Sequence[str], seconds: float, others: Mapping[str, Path]
+) -> BenchReport:
+    """Time a network; a file beside it that cannot be run is left out, and absent from the report."""
+    files, absent = dict(others), dict[str, str]()
+    while True:
+        try:
+            report = timed(request, against, seconds, files)
+        except ContestantError as error:
+            if error.label not in files:
+                raise
+            del files[error.label]
+            absent[error.label] = error.reason
+        else:
+            return replace(report, absent={**report.absent, **absent})
 
 
 def _key(network: str, threads: int) -> str:
