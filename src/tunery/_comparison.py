@@ -90,6 +90,7 @@ def suite_text(results: Mapping[str, Any]) -> str:
             *_absences(runs),
             *(line for of, summary in results["summary"].items() for line in _summary(of, summary)),
             *_goals(runs, results["summary"]["all"]),
+            *_failures(runs),
             f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads",
         ]
     )
@@ -145,6 +146,15 @@ def _goals(runs: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     ]
     names = [f"{key} (failed)" if "error" in runs.get(key, {}) else key for key in summary["missing"]]
     return [*goals, f"without a result: {', '.join(names)}"] if names else goals
+
+
+def _failures(runs: Mapping[str, Any]) -> list[str]:
+    """Name the networks that failed when they were timed again: the table shows what was timed before."""
+    return [
+        f"{key} failed when it was timed again, its earlier result is shown: {run['error']}"
+        for key, run in runs.items()
+        if "error" in run and "latency_s" in run
+    ]
 
 
 def _with_spread(spread: Mapping[str, float] | None) -> str:

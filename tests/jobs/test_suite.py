@@ -268,6 +268,18 @@ def test_a_good_result_is_not_replaced_by_code_whose_records_are_gone(tmp_path: 
     assert "error" not in run
 
 
+def test_a_network_that_fails_when_timed_again_is_named_beside_its_earlier_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
+    run(Bench({"a": (1e-3, 2e-3), "b": (1e-3, 2e-3)}), plan)
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: object())
+    text = suite_text(run(Bench({"a": None, "b": (1e-3, 2e-3)}), plan))
+    assert "a x1 failed when it was timed again, its earlier result is shown: a does not compile" in text.splitlines()
+    assert "b x1 failed" not in text
+    assert "without a result" not in text
+
+
 def test_tuned_and_cut_short_it_needs_its_records_too(tmp_path: Path) -> None:
     plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
     run(Bench({"a": None}), plan, lambda _: True)
