@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -312,6 +313,33 @@ def test_a_file_of_stocks_that_cannot_be_run_costs_only_its_own_column(tmp_path:
     assert "stock MetaSchedule took no part in any run: its process ended" in suite_text(results)
     again()
     assert asked == [["stock"], []], "it is known why"
+
+
+def test_torchs_networks_are_timed_again_where_a_library_has_come_or_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, installed = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), {"torch": "2.13"}
+
+    def version(name: str) -> str:
+        if name in ("torch", "torchvision", "timm", "transformers") and name not in installed:
+            raise PackageNotFoundError(name)
+        return installed.get(name, "1")
+
+    def timed() -> int:
+        bench = Bench({"a": (1e-3, 2e-3)})
+        run(bench, plan)
+        return len(bench.asked)
+
+    monkeypatch.setattr("tunery.jobs.suite.version", version)
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: object())
+    assert [timed(), timed()] == [1, 0]
+    installed["timm"] = "1.0"
+    assert [timed(), timed()] == [1, 0]
+    assert json.loads(plan.file.read_text())["runs"]["a x1"]["libraries"] == {"torch": "2.13", "timm": "1.0"}
+    installed["torch"] = "2.14"
+    assert [timed(), timed()] == [1, 0]
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
+    assert timed() == 0, "what took part stands"
 
 
 def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:

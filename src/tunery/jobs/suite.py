@@ -3,8 +3,9 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import geometric_mean
@@ -33,6 +34,7 @@ GOAL, LEAST = 1.2, 0.95
 LEAST_NETWORKS = 12
 _DECIDING = 3
 _VERSIONS = ("tunery", "onnxruntime", "apache-tvm")
+_TORCHS = ("torch", "torchvision", "timm", "transformers")
 _RIVAL = "onnxruntime"
 OTHERS = (*TORCH, "stock")
 """Rivals that take part where they can be had; the goals are against ONNX Runtime."""
@@ -81,21 +83,22 @@ def run_suite(
 
     `request` names everything but model and threads; `tune` returns whether to go on, None times what is known already.
     Torch takes part where it is installed, stock MetaSchedule where `stock` returns its compiled file. A network that
-    was tuned is only timed again, where that failed, was cut short, or lacks a rival that can be had now. One that
-    fails is noted and tried again next time; so is one of whose tasks the store holds fewer latencies than before.
+    was tuned is only timed again, where that failed, was cut short, lacks a rival that can be had now, or was beside
+    other libraries of torch. One that fails is noted and tried again next time; so is one of whose tasks the store
+    holds fewer latencies than before.
 
     Raises:
         UsageError: the file cannot be read or written, is of something else, or was made under other conditions.
     """
     results = _read(plan.file, _conditions(request, plan.seconds))
-    runs, peaks = results["runs"], results["peak_flops"]
+    runs, peaks, libraries = results["runs"], results["peak_flops"], _libraries()
     for threads in plan.threads:
         if str(threads) not in peaks:
             peaks[str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
         for network in plan.networks:
             key, one = _key(network, threads), replace(request, model=f"zoo:{network}", threads=threads)
             against, others = _rivals(stock(one))
-            if _complete(known := runs.get(key, {}), {*against, *others}):
+            if _complete(known := runs.get(key, {}), {*against, *others}, libraries):
                 continue
             run: dict[str, Any] = {"tuned": False, **known, "network": network, "threads": threads}
             run.pop("error", None)  # what was timed before stays, should this fail
@@ -111,7 +114,7 @@ def run_suite(
                 if _lost(known, report):
                     run["tuned"] = False
                     raise WorkError(_LOST + ("the same command tunes it again" if tune else "tune it again"))
-                run |= _run(report, (*against, *others), peaks[str(threads)])
+                run |= _run(report, (*against, *others), peaks[str(threads)]) | {"libraries": libraries}
             except TuneryError as error:
                 say(f"{key} failed: {error}")
                 run["error"] = str(error)
@@ -146,9 +149,22 @@ def _rivals(stock: Path | None) -> tuple[tuple[str, ...], dict[str, Path]]:
     return (_RIVAL, *(TORCH if find_spec("torch") else ())), {"stock": stock} if stock else {}
 
 
-def _complete(run: Mapping[str, Any], available: set[str]) -> bool:
-    """Say whether a run was timed with every rival that can be had now, or it is known why one could not take part."""
-    return "latency_s" in run and "error" not in run and available <= set(run["asked"])
+def _libraries() -> dict[str, str]:
+    """Return the versions of torch and of the libraries that have its networks; nothing where torch is missing."""
+    found = {}
+    for name in _TORCHS if find_spec("torch") else ():
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def _complete(run: Mapping[str, Any], available: set[str], libraries: Mapping[str, str]) -> bool:
+    """Say whether a run was timed with every rival that can be had now, or it is known why one could not take part.
+
+    With other libraries that reason may not hold any more; with no torch, what took part before stands.
+    """
+    timed = "latency_s" in run and "error" not in run
+    return timed and available <= set(run["asked"]) and (not libraries or libraries == run["libraries"])
 
 
 def _lost(known: Mapping[str, Any], report: BenchReport) -> bool:
