@@ -97,14 +97,18 @@ def suite_text(results: Mapping[str, Any]) -> str:
 
 
 def _decided_by(run: Mapping[str, Any]) -> str:
-    """Name the operators that decide a network, by their kind and the start of the workload's key."""
+    """Name the operators that decide a network, by their kind and the start of the workload's key.
+
+    Before them stands which share of the network's time is in its kernels at all.
+    """
     deciding = [
         f"{one['kind']} {one['workload'][:_KEY]} {one['share']:.0%} at {one['of_peak']:.0%} of peak"
         for one in run["deciding"]
     ]
     if run["unmeasured"]:
         deciding.append(f"{run['unmeasured']} of {run['tasks']} tasks have no latency")
-    return ", ".join(deciding)
+    share = f"{run['kernels_s'] / run['latency_s']['tunery']['median']:.0%} in kernels: " if run["kernels_s"] else ""
+    return share + ", ".join(deciding)
 
 
 def _absences(runs: Mapping[str, Any]) -> list[str]:

@@ -100,7 +100,7 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     assert "MISSED  none below 0.95" in text
     assert "0.80 lost" in text
     # 2e8 operations in 0.3 ms on a peak of 1e11
-    assert "conv2d 123456 60% at 667% of peak, reduce 2 0% at 1% of peak" in text
+    assert "90% in kernels: conv2d 123456 60% at 667% of peak, reduce 2 0% at 1% of peak" in text
     assert "100 GFLOP/s on 2 threads" in text
 
 

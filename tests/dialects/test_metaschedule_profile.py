@@ -1,0 +1,44 @@
+"""What a network's kernels take inside it: a median over calls, without the first."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tunery.dialects.metaschedule import compilation
+
+pytestmark = pytest.mark.tvm
+
+
+class Machine:
+    """A virtual machine of two kernels, one called twice; what they take is scripted by the call of the network."""
+
+    def __init__(self, conv_ns: list[int]) -> None:
+        self.now = 0
+        self._conv_ns = iter(conv_ns)
+
+    def set_instrument(self, watch: Callable[..., int]) -> None:
+        self._watch = watch
+
+    def __getitem__(self, name: str) -> Callable[[], None]:
+        return self._main
+
+    def _main(self) -> None:
+        conv_ns = next(self._conv_ns)
+        for name, takes_ns in (("vm.alloc", 50), ("conv", conv_ns), ("dense", 200), ("conv", conv_ns)):
+            self._watch(None, name, True)
+            self.now += takes_ns
+            self._watch(None, name, False)
+            self.now += 1000  # between kernels
+
+
+def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine([90_000, 100, 101, 50_000])
+    monkeypatch.setattr(compilation, "relax", SimpleNamespace(VirtualMachine=lambda *_: machine))
+    monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
+    network: Any = object.__new__(compilation.TvmNetwork)
+    network.threads, network.inputs, network._buffers, network._library = 1, (), [], None
+    network._main = lambda: None
+    found = network.profile([], 3)
+    assert found == {"conv": pytest.approx(202e-9), "dense": pytest.approx(200e-9)}
