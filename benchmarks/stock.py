@@ -3,20 +3,28 @@
 Each side tunes each task in a process of its own (stock: `tune_tasks` with its local builder and runner and all its
 defaults; tunery: its normal job on a cold store), so wall and CPU seconds are those of whole process trees. The two
 winners are then re-timed together, interleaved and alone on the machine, by one procedure (the measure room's finals).
+Each row is added to --json as a line when it is known; a task that fails is named at the end, and the exit code is then
+1. Where a side found nothing that runs, its latency is "-".
 
-    python benchmarks/stock.py [--trials 64] [--tasks conv2d,dense,depthwise] [--repeats 1] [--json out/stock.json]
+    python benchmarks/stock.py [--trials 64] [--tasks conv2d,dense,depthwise] [--repeats 1] [--json FILE]
 """
 
 import argparse
 import json
 import os
 import statistics
+import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter
+from rows import Kept, Row
 
+from tunery._errors import WorkError
+from tunery._report import milliseconds
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
 from tunery.studies._children import end_with_parent, watch
 from tunery.studies.stock_sides import stock_config
@@ -31,12 +39,12 @@ _TASK, _CANDIDATE = TypeAdapter(Task), TypeAdapter(Candidate)
 
 @dataclass(frozen=True)
 class Side:
-    """What one side needed for one task, and its best candidate re-timed."""
+    """What one side needed for one task, and its best candidate re-timed; None where nothing runs."""
 
     wall_s: float
     cpu_s: float
     trials: int
-    best_s: float = 0.0
+    best_s: float | None = None
 
 
 def main() -> None:
@@ -45,7 +53,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=64)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--json", default="out/stock.json")
+    parser.add_argument("--json", default="out/stock.jsonl")
     parser.add_argument("--side", choices=["stock", "tunery", "extract", "retime"], help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -54,24 +62,34 @@ def main() -> None:
         child = {"stock": stock, "tunery": tunery, "extract": extract, "retime": retime}[options.side]
         child(Path(options.work), options.trials)
         return
-    rows = []
-    for repeat in range(options.repeats):
-        for name in options.tasks.split(","):
-            rows.append({"task": name, "repeat": repeat, **compare(name, options.trials)})
-            print_row(rows[-1])
-    summary(rows)
-    Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-    Path(options.json).write_text(json.dumps({"trials": options.trials, "rows": rows}, indent=1))
+    sys.exit(run(options.tasks.split(","), options.trials, options.repeats, Path(options.json)))
 
 
-def compare(name: str, trials: int) -> dict[str, object]:
+def run(tasks: Sequence[str], trials: int, repeats: int, file: Path) -> int:
+    """Compare task by task, print all, and return the exit code."""
+    kept, failed = Kept(file, __file__, trials=trials), []
+    for repeat in range(repeats):
+        for name in tasks:
+            try:
+                print_row(kept.add({"task": name, "repeat": repeat, **compare(name, trials)}))
+            except WorkError as error:
+                failed.append(f"{name}, repeat {repeat}: {str(error).strip().splitlines()[-1]}")
+                print(f"failed: {failed[-1]}", flush=True)
+    if kept.rows:
+        summary(kept.rows)
+    if failed:
+        print("\n".join(["", f"failed: {len(failed)}, not in the summary", *failed]))
+    return 1 if failed else 0
+
+
+def compare(name: str, trials: int) -> Row:
     """Tune one task on both sides and re-time the winners."""
     with tempfile.TemporaryDirectory(prefix="tunery-stock-") as scratch:
         work = Path(scratch)
         (work / "request.json").write_text(json.dumps(TASKS[name]))
-        run("extract", work, trials)
-        sides = {side: run(side, work, trials) for side in ("stock", "tunery")}
-        run("retime", work, trials)
+        run_child("extract", work, trials)
+        sides = {side: run_child(side, work, trials) for side in ("stock", "tunery")}
+        run_child("retime", work, trials)
         best = json.loads((work / "retimed.json").read_text())
         description = json.loads((work / "description.json").read_text())
     return {
@@ -83,7 +101,7 @@ def compare(name: str, trials: int) -> dict[str, object]:
     }
 
 
-def run(side: str, work: Path, trials: int) -> tuple[float, float]:
+def run_child(side: str, work: Path, trials: int) -> tuple[float, float]:
     """Run one side as a child and return its wall and CPU seconds, its descendants included."""
     command = [__file__, "--side", side, "--work", str(work), "--trials", str(trials)]
     done = watch(command, work / f"{side}.log", {"TUNERY_CACHE": str(work / "cache")})
@@ -153,14 +171,16 @@ def retime(work: Path, trials: int) -> None:
     dialect, space = get_dialect("metaschedule"), space_of(task)
     database = meta_schedule.database.JSONDatabase(work_dir=str(work / "stock"))
     records = database.get_all_tuning_records()
-    valid = [r for r in records if r.run_secs and float(r.run_secs[0]) < 1e9]
-    fastest = min(valid, key=lambda r: statistics.mean(float(s) for s in r.run_secs))
-    body = trace_body(fastest.trace, space)
-    theirs = Candidate(program_key(replay(space, body).mod), task.key, body)
+    # Each winner is built as its own side builds it.
+    plain = replace(task, target=replace(task.target, config=stock_config(task.target)))
+    winners: dict[str, tuple[Task, Candidate]] = {}
+    if (found := fastest(records)) is not None:
+        body = trace_body(found.trace, space)
+        winners["stock"] = plain, Candidate(program_key(replay(space, body).mod), task.key, body)
     with open_store(str(work / "tunery.db")) as store:
         ours_all = store.records(task.key)
-        provenance = ours_all[0].provenance
-        ours = store.best(task.key, provenance)[0].candidate
+        for best in store.best(task.key, ours_all[0].provenance) if ours_all else ():
+            winners["tunery"] = task, best.candidate
         tried = [
             r
             for r in ours_all
@@ -170,52 +190,69 @@ def retime(work: Path, trials: int) -> None:
     artifacts = work / "artifacts"
     artifacts.mkdir()
     reference = dialect.build(task, dialect.reference(task), artifacts)
-    # Each winner is built as its own side builds it.
-    plain = replace(task, target=replace(task.target, config=stock_config(task.target)))
-    entrants = [theirs, ours]
-    built = [
-        dialect.build(owner, candidate, artifacts) for owner, candidate in zip((plain, task), entrants, strict=True)
-    ]
+    built = [dialect.build(owner, candidate, artifacts) for owner, candidate in winners.values()]
     measurer = Measurer("metaschedule", tuple(range(task.target.threads)))
-    results = measurer.finals(task, [Artifact(**asdict(a)) for a in built], entrants, reference, 60)
-    times = [result.latency_s for result in results]
-    names = {"stock": times[0], "tunery": times[1], "stock_trials": len(records), "tunery_trials": trials_ours}
+    entrants = [candidate for _, candidate in winners.values()]
+    results = measurer.finals(task, [Artifact(**asdict(a)) for a in built], entrants, reference, 60) if winners else ()
+    found_s = {side: result.latency_s for side, result in zip(winners, results, strict=True)}
+    names = {"stock": found_s.get("stock"), "tunery": found_s.get("tunery"), "stock_trials": len(records),
+             "tunery_trials": trials_ours}  # fmt: skip
     (work / "retimed.json").write_text(json.dumps(names))
 
 
-def ratios(row: dict[str, object]) -> tuple[float, float, float]:
-    """Return stock over tunery: wall per trial, CPU per trial, best latency."""
-    theirs, ours = Side(**row["stock"]), Side(**row["tunery"])  # type: ignore[arg-type]
+def fastest(records: Sequence[Any]) -> Any:
+    """Return stock's fastest record, None if nothing ran: what failed has a time of 1e10."""
+    valid = [r for r in records if r.run_secs and float(r.run_secs[0]) < 1e9]
+    return min(valid, key=lambda r: statistics.mean(float(s) for s in r.run_secs), default=None)
+
+
+def ratios(row: Row) -> tuple[float | None, float | None, float | None]:
+    """Return stock over tunery: wall per trial, CPU per trial, best latency; None where a side has none."""
+    theirs, ours = Side(**row["stock"]), Side(**row["tunery"])
     return (
-        (theirs.wall_s / theirs.trials) / (ours.wall_s / ours.trials),
-        (theirs.cpu_s / theirs.trials) / (ours.cpu_s / ours.trials),
-        theirs.best_s / ours.best_s,
+        over(each(theirs.wall_s, theirs), each(ours.wall_s, ours)),
+        over(each(theirs.cpu_s, theirs), each(ours.cpu_s, ours)),
+        over(theirs.best_s, ours.best_s),
     )
 
 
-def print_row(row: dict[str, object]) -> None:
+def each(seconds: float, side: Side) -> float | None:
+    """Return seconds per trial of a side."""
+    return seconds / side.trials if side.trials else None
+
+
+def over(theirs: float | None, ours: float | None) -> float | None:
+    """Return a ratio where both are known."""
+    return theirs / ours if theirs and ours else None
+
+
+def number(value: float | None, unit: str = "") -> str:
+    """Return a number with its unit, `-` where there is none."""
+    return "-" if value is None else f"{value:.3f}{unit}"
+
+
+def print_row(row: Row) -> None:
     """Print one task's result."""
     print(f"\n{row['task']}: {row['description']}")
     print(f"  {'':8} {'trials':>6} {'wall s':>8} {'s/trial':>8} {'CPU s/trial':>12} {'best ms':>9}")
     for name in ("stock", "tunery"):
-        side = Side(**row[name])  # type: ignore[arg-type]
-        print(
-            f"  {name:8} {side.trials:6} {side.wall_s:8.1f} {side.wall_s / side.trials:8.3f} "
-            f"{side.cpu_s / side.trials:12.3f} {side.best_s * 1e3:9.4f}"
-        )
-    wall, cpu, best = ratios(row)
-    print(
-        f"  stock / tunery: wall per trial {wall:.2f}x, CPU per trial {cpu:.2f}x, best latency {best:.3f}x", flush=True
-    )
+        side = Side(**row[name])
+        wall, cpu = (number(each(seconds, side)) for seconds in (side.wall_s, side.cpu_s))
+        best = milliseconds(side.best_s)
+        print(f"  {name:8} {side.trials:6} {side.wall_s:8.1f} {wall:>8} {cpu:>12} {best:>9}")
+    names = ("wall per trial", "CPU per trial", "best latency")
+    found = (f"{name} {number(value, 'x')}" for name, value in zip(names, ratios(row), strict=True))
+    print(f"  stock / tunery: {', '.join(found)}", flush=True)
 
 
-def summary(rows: list[dict[str, object]]) -> None:
+def summary(rows: Sequence[Row]) -> None:
     """Print the medians over all rows with their range."""
     print("\nstock / tunery over all rows: median (min to max)")
-    for name, values in zip(
-        ("wall per trial", "CPU per trial", "best latency"), zip(*map(ratios, rows), strict=True), strict=True
-    ):
-        print(f"  {name:15} {statistics.median(values):6.2f}x ({min(values):.2f} to {max(values):.2f})")
+    columns = zip(*map(ratios, rows), strict=True)
+    for name, column in zip(("wall per trial", "CPU per trial", "best latency"), columns, strict=True):
+        values = [value for value in column if value is not None]
+        text = f"{statistics.median(values):6.2f}x ({min(values):.2f} to {max(values):.2f})" if values else f"{'-':>6}"
+        print(f"  {name:15} {text} in {len(values)} of {len(rows)}")
 
 
 if __name__ == "__main__":
