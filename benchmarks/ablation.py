@@ -3,8 +3,9 @@
 Every arm is a normal job on a cold store, in a process of its own whose workers are forked with the one thing switched
 off; there is no setting for it, a constant of the module that has the rule is replaced. What an arm found is timed by
 its own finals, alone on the machine. The order of the arms turns with the seed. One line of JSON is kept for each
-finished (task, arm, seed) in --json; run it again to go on. What is gone from the code is said before the run; an arm
-that fails is named at the end, and tried again next time.
+finished (task, arm, seed) in --json; run it again to go on, with the same code on the same device: other rows are not
+used. What is gone from the code is said before the run; an arm that fails is named at the end, and tried again next
+time.
 
     python benchmarks/ablation.py [--trials 64] [--seeds 3] [--tasks conv3x3,dense] [--arms Winograd] [--json FILE]
 """
@@ -22,7 +23,8 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from rows import Kept, Row
 
 from tunery._errors import WorkError
 from tunery._report import as_text, milliseconds, new_table
@@ -46,7 +48,6 @@ TASKS = {
 CONVS = ("conv3x3", "conv1x1", "depthwise")
 WEIGHTS = (*CONVS, "dense")
 ALL_ON = "all on"
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -166,17 +167,22 @@ def run(arms: Sequence[str], tasks: Sequence[str], trials: int, seeds: int, file
 
     Prints the table and what failed, and returns the exit code.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    failed = []
+    kept, failed = Kept(file, __file__, trials=trials), list[str]()
+    rows = kept.read()
+    done = {(row["task"], row["arm"], row["seed"]) for row in rows}
     with tempfile.TemporaryDirectory(prefix="tunery-ablation-") as scratch:
         for seed in range(seeds):
             for task in tasks:
                 names = needed(task, arms)
                 for arm in (*names[seed % len(names) :], *names[: seed % len(names)]):
-                    if why := run_missing(task, arm, seed, trials, file, Path(scratch)):
-                        failed.append(f"{label(task, arm, seed)}: {why}")
+                    if (task, arm, seed) in done:
+                        continue
+                    try:
+                        rows.append(kept.add(run_child(task, arm, seed, trials, Path(scratch))))
+                    except WorkError as error:
+                        failed.append(f"{label(task, arm, seed)}: {str(error).strip().splitlines()[-1]}")
                         print(f"failed: {failed[-1]}", flush=True)
-    print(table(read(file, trials)))
+    print(table(rows))
     if failed:
         print("\n".join([f"failed: {len(failed)}, not in the table; the same command tries them again", *failed]))
     return 1 if failed else 0
@@ -198,24 +204,21 @@ def label(task: str, arm: str, seed: int) -> str:
     return f"{task}, {_off(arm)} off, seed {seed}"
 
 
-def run_missing(task: str, arm: str, seed: int, trials: int, file: Path, scratch: Path) -> str:
-    """Run one arm in a child process unless the file has it, and add its line; return why that failed, or ""."""
-    if any((row["task"], row["arm"], row["seed"]) == (task, arm, seed) for row in read(file, trials)):
-        return ""
+def run_child(task: str, arm: str, seed: int, trials: int, scratch: Path) -> Row:
+    """Run one arm in a child process.
+
+    Raises:
+        WorkError: that failed, or nothing it tried was valid.
+    """
     work = Path(tempfile.mkdtemp(dir=scratch))
     command = [__file__, "--one", task, arm, str(seed), "--trials", str(trials), "--work", str(work)]
     environment = {_SWITCHED_OFF: arm, "TUNERY_CACHE": str(scratch / "cache")}
-    try:
-        watch(command, work / "log", environment)
-    except WorkError as error:
-        return str(error).strip().splitlines()[-1]
-    row = json.loads((work / "row.json").read_text(encoding="utf-8"))
+    watch(command, work / "log", environment)
+    row: Row = json.loads((work / "row.json").read_text(encoding="utf-8"))
     if not row["best_s"]:
-        return f"none of {row['measured']} trials gave a valid kernel"
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(row) + "\n")
+        raise WorkError(f"none of {row['measured']} trials gave a valid kernel")
     print(f"{label(task, arm, seed)}: {milliseconds(row['best_s'])} ms, {row['wall_s']:.0f} s", flush=True)
-    return ""
+    return row
 
 
 def run_one(name: str, arm: str, seed: int, trials: int, work: Path) -> None:
@@ -240,12 +243,6 @@ def find(tasks: Sequence[Task], elements: tuple[int, ...]) -> Task:
         if tuple(sorted(math.prod(spec.shape) for spec in task.workload.arguments)) == elements and task.tunable:
             return task
     raise SystemExit(f"no tunable task has arguments of {elements} elements")
-
-
-def read(file: Path, trials: int) -> list[Row]:
-    """Return the rows with so many trials."""
-    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    return [row for row in map(json.loads, lines) if row["trials"] == trials and row["best_s"]]
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -36,7 +36,7 @@ def main() -> None:
 
 def run(names: Sequence[str], budget: str, against: Sequence[str], file: Path) -> int:
     """Measure and print network by network, and return the exit code."""
-    kept, failed = Kept(file, __file__, budget=budget), []
+    kept, failed = Kept(file, __file__, budget=budget), list[str]()
     for name in names:
         try:
             show(kept.add(measure(name, Budget.parse(budget), against)))

@@ -9,8 +9,9 @@ their defaults but for one thread. CPU seconds of proposing are those of this pr
 features, replays, predicting and training; not reading the task, which is done before. In the end both winners of a
 task are timed together, interleaved.
 
-Resumable: one line of JSON is kept for each finished (task, seed) in --json; run again to go on. What fails, or takes
-longer than its limit, is named at the end and tried again next time.
+Resumable: one line of JSON is kept for each finished (task, seed) in --json; run again to go on, with the same code on
+the same device: other rows are not used. What fails, or takes longer than its limit, is named at the end and tried
+again next time.
 
     python benchmarks/proposals.py [--quick] [--trials 128] [--seeds 3] [--tasks 20] [--json out/proposals.jsonl]
 """
@@ -27,9 +28,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
+from rows import Kept, Row
 
 from tunery._errors import WorkError
 from tunery.dialects import Dialect, Told, get_dialect
@@ -44,7 +45,6 @@ _OUR_BATCH, _LEARN_AT, _LEARN_GROWTH = 16, 48, 1.25  # as in a job
 _STOCK_BATCH = 64
 _LEAST_TASKS, _LEAST_SEEDS, _LEAST_CPU = 20, 3, 5.0  # the bounds
 _LIMIT_S, _LIMIT_PER_TRIAL_S = 300.0, 5.0  # for both searches of a task; 128 trials usually take two minutes
-Row = dict[str, Any]
 
 
 @dataclass
@@ -325,22 +325,19 @@ def main() -> None:
 
 def run(tasks: Sequence[Path], trials: int, seeds: int, output: Path, scratch: Path) -> int:
     """Run the searches that the output does not hold yet, print all, and return the exit code."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    lines = output.read_text().splitlines() if output.exists() else []
-    kept = {(row["task"], row["seed"]): row for row in map(json.loads, lines) if row["trials"] == trials}
+    kept = Kept(output, __file__, trials=trials)
+    known = {(row["task"], row["seed"]): row for row in kept.read()}
     rows, failed = list[Row](), list[str]()
     for path in tasks:
         for seed in range(seeds):
-            row = kept.get((path.stem, seed))
+            row = known.get((path.stem, seed))
             if row is None:
                 try:
-                    row = child(path, seed, trials, scratch)
+                    row = kept.add(child(path, seed, trials, scratch))
                 except WorkError as error:
                     failed.append(f"{path.stem} seed {seed}")
                     print(f"{failed[-1]} failed: {' '.join(str(error).split())[-600:]}", flush=True)
                     continue
-                with output.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
                 print(row_text(row), flush=True)
             rows.append(row)
     names = ", failed: " + ", ".join(failed) if failed else ""

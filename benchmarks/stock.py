@@ -67,16 +67,17 @@ def main() -> None:
 
 def run(tasks: Sequence[str], trials: int, repeats: int, file: Path) -> int:
     """Compare task by task, print all, and return the exit code."""
-    kept, failed = Kept(file, __file__, trials=trials), []
+    kept, rows, failed = Kept(file, __file__, trials=trials), list[Row](), list[str]()
     for repeat in range(repeats):
         for name in tasks:
             try:
-                print_row(kept.add({"task": name, "repeat": repeat, **compare(name, trials)}))
+                rows.append(kept.add({"task": name, "repeat": repeat, **compare(name, trials)}))
+                print_row(rows[-1])
             except WorkError as error:
                 failed.append(f"{name}, repeat {repeat}: {str(error).strip().splitlines()[-1]}")
                 print(f"failed: {failed[-1]}", flush=True)
-    if kept.rows:
-        summary(kept.rows)
+    if rows:
+        summary(rows)
     if failed:
         print("\n".join(["", f"failed: {len(failed)}, not in the summary", *failed]))
     return 1 if failed else 0

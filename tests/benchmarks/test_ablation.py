@@ -6,6 +6,7 @@ from pathlib import Path
 
 import ablation
 import pytest
+import rows
 from ablation import ALL_ON, ARMS, Arm, missing, run, table
 
 from tunery._errors import WorkError
@@ -62,6 +63,20 @@ def test_an_arm_that_fails_is_named_and_tried_again(
     assert [arm for _, arm, _ in ran] == ["draft", "filter"]
 
 
+def test_rows_of_other_code_are_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def again(code: str) -> int:
+        monkeypatch.setattr(rows, "made_by", lambda script: {"code": code, "device": "d"})
+        ran.clear()
+        run(["draft"], ["dense"], 4, 1, tmp_path / "rows.jsonl")
+        return len(ran)
+
+    ran = scripted(monkeypatch, lambda *_: 1e-3)
+    assert [again("c1"), again("c1"), again("c2")] == [2, 0, 2]
+    assert capsys.readouterr().out.count("2 rows of ") == 1
+
+
 def test_without_a_failure_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda *_: 1e-3)
     assert run([ALL_ON, "draft"], ["dense"], 4, 1, tmp_path / "rows.jsonl") == 0
@@ -93,9 +108,9 @@ def test_what_ends_winograd_too_is_compared_with_winograd_off(
 )
 def test_seeds_that_disagree_tell_nothing_apart(off: tuple[float, ...], apart: bool) -> None:
     common = {"task": "dense", "wall_s": 1.0, "core_s": 1.0, "device_s": 1.0}
-    rows = [{**common, "arm": ALL_ON, "seed": seed, "best_s": 1e-3} for seed in range(3)]
-    rows += [{**common, "arm": "draft", "seed": seed, "best_s": best_s} for seed, best_s in enumerate(off)]
-    text = table(rows)
+    found = [{**common, "arm": ALL_ON, "seed": seed, "best_s": 1e-3} for seed in range(3)]
+    found += [{**common, "arm": "draft", "seed": seed, "best_s": best_s} for seed, best_s in enumerate(off)]
+    text = table(found)
     [row] = [line for line in text.splitlines() if line.startswith("dense") and " draft " in line]
     assert ("  yes" if apart else "  no ") in row
     assert text.endswith("not told apart)") is not apart

@@ -9,6 +9,7 @@ from typing import Any
 
 import proposals
 import pytest
+import rows
 from proposals import Course, compare, ratio_text, run, summary, tunery
 from pydantic import TypeAdapter
 
@@ -146,3 +147,8 @@ def test_a_search_that_fails_is_named_and_tried_again(
     run(tasks, 2, 2, output, tmp_path)
     assert ran == [("b", 1)]
     assert run(tasks[:1], 2, 2, output, tmp_path) == 0
+    ran.clear()
+    monkeypatch.setattr(rows, "made_by", lambda script: {"code": "another", "device": "d"})
+    run(tasks[:1], 2, 2, output, tmp_path)
+    assert ran == [("a", 0), ("a", 1)], "other code has made what is there"
+    assert "3 rows of " in capsys.readouterr().out
