@@ -2,10 +2,14 @@
 
 Every arm is a normal job on a cold store, in a process of its own whose workers are forked with the one thing switched
 off; there is no setting for it, a constant of the module that has the rule is replaced. What an arm found is timed by
-its own finals, alone on the machine. The order of the arms turns with the seed. One line of JSON is kept for each
-finished (task, arm, seed) in --json; run it again to go on, with the same code on the same device: other rows are not
-used. What is gone from the code is said before the run; an arm that fails is named at the end, and tried again next
-time.
+its own finals, alone on the machine but minutes apart from the arm it is compared with, and the machine's speed moves
+by some per cent meanwhile; the order of the arms turns with the seed. So an arm is called told apart only where a
+two-sided sign test over all its pairs of task and seed gives p <= 0.05, for which it takes six pairs at least. Of so
+many arms one may still be told apart by luck.
+
+One line of JSON is kept for each finished (task, arm, seed) in --json; run it again to go on, with the same code on the
+same device: other rows are not used. What is gone from the code is said before the run; an arm that fails is named at
+the end, and tried again next time.
 
     python benchmarks/ablation.py [--trials 64] [--seeds 3] [--tasks conv3x3,dense] [--arms Winograd] [--json FILE]
 """
@@ -247,8 +251,8 @@ def find(tasks: Sequence[Task], elements: tuple[int, ...]) -> Task:
 
 def table(rows: Sequence[Row]) -> str:
     """Return, for each task and arm, median and range of the latency, and what is worse without it."""
-    shown = new_table("task", "off", "beside", "#seeds", "#best ms", "#range", "#latency x", "#by seed", "told apart",
-                      "#wall x", "#CPU x", "#kernels x")  # fmt: skip
+    shown = new_table("task", "off", "beside", "#seeds", "#best ms", "#range", "#latency x", "#by seed", "#wall x",
+                      "#CPU x", "#kernels x")  # fmt: skip
     found: dict[str, list[dict[int, float]]] = {}
     for task in TASKS:
         of = {arm: [row for row in rows if (row["task"], row["arm"]) == (task, arm)] for arm in ARMS}
@@ -260,18 +264,19 @@ def table(rows: Sequence[Row]) -> str:
             found.setdefault(arm, []).append(latency)
             best = sorted(float(row["best_s"]) for row in mine)
             others = (statistics.median(ratios(mine, of[base], key).values()) for key in _COSTS)
-            verdict = ("", "") if arm == ALL_ON else (span(latency), "yes" if told_apart(latency) else "no")
             shown.add_row(
                 task, _off(arm), "" if arm == ALL_ON else _off(base), str(len(latency)),
                 milliseconds(statistics.median(best)), f"{milliseconds(best[0])} to {milliseconds(best[-1])}",
-                f"{statistics.median(latency.values()):.2f}", *verdict, *(f"{each:.2f}" for each in others),
+                f"{statistics.median(latency.values()):.2f}", "" if arm == ALL_ON else span(latency),
+                *(f"{each:.2f}" for each in others),
             )  # fmt: skip
     return "\n".join([as_text(shown), _NOTE, *(_overall(arm, of) for arm, of in found.items() if arm != ALL_ON)])
 
 
 _COSTS = ("wall_s", "core_s", "device_s")
-_NOTE = """x: with it off over what stands under "beside", with the same seed; median over seeds, above 1 it is worth it
-told apart: the ratios of at least two seeds are all above 1, or all below"""
+_TOLD_APART = 0.05
+_NOTE = f"""x: with it off over what stands under "beside" with the same seed; median over seeds, above 1 it is worth it
+told apart: a two-sided sign test over all pairs of task and seed gives p <= {_TOLD_APART}"""
 
 
 def _off(arm: str) -> str:
@@ -279,12 +284,17 @@ def _off(arm: str) -> str:
 
 
 def _overall(arm: str, tasks: Sequence[Mapping[int, float]]) -> str:
-    """Return an arm's ratio over its tasks: the geometric mean of medians, and the range of each seed's own mean."""
+    """Return an arm's ratio over its tasks: the geometric mean of medians, and the range of each seed's own mean.
+
+    Whether it is told apart from 1 is judged over all pairs of task and seed.
+    """
     mean = statistics.geometric_mean(statistics.median(task.values()) for task in tasks)
     seeds = set(tasks[0]).intersection(*tasks)
     by_seed = {seed: statistics.geometric_mean(task[seed] for task in tasks) for seed in seeds}
     text = f"{arm} off: {mean:.2f} x the latency over {len(tasks)} tasks"
-    return f"{text} ({span(by_seed) or 'no seed has all'}{'' if told_apart(by_seed) else ', not told apart'})"
+    above, pairs, p = sign_test([ratio for task in tasks for ratio in task.values()])
+    verdict = "told apart" if p <= _TOLD_APART else "not told apart"
+    return f"{text} ({span(by_seed) or 'no seed has all'}), slower in {above} of {pairs} pairs, p = {p:.2g}: {verdict}"
 
 
 def ratios(mine: Sequence[Row], base: Sequence[Row], key: str) -> dict[int, float]:
@@ -298,9 +308,12 @@ def span(by_seed: Mapping[int, float]) -> str:
     return f"{min(by_seed.values()):.2f} to {max(by_seed.values()):.2f}" if by_seed else ""
 
 
-def told_apart(by_seed: Mapping[int, float]) -> bool:
-    """Say whether the ratios of at least two seeds agree on which side of 1 they are."""
-    return len(by_seed) > 1 and (min(by_seed.values()) > 1 or max(by_seed.values()) < 1)
+def sign_test(found: Sequence[float]) -> tuple[int, int, float]:
+    """Return how many ratios are above 1, of how many that are not 1, and how likely so uneven a split is by luck."""
+    # By hand: SciPy's tests cannot be imported where torch is kept out, as it is here.
+    above, pairs = sum(ratio > 1 for ratio in found), sum(ratio != 1 for ratio in found)
+    tail = sum(math.comb(pairs, number) for number in range(min(above, pairs - above) + 1)) / 2**pairs
+    return above, pairs, min(2 * tail, 1.0)
 
 
 if __name__ == "__main__":

@@ -102,15 +102,36 @@ def test_what_ends_winograd_too_is_compared_with_winograd_off(
     assert "channels last off: 2.12 x the latency over 2 tasks (2.12 to 2.12)" in text
 
 
+def table_of(*draft_s: float) -> str:
+    """Return the table of these latencies without the draft, for a task and seed each; with all on each is 1 ms."""
+    common = {"wall_s": 1.0, "core_s": 1.0, "device_s": 1.0}
+    tasks = ("conv3x3", "dense", "softmax")
+    found = []
+    for number, best_s in enumerate(draft_s):
+        pair = {**common, "task": tasks[number % 3], "seed": number // 3}
+        found += [{**pair, "arm": ALL_ON, "best_s": 1e-3}, {**pair, "arm": "draft", "best_s": best_s}]
+    return table(found)
+
+
 @pytest.mark.parametrize(
-    ("off", "apart"),
-    [((1.1e-3, 1.2e-3), True), ((0.9e-3, 0.8e-3), True), ((0.9e-3, 1.2e-3), False), ((1.2e-3,), False)],
+    ("off", "says"),
+    [
+        ((1.1e-3,) * 6, "slower in 6 of 6 pairs, p = 0.031: told apart"),
+        ((0.9e-3,) * 6, "slower in 0 of 6 pairs, p = 0.031: told apart"),
+        ((1.1e-3,) * 5, "slower in 5 of 5 pairs, p = 0.062: not told apart"),
+        ((*(1.1e-3,) * 5, 1e-3), "slower in 5 of 5 pairs, p = 0.062: not told apart"),
+        ((*(1.1e-3,) * 5, 0.9e-3), "slower in 5 of 6 pairs, p = 0.22: not told apart"),
+        ((*(1.1e-3,) * 8, 0.9e-3), "slower in 8 of 9 pairs, p = 0.039: told apart"),
+        ((1e-3,), "slower in 0 of 0 pairs, p = 1: not told apart"),
+    ],
 )
-def test_seeds_that_disagree_tell_nothing_apart(off: tuple[float, ...], apart: bool) -> None:
-    common = {"task": "dense", "wall_s": 1.0, "core_s": 1.0, "device_s": 1.0}
-    found = [{**common, "arm": ALL_ON, "seed": seed, "best_s": 1e-3} for seed in range(3)]
-    found += [{**common, "arm": "draft", "seed": seed, "best_s": best_s} for seed, best_s in enumerate(off)]
-    text = table(found)
+def test_an_arm_is_told_apart_where_luck_would_not_do_it(off: tuple[float, ...], says: str) -> None:
+    assert table_of(*off).splitlines()[-1].endswith(says)
+
+
+def test_a_task_alone_gets_its_ratios_and_no_verdict() -> None:
+    text = table_of(*(1.1e-3,) * 6)
     [row] = [line for line in text.splitlines() if line.startswith("dense") and " draft " in line]
-    assert ("  yes" if apart else "  no ") in row
-    assert text.endswith("not told apart)") is not apart
+    assert "1.10 to 1.10" in row
+    assert "yes" not in row
+    assert "told apart" not in text.splitlines()[0]
