@@ -14,7 +14,7 @@ from proposals import Course, compare, ratio_text, run, summary, tunery
 from pydantic import TypeAdapter
 
 from tunery._errors import WorkError
-from tunery.costmodels import BoostedModel, Dataset, load_cost_model
+from tunery.costmodels import BoostedModel, Dataset, load_cost_model, registry
 from tunery.costmodels.warm import Warm
 from tunery.dialects import Told, get_dialect
 from tunery.domain import Candidate, Outcome, Target, Task, Workload
@@ -48,6 +48,12 @@ def test_our_search_learns_on_the_model_that_jobs_start_from(tmp_path: Path, mon
     course = tunery(SimpleNamespace(task=task, dialect=dialect, measure=measure), 64, 0)  # type: ignore[arg-type]
     assert len(course.best_s) == course.proposed == 64
     assert lessons == [48, 16]
+
+
+def test_no_network_is_one_that_the_shipped_model_has_learned_from() -> None:
+    shipped = registry.shipped_card("metaschedule", {"kind": "llvm", "mcpu": "znver4"})
+    assert shipped is not None
+    assert not set(proposals.NETWORKS) & set(shipped.data["networks"])
 
 
 class FakeBench:
