@@ -279,6 +279,10 @@ def test_a_network_that_fails_when_timed_again_is_named_beside_its_earlier_resul
     assert "a x1 failed when it was timed again, its earlier result is shown: a does not compile" in text.splitlines()
     assert "b x1 failed" not in text
     assert "without a result" not in text
+    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
+    again = Bench({"a": (1e-3, 2e-3)})
+    assert "failed" not in suite_text(run(again, plan))
+    assert again.asked == [("a", 1)], "tried again, though what it had lacked is gone"
 
 
 def test_tuned_and_cut_short_it_needs_its_records_too(tmp_path: Path) -> None:
