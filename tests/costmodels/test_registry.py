@@ -1,5 +1,6 @@
 import gzip
 import json
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from costmodel_data import table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, registry
-from tunery.costmodels.registry import Version, damaged, in_use, new_card, read, register, version, versions
+from tunery.costmodels.registry import Version, damaged, family, in_use, new_card, read, register, version, versions
 
 CONFIG = {"kind": "fake"}
 
@@ -60,6 +61,52 @@ def test_a_model_trained_here_comes_before_the_shipped_one(model: BoostedModel) 
     register(card(target="x86", dialect="metaschedule"), model)
     assert registry.pretrained("metaschedule", config) not in {None, shipped}
     assert registry.pretrained("metaschedule", {"mcpu": "apple-m1"}) is None
+
+
+@pytest.mark.parametrize("name", ["znver5", "emeraldrapids", "graniterapids", "tigerlake", "ivybridge", "gracemont"])
+def test_an_x86_processor_of_any_name_has_the_shipped_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert registry.shipped_card("metaschedule", {"kind": "llvm", "mcpu": name, "num-cores": 2}) is not None
+
+
+@pytest.mark.parametrize(
+    ("machine", "config", "expected"),
+    [
+        ("x86_64", {"mcpu": "apple-m1"}, "apple-m1"),
+        ("x86_64", {"mcpu": "neoverse-v2"}, "neoverse-v2"),
+        ("x86_64", {"mcpu": "grace"}, "grace"),
+        ("x86_64", {"mcpu": "foreign", "mtriple": "aarch64-linux-gnu"}, "foreign"),
+        ("x86_64", {"kind": "llvm"}, "llvm"),
+        ("x86_64", {"kind": "cuda", "mcpu": "sm_90"}, "sm_90"),
+        ("AMD64", {"mcpu": "lunarlake"}, "x86"),
+        ("aarch64", {"mcpu": "lunarlake"}, "lunarlake"),
+        ("aarch64", {"mcpu": "lunarlake", "mtriple": "x86_64-linux-gnu"}, "x86"),
+        ("aarch64", {"mcpu": "znver4"}, "x86"),
+        ("aarch64", {"mcpu": "generic"}, "generic"),
+    ],
+)
+def test_families_of_processors(
+    machine: str, config: dict[str, object], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    assert family("metaschedule", config) == expected
+
+
+def test_a_model_of_a_processor_that_was_a_family_of_its_own_is_used_on(
+    model: BoostedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    first = register(card(target="emeraldrapids", dialect="metaschedule"), model)
+    assert in_use("metaschedule", {"mcpu": "emeraldrapids"}) == first
+
+
+@pytest.mark.tvm
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler lists this machine's processors")
+def test_no_x86_processor_is_taken_for_another() -> None:
+    from tunery.dialects.metaschedule._tvm import tvm
+
+    names = tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))
+    assert {family("metaschedule", {"kind": "llvm", "mcpu": str(name)}) for name in names} == {"x86"}
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"cut", gzip.compress(b"{}"), gzip.compress(b"[1]"), b"\x1f\x8b\x08"])

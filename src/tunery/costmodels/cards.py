@@ -1,5 +1,6 @@
 """What is said of a trained model: what it learned from, how good it is on what it has not seen, if it may be used."""
 
+import platform
 import re
 import time
 from collections.abc import Mapping
@@ -8,8 +9,14 @@ from typing import Any
 
 from tunery.costmodels.dataset import Group
 
-_X86 = ("znver", "skylake", "cascadelake", "cooperlake", "icelake", "sapphirerapids", "x86-64", "haswell", "broadwell",
-        "alderlake", "raptorlake", "core-avx")  # fmt: skip
+_X86 = ("x86", "znver", "skylake", "cascadelake", "cooperlake", "icelake", "sapphirerapids", "emeraldrapids", "haswell",
+        "broadwell", "alderlake", "raptorlake", "core-avx", "gracemont")  # fmt: skip
+"""Names of x86 processors that a machine of another kind knows, too; there are new ones every year."""
+_OTHERS = ("a64fx", "ampere", "apple", "arm", "carmel", "cortex", "cyclone", "exynos", "falkor", "fujitsu", "gb10",
+           "generic-", "grace", "hip", "kryo", "la464", "la664", "loongarch", "neoverse", "olympus", "oryon", "power",
+           "ppc", "pwr", "rocket-", "saphira", "sifive", "spacemit", "syntacore", "thunderx", "tsv110", "veyron",
+           "xiangshan", "z1")  # fmt: skip
+"""What LLVM's names of processors of other architectures begin with."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,8 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
         version=int(document["version"]),
         dialect=str(document["dialect"]),
         compiler=str(document["compiler"]),
-        target=str(document["target"]),
+        # Earlier, an x86 processor of a name that was not listed was a family of its own.
+        target=family(str(document["dialect"]), {"mcpu": str(document["target"])}),
         created_at=float(document["created_at"]),
         recipe=dict(document["recipe"]),
         data=dict(document["data"]),
@@ -90,10 +98,26 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
 
 
 def family(dialect: str, config: Mapping[str, Any]) -> str:
-    """Return the family of processors a target belongs to: models are shared within one."""
-    if dialect == "metaschedule" and str(config.get("mcpu", "")).startswith(_X86):
+    """Return the family of processors a target belongs to: models are shared within one.
+
+    All x86 processors are one family, whatever LLVM calls them; of the others each name is a family of its own.
+
+    >>> family("metaschedule", {"kind": "llvm", "mcpu": "znver4"}), family("metaschedule", {"mcpu": "apple-m1"})
+    ('x86', 'apple-m1')
+    """
+    if dialect == "metaschedule" and config.get("kind", "llvm") == "llvm" and _is_x86(config):
         return "x86"
     return str(config.get("mcpu") or config.get("kind") or dialect)
+
+
+def _is_x86(config: Mapping[str, Any]) -> bool:
+    """Say whether a target is x86 by its triple, else by its name; a name that is not known is of this machine."""
+    triple, name = str(config.get("mtriple", "")), str(config.get("mcpu", ""))
+    if triple:
+        return triple.startswith(("x86", "amd64", "i386", "i686"))
+    if not name or name.startswith((*_X86, *_OTHERS)):
+        return name.startswith(_X86)
+    return platform.machine().lower() in {"x86_64", "amd64"}
 
 
 def generator(compiler: str) -> str:
