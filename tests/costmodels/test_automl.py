@@ -8,6 +8,7 @@ from costmodel_data import table
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, for_device, load_cost_model
 from tunery.costmodels.automl import FAMILIES, fit, search
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.evaluation import evaluate, gate, paired, random_ranker
 from tunery.costmodels.metrics import kendall
 from tunery.costmodels.parquet import read_parquet, write_parquet
@@ -147,6 +148,16 @@ def test_a_dataset_comes_back_from_its_file(tmp_path: Path) -> None:
         assert one.stores is not None
         assert other.stores is not None
         assert all(np.array_equal(a, b) for a, b in zip(one.stores, other.stores, strict=True))
+
+
+def test_in_a_file_of_several_devices_no_row_tells_of_its_device(tmp_path: Path) -> None:
+    made = table(networks=1, shared=False)
+    write_parquet(made.only([*made, *(replace(g, device="other") for g in made)]), tmp_path / "two.parquet", {})
+    again = read_parquet(tmp_path / "two.parquet")
+    assert len(again.groups) == 2 * len(made.groups)
+    for one, other in zip(again.groups, [*made, *made], strict=True):
+        assert np.isnan(one.rows[:, -DEVICE_COLUMNS:]).all()
+        assert np.array_equal(one.rows[:, :-DEVICE_COLUMNS], other.rows[:, :-DEVICE_COLUMNS])
 
 
 @pytest.mark.parametrize("content", [None, b"", b"PAR1 nonsense PAR1"])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.domain import digest
 
 Rows = npt.NDArray[np.float32]
@@ -118,3 +119,20 @@ class Table:
 def stacked(groups: Sequence[Group]) -> Rows:
     """Return the rows of all groups, one behind the other."""
     return np.concatenate([group.rows for group in groups])
+
+
+def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Return the groups, with the device's columns empty (NaN) where they are of several devices.
+
+    Only the facts of the machine at hand are known. Trees would learn what it means that they are there, and where a
+    job on another device fills them in, take that device for this one.
+    """
+    if len({group.device for group in groups}) < 2:
+        return tuple(groups)
+    return tuple(replace(group, rows=_emptied(group.rows)) for group in groups)
+
+
+def _emptied(rows: Rows) -> Rows:
+    rows = rows.copy()
+    rows[:, -DEVICE_COLUMNS:] = np.nan
+    return rows

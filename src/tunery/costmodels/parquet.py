@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import UsageError
-from tunery.costmodels.dataset import Group, Table
+from tunery.costmodels.dataset import Group, Table, without_devices
 
 _CARD = b"tunery"
 _FORMAT = 1
@@ -62,7 +62,7 @@ def read_parquet(path: Path) -> Table:
         if card["format"] > _FORMAT:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or export it anew")
         groups = [_group(part) for part in _parts(made.to_pydict())]
-        return Table(tuple(groups), card["dialect"], card["compiler"], card["target"], card["left_out"])
+        return Table(without_devices(groups), card["dialect"], card["compiler"], card["target"], card["left_out"])
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; write one with `tunery records export --parquet {path}`") from None
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
@@ -78,7 +78,7 @@ _COLUMNS: dict[str, str | tuple[str]] = {
 _MEANING = {
     "latency_s": "median of the samples of one race, seconds for one execution; inf: it ran wrong",
     "build_s": "wall seconds of its build",
-    "features": "one row: the dialect's features, 9 task columns, 5 device columns",
+    "features": "one row: the dialect's features, 9 task columns, 5 device columns (NaN with several devices)",
     "stores": "the dialect's features of each store, row by row, `store_width` wide",
     "networks": "all networks of the store that hold the workload: hold them out together",
     "device": "fingerprint of the device it ran on",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError
 from tunery.costmodels.columns import device_columns, with_task
-from tunery.costmodels.dataset import Group, Table
+from tunery.costmodels.dataset import Group, Table, without_devices
 from tunery.costmodels.registry import family, generator
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
@@ -79,7 +79,7 @@ def load(
         for number, (task, source, found) in enumerate(work):
             groups += _group(features, task, source, found, owners.get(task.workload.key, ()), left_out)
             notify(f"features of {number + 1}/{len(work)} tasks")
-    table = Table(tuple(groups), dialect, compiler, usual, dict(left_out))
+    table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out))
     _check(table, place)
     return table
 
