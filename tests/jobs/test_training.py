@@ -142,6 +142,19 @@ def test_metaschedules_own_model_is_a_rival_and_said_where_it_is_left_out(
     assert beside.remarks == ()
 
 
+def test_it_is_said_where_metaschedules_own_model_was_stopped_while_it_was_learning(
+    world: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    pytest.importorskip("xgboost")
+    learn, held = hold_out_networks(world.groups, HELD)
+    model = BoostedModel.train([(g.rows, g.gains) for g in learn], Recipe(rounds=20))
+    monkeypatch.setattr(rival, "MOST_ROUNDS", 5)
+    [remark] = appraise(model, learn, held, None).remarks
+    assert "still learning" in remark
+    assert "10000" in remark
+
+
 def test_few_held_out_tasks_are_too_few(world: Table) -> None:
     done = trained(world, ("n0",))
     assert not done.used

@@ -26,7 +26,7 @@ from tunery.costmodels.evaluation import (
     random_ranker,
 )
 from tunery.costmodels.registry import family, register, shipped, starting, version
-from tunery.costmodels.rival import StockModel
+from tunery.costmodels.rival import MOST_ROUNDS, OWN_ROUNDS, StockModel
 from tunery.costmodels.splits import by_kind, hold_out_networks
 from tunery.costmodels.transfer import Transfer, transfer
 from tunery.dialects import get_dialect
@@ -42,7 +42,7 @@ _LEAST_NETWORKS = 4
 class Appraisal:
     """A model judged on networks it has not seen: rows of metrics, differences from rivals, the verdict.
 
-    `remarks` say which comparisons were left out, and why.
+    `remarks` say which comparisons were left out or not on even terms, and why.
     """
 
     rows: tuple[Row, ...]
@@ -170,12 +170,8 @@ def appraise(
 
     The model in use is compared on those tasks only that it has not learned from either.
     """
-    chosen = rankers(model, learn, threads, seed)
-    fair: dict[str, list[Group]] = {STOCK: list(judge)}
-    remarks = []
-    if STOCK not in chosen:
-        fair.clear()
-        remarks.append("MetaSchedule's own model was not compared: it needs xgboost; pip install xgboost-cpu")
+    chosen, remarks = rankers(model, learn, threads, seed)
+    fair: dict[str, list[Group]] = {STOCK: list(judge)} if STOCK in chosen else {}
     if current is not None:
         card, text = current
         fair[IN_USE] = [group for group in judge if not card.saw(group)]
@@ -228,14 +224,25 @@ def judge(
     return Judgement(card.name, evaluate(groups, chosen), len(groups) == len(fair), groups)
 
 
-def rankers(model: CostModel, learn: Sequence[Group], threads: int, seed: int) -> dict[str, Ranker]:
-    """Return the model, a random ranking and, where xgboost is installed, MetaSchedule's model trained on `learn`."""
+def rankers(
+    model: CostModel, learn: Sequence[Group], threads: int, seed: int = 0
+) -> tuple[dict[str, Ranker], list[str]]:
+    """Return the model, a random ranking and, where xgboost is installed, MetaSchedule's model trained on `learn`.
+
+    And remarks on how the last of them was trained, or why it was not.
+    """
     found: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
     try:
-        found[STOCK] = StockModel(learn, threads).predict
+        stock = StockModel(learn, threads)
     except UsageError:  # an extra that nothing but this comparison needs
-        return found
-    return found
+        return found, ["MetaSchedule's own model was not compared: it needs xgboost; pip install xgboost-cpu"]
+    found[STOCK] = stock.predict
+    if not stock.capped:
+        return found, []
+    return found, [
+        f"MetaSchedule's own model was still learning when it was stopped after {MOST_ROUNDS} rounds; by its own rules "
+        f"it may go on to {OWN_ROUNDS}"
+    ]
 
 
 def facts(table: Table) -> dict[str, object]:
