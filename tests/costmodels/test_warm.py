@@ -67,3 +67,14 @@ def test_a_new_device_starts_from_the_old_ones() -> None:
     assert found.transferred[at] > (found.from_nothing[at] or 0.0)
     assert found.needed in found.records
     assert transfer(old, "device", Recipe()) is None, "no other device to start from"
+
+
+def test_records_of_a_new_device_without_two_of_one_task_teach_nothing_and_harm_nothing() -> None:
+    old = table(networks=60, per_network=10, rows=2, seed=0).groups
+    new = [replace(g, device="new", task_key=f"new-{g.task_key}") for g in old]
+    found = transfer([*old, *new], "new", Recipe(rounds=5), seed=1)  # one whose 32 of 800 have no order
+    assert found is not None
+    assert found.records[:2] == (0, 32)
+    assert found.from_nothing[1] is None
+    assert found.transferred[1] == found.transferred[0]
+    assert found.from_nothing[-1] is not None

@@ -15,6 +15,7 @@ from tunery.costmodels.parquet import write_parquet
 from tunery.costmodels.registry import Version, in_use, new_card, register, versions
 from tunery.costmodels.splits import hold_out_networks
 from tunery.domain import Target
+from tunery.jobs import training
 from tunery.jobs.training import Training, appraise, judge, open_table, train
 
 CONFIG = {"kind": "fake"}
@@ -161,12 +162,29 @@ def test_few_held_out_tasks_are_too_few(world: Table) -> None:
     assert any("tasks, and 10 are needed" in reason for reason in done.card.reasons)
 
 
-def test_a_new_device_is_told_what_it_needs(world: Table) -> None:
+def several_devices(world: Table) -> Table:
     new = table(networks=10, per_network=5, rows=12, seed=1)
-    other = [replace(g, device="other", task_key=f"o{g.task_key}") for g in new]
-    done = trained(world.only([*world, *other]))
+    return world.only([*world, *(replace(g, device="other", task_key=f"o{g.task_key}") for g in new)])
+
+
+def test_a_new_device_is_told_what_it_needs(world: Table) -> None:
+    done = trained(several_devices(world))
     assert {moved.device for moved in done.transfers} == {"device", "other"}
     assert {row.device for row in done.appraisal.rows} == {"all", "device", "other"}
+
+
+@pytest.mark.parametrize("part", ["_by_kind", "transfer"])
+def test_what_fails_after_training_does_not_cost_the_model(
+    world: Table, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise UsageError("on purpose")
+
+    monkeypatch.setattr(training, part, fails)
+    with pytest.raises(UsageError, match="on purpose"):
+        train(several_devices(world), 0.0, hold_out=HELD, most=1, kinds=True)
+    [card] = versions()
+    assert card.passed
 
 
 @pytest.mark.parametrize(

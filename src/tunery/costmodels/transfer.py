@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunery._errors import UsageError
 from tunery.costmodels.boosted import BoostedModel, Recipe
 from tunery.costmodels.dataset import Dataset, Group
 from tunery.costmodels.metrics import ndcg
@@ -17,7 +18,8 @@ _CLOSE = 0.01
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """NDCG@8 on held-out networks of a device, by how many of its records were learned: on top of the other devices'
-    model, and from nothing. `needed` is the least number that comes within 0.01 of the best; None: no step did.
+    model, and from nothing (None: there was no order to learn from). `needed` is the least number that comes within
+    0.01 of the best; None: no step did.
     """
 
     device: str
@@ -52,12 +54,23 @@ def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0
         data = Dataset()
         for group, i in (rows[n] for n in order[:step]):
             data.add(group.task_key, group.keys[i], group.rows[i], float(group.latencies[i]))
-        enough = step >= _STEPS[1]
-        transferred.append(_score(BoostedModel.fit(data, base) if enough else base, judge))
-        alone.append(_score(BoostedModel.fit(data), judge) if enough else None)
+        grown, new = _learned(data, base)
+        transferred.append(_score(grown, judge))
+        alone.append(_score(new, judge) if new else None)
     best = max(transferred)
     needed = next((step for step, score in zip(steps, transferred, strict=True) if score >= best - _CLOSE), None)
     return Transfer(device, tuple(steps), tuple(transferred), tuple(alone), needed)
+
+
+def _learned(data: Dataset, base: BoostedModel) -> tuple[BoostedModel, BoostedModel | None]:
+    """Return what the rows make of `base`, and of nothing; `base` and None where there is no order to learn from them.
+
+    A few rows drawn over many tasks may hold no two of one task.
+    """
+    try:
+        return BoostedModel.fit(data, base), BoostedModel.fit(data)
+    except UsageError:
+        return base, None
 
 
 def _score(model: BoostedModel, judge: Sequence[Group]) -> float:

@@ -139,22 +139,14 @@ def train(
     installed = get_dialect(table.dialect).compiler
     current = starting(table.dialect, table.target, compiler=installed)
     appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
+    final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
+    # Registered before anything else is tried with it: the search took long.
+    card = register(_card(table, found, appraisal, hold_out), final)
+    notify(f"version {card.version} written to {card.path}")
     left = _by_kind(table.groups, found, threads, notify) if kinds else []
     moved = [transfer(table.groups, device, found.recipe, seed) for device in table.devices if len(table.devices) > 1]
-    final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
-    card = new_card(
-        dialect=table.dialect,
-        compiler=table.compiler,
-        target=table.target,
-        recipe=describe(found.recipe) | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
-        data=facts(table),
-        metrics=tuple(plain(row) for row in appraisal.rows),
-        passed=appraisal.gate.passed,
-        reasons=appraisal.gate.reasons,
-        held_out=tuple(sorted(hold_out)),
-    )
     used = card.passed and card.of_compiler(installed)
-    return Training(register(card, final), appraisal, tuple(left), found, _known(moved), dict(table.left_out), used)
+    return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), used)
 
 
 def appraise(
@@ -271,6 +263,20 @@ def _drawn(table: Table, seed: int) -> tuple[str, ...]:
         )
     count = max(1, round(_TEST_SHARE * len(names)))
     return tuple(names[i] for i in np.random.default_rng(seed).permutation(len(names))[:count])
+
+
+def _card(table: Table, found: Search, appraisal: Appraisal, hold_out: Sequence[str]) -> Version:
+    return new_card(
+        dialect=table.dialect,
+        compiler=table.compiler,
+        target=table.target,
+        recipe=describe(found.recipe) | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
+        data=facts(table),
+        metrics=tuple(plain(row) for row in appraisal.rows),
+        passed=appraisal.gate.passed,
+        reasons=appraisal.gate.reasons,
+        held_out=tuple(sorted(hold_out)),
+    )
 
 
 def _known(moved: Sequence[Transfer | None]) -> tuple[Transfer, ...]:
