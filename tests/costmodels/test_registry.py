@@ -1,3 +1,4 @@
+import errno
 import gzip
 import json
 import platform
@@ -10,7 +11,18 @@ from costmodel_data import table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, registry
-from tunery.costmodels.registry import Version, damaged, family, in_use, new_card, read, register, version, versions
+from tunery.costmodels.registry import (
+    Version,
+    check_directory,
+    damaged,
+    family,
+    in_use,
+    new_card,
+    read,
+    register,
+    version,
+    versions,
+)
 
 CONFIG = {"kind": "fake"}
 
@@ -196,3 +208,17 @@ def test_a_directory_that_cannot_be_written(
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "file" / "models"))
     with pytest.raises(UsageError, match=registry.VARIABLE):
         register(card(), model)
+    with pytest.raises(UsageError, match=registry.VARIABLE):
+        check_directory()
+
+
+def test_a_directory_without_hard_links(model: BoostedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, other: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    check_directory()
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    for fails in (check_directory, lambda: register(card(), model)):
+        with pytest.raises(UsageError, match="hard links"):
+            fails()
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"

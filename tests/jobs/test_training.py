@@ -173,6 +173,16 @@ def test_a_new_device_is_told_what_it_needs(world: Table) -> None:
     assert {row.device for row in done.appraisal.rows} == {"all", "device", "other"}
 
 
+def test_where_models_cannot_be_written_nothing_is_searched(
+    world: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "file" / "models"))
+    monkeypatch.setattr(training, "search", lambda *_, **__: pytest.fail("searched in vain"))
+    with pytest.raises(UsageError, match=registry.VARIABLE):
+        trained(world)
+
+
 @pytest.mark.parametrize("part", ["_by_kind", "transfer"])
 def test_what_fails_after_training_does_not_cost_the_model(
     world: Table, part: str, monkeypatch: pytest.MonkeyPatch

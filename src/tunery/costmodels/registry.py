@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import re
+import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -18,8 +20,9 @@ from tunery.costmodels.boosted import check_trees
 from tunery.costmodels.cards import Version, as_card, family, generator, new_card
 
 __all__ = [
-    "VARIABLE", "Version", "damaged", "document", "family", "generator", "in_use", "models_directory", "new_card",
-    "pretrained", "read", "register", "shipped", "shipped_card", "starting", "version", "versions",
+    "VARIABLE", "Version", "check_directory", "damaged", "document", "family", "generator", "in_use",
+    "models_directory", "new_card", "pretrained", "read", "register", "shipped", "shipped_card", "starting", "version",
+    "versions",
 ]  # fmt: skip
 
 VARIABLE = "TUNERY_MODELS"
@@ -36,16 +39,28 @@ def models_directory() -> Path:
     )
 
 
+def check_directory(directory: Path | None = None) -> None:
+    """Check that a model can be registered, before hours are spent on one.
+
+    Raises:
+        UsageError: the directory cannot be written, or has no hard links.
+    """
+    directory = directory or models_directory()
+    with _writing(directory), tempfile.TemporaryDirectory(prefix=".", dir=directory) as made:
+        first = Path(made, "first")
+        first.write_bytes(b"written")
+        Path(made, "second").hardlink_to(first)
+
+
 def register(card: Version, model: CostModel, directory: Path | None = None) -> Version:
     """Write a model with its card as the next version and return the card; its own `version` is not looked at.
 
     Raises:
-        UsageError: the directory cannot be written.
+        UsageError: the directory cannot be written, or has no hard links.
     """
     directory = directory or models_directory()
     text = model.dumps()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
+    with _writing(directory):
         number = max((int(m["version"]) for m in _names(directory) if m["dialect"] == card.dialect), default=0)
         while True:
             number += 1
@@ -59,9 +74,17 @@ def register(card: Version, model: CostModel, directory: Path | None = None) -> 
             finally:
                 partial.unlink(missing_ok=True)
             return read(path)[0]
+
+
+@contextmanager
+def _writing(directory: Path) -> Iterator[None]:
+    """Make the directory, and say in one sentence what goes wrong in it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
         raise UsageError(
-            f"cannot write {directory}: {error.strerror}; set {VARIABLE} to a writable directory"
+            f"cannot write {directory}: {error.strerror}; set {VARIABLE} to a writable directory with hard links"
         ) from error
 
 

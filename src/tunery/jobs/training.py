@@ -25,7 +25,7 @@ from tunery.costmodels.evaluation import (
     paired,
     random_ranker,
 )
-from tunery.costmodels.registry import family, register, shipped, starting, version
+from tunery.costmodels.registry import check_directory, family, register, shipped, starting, version
 from tunery.costmodels.rival import MOST_ROUNDS, OWN_ROUNDS, StockModel
 from tunery.costmodels.splits import by_kind, hold_out_networks
 from tunery.costmodels.transfer import Transfer, transfer
@@ -122,7 +122,8 @@ def train(
     recipe on operator kinds that were left out of training as a whole.
 
     Raises:
-        UsageError: too few or too uniform candidates or networks, an unknown network, or a library is missing.
+        UsageError: too few or too uniform candidates or networks, an unknown network, a library is missing, or models
+            cannot be written.
     """
     check_rows([group.gains for group in table])
     chosen = tuple(hold_out) or _drawn(table, seed)
@@ -133,6 +134,7 @@ def train(
     learn, judge = hold_out_networks(table.groups, chosen)
     if not learn or not judge:
         raise UsageError("holding out whole networks leaves nothing to train on; collect from more networks")
+    check_directory()
     found = search(learn, seconds, threads=threads, seed=seed, most=most, notify=notify)
     notify("judging on held-out networks")
     model = fit(learn, found.recipe, threads=threads)
