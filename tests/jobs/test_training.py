@@ -116,8 +116,33 @@ def test_where_the_model_in_use_has_seen_the_tasks_they_are_not_compared(world: 
     assert "in use" not in {pair.rival for pair in done.appraisal.pairs}
     [remark] = [text for text in done.appraisal.remarks if "in use" in text]
     assert "may have learned" in remark
+    assert "in use" not in {row.ranking for row in done.appraisal.rows}, "it would shine on what it knows"
+    assert "in use" not in {row["ranking"] for row in done.card.metrics}
     good_model(world, data={"networks": everything}, held_out=HELD)
-    assert "in use" in {pair.rival for pair in trained(world).appraisal.pairs}
+    again = trained(world)
+    assert "in use" in {pair.rival for pair in again.appraisal.pairs}
+    assert "in use" in {row.ranking for row in again.appraisal.rows}
+
+
+def test_where_it_has_seen_some_of_the_tasks_it_is_compared_on_the_others_only(world: Table) -> None:
+    good_model(world, data={"networks": ["n0"]})
+    done = trained(world)
+    [pair] = [pair for pair in done.appraisal.pairs if pair.rival == "in use"]
+    tasks = [group for group in world if set(HELD) & set(group.networks)]
+    assert pair.tasks == sum("n0" not in group.networks for group in tasks) >= LEAST_TASKS
+    assert "in use" not in {row.ranking for row in done.appraisal.rows}
+    [remark] = [text for text in done.appraisal.remarks if "in use" in text]
+    assert f"compared on {pair.tasks} of the {len(tasks)} tasks" in remark
+
+
+@pytest.mark.parametrize(("learned", "beside"), [(["n0"], False), (["unheard-of"], True)])
+def test_the_shipped_model_is_beside_only_on_tasks_that_it_has_not_seen(
+    world: Table, learned: list[str], beside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(world)
+    ships = good_model(world, data={"networks": learned}, passed=False)
+    monkeypatch.setattr(training, "shipped", lambda *_: registry.read(Path(ships.path)))
+    assert ("shipped" in {row.ranking for row in judge(world, "1", TARGET).rows}) is beside
 
 
 def test_a_model_in_use_that_cannot_read_the_rows_does_not_stop_training(world: Table) -> None:

@@ -21,8 +21,7 @@ from tunery.costmodels.cards import Version, as_card, family, generator, new_car
 
 __all__ = [
     "VARIABLE", "Version", "check_directory", "damaged", "document", "family", "generator", "in_use",
-    "models_directory", "new_card", "pretrained", "read", "register", "shipped", "shipped_card", "starting", "version",
-    "versions",
+    "models_directory", "new_card", "pretrained", "read", "register", "shipped", "starting", "version", "versions",
 ]  # fmt: skip
 
 VARIABLE = "TUNERY_MODELS"
@@ -165,22 +164,11 @@ def starting(dialect: str, target: str, *, compiler: str = "") -> tuple[Version,
         if isinstance(sentence, str):
             _log.warning("passed over: %s", sentence)
     card = _latest([card for card in found if isinstance(card, Version)], target, compiler)
-    return _shipped(dialect, target) if card is None else read(Path(card.path))
+    return shipped(dialect, target) if card is None else read(Path(card.path))
 
 
-def shipped(dialect: str, config: Mapping[str, Any]) -> str | None:
-    """Return the shipped cost model for a target of a dialect, None if there is none for it."""
-    found = _shipped(dialect, family(dialect, config))
-    return found[1] if found else None
-
-
-def shipped_card(dialect: str, config: Mapping[str, Any]) -> Version | None:
-    """Return the card of the shipped cost model for a target of a dialect, None if there is none for it."""
-    found = _shipped(dialect, family(dialect, config))
-    return found[0] if found else None
-
-
-def _shipped(dialect: str, target: str) -> tuple[Version, str] | None:
+def shipped(dialect: str, target: str) -> tuple[Version, str] | None:
+    """Return the shipped cost model for a family of targets, with its card; None if there is none for it."""
     path = Path(str(files("tunery.costmodels"))) / "pretrained" / f"{dialect}-{target}.json.gz"
     if (dialect, target) != ("metaschedule", "x86") or not path.is_file():
         return None

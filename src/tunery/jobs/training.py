@@ -68,9 +68,9 @@ class Training:
 
 
 class Judgement(NamedTuple):
-    """A model's name, its rows beside random (and the shipped model's, where it is another), on which groups.
+    """A model's name, its rows beside random, on which groups; `unseen` says whether it has learned from none of them.
 
-    `unseen` says whether it has learned from none of them.
+    The shipped model has rows, too, where it is another and has learned from none of them.
     """
 
     model: str
@@ -162,26 +162,25 @@ def appraise(
 ) -> Appraisal:
     """Judge a model that learned from `learn` by `judge`, beside its rivals and the model in use, and gate it.
 
-    The model in use is compared on those tasks only that it has not learned from either.
+    The model in use is compared on those tasks only that it has not learned from either, and has rows only if these are
+    all.
     """
     chosen, remarks = rankers(model, learn, threads, seed)
     fair: dict[str, list[Group]] = {STOCK: list(judge)} if STOCK in chosen else {}
     if current is not None:
         card, text = current
-        fair[IN_USE] = [group for group in judge if not card.saw(group)]
+        unseen = [group for group in judge if not card.saw(group)]
         try:
-            chosen[IN_USE] = _ranker(load_cost_model(text))
-            chosen[IN_USE](judge[0])
+            ranker = _ranker(load_cost_model(text))
+            ranker(judge[0])
         except UsageError as error:
-            del chosen[IN_USE], fair[IN_USE]
             remarks.append(f"the model in use ({card.name}) was not compared: {error}")
         else:
-            if len(fair[IN_USE]) < LEAST_TASKS:
-                remarks.append(
-                    f"the model in use ({card.name}) was not compared: it may have learned from all but "
-                    f"{len(fair[IN_USE])} of the {len(judge)} tasks, and {LEAST_TASKS} are needed"
-                )
-    rows = evaluate(judge, chosen)
+            chosen[IN_USE], fair[IN_USE] = ranker, unseen
+            if len(unseen) < max(LEAST_TASKS, len(judge)):
+                remarks.append(_seen(card, len(unseen), len(judge)))
+    # A rival's rows are beside ours only if it has learned from none of these tasks either.
+    rows = evaluate(judge, {name: each for name, each in chosen.items() if len(fair.get(name, judge)) == len(judge)})
     pairs = [
         paired(groups, chosen["model"], chosen[name], name)
         for name, groups in fair.items()
@@ -201,7 +200,7 @@ def judge(
         UsageError: the model is damaged or does not fit the dataset.
         NothingFoundError: there is no such version.
     """
-    text = shipped(table.dialect, target.config) if target else None
+    ships = shipped(table.dialect, family(table.dialect, target.config)) if target else None
     if name:
         card, model = version(name, table.dialect)
     else:
@@ -213,8 +212,8 @@ def judge(
     fair = tuple(group for group in table if not card.saw(group))
     groups = table.groups if all_groups or not fair else fair
     chosen: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
-    if card.version and text is not None:
-        chosen["shipped"] = _ranker(load_cost_model(text))
+    if card.version and ships is not None and not any(ships[0].saw(group) for group in groups):
+        chosen["shipped"] = _ranker(load_cost_model(ships[1]))
     return Judgement(card.name, evaluate(groups, chosen), len(groups) == len(fair), groups)
 
 
@@ -237,6 +236,19 @@ def rankers(
         f"MetaSchedule's own model was still learning when it was stopped after {MOST_ROUNDS} rounds; by its own rules "
         f"it may go on to {OWN_ROUNDS}"
     ]
+
+
+def _seen(card: Version, unseen: int, tasks: int) -> str:
+    """Return why the model in use was not compared, or not on all tasks."""
+    if unseen >= LEAST_TASKS:
+        return (
+            f"the model in use ({card.name}) was compared on {unseen} of the {tasks} tasks, and is not in the table: "
+            "it may have learned from the others"
+        )
+    return (
+        f"the model in use ({card.name}) was not compared: it may have learned from all but {unseen} of the {tasks} "
+        f"tasks, and {LEAST_TASKS} are needed"
+    )
 
 
 def facts(table: Table) -> dict[str, object]:
