@@ -1,6 +1,6 @@
 """Training from a dataset to a version that is used, or is not, on a made-up world."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 from costmodel_data import table
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Recipe, Table, load_cost_model, registry, rival
+from tunery.costmodels import BoostedModel, Group, Recipe, Table, load_cost_model, registry, rival
 from tunery.costmodels.evaluation import LEAST_TASKS
 from tunery.costmodels.parquet import write_parquet
 from tunery.costmodels.registry import Version, in_use, new_card, register, versions
@@ -206,6 +206,32 @@ def test_where_models_cannot_be_written_nothing_is_searched(
     monkeypatch.setattr(training, "search", lambda *_, **__: pytest.fail("searched in vain"))
     with pytest.raises(UsageError, match=registry.VARIABLE):
         trained(world)
+
+
+def test_held_out_kinds_are_judged_beside_metaschedules_own_model_and_are_on_the_card(
+    world: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned: list[set[str]] = []
+
+    class Stock:
+        capped = False
+
+        def __init__(self, groups: Sequence[Group], threads: int) -> None:
+            learned.append({group.kind for group in groups})
+
+        def predict(self, group: Group) -> object:
+            return group.rows[:, 0]
+
+    monkeypatch.setattr(training, "StockModel", Stock)
+    done = train(world, 0.0, hold_out=HELD, most=1, kinds=True)
+    expected = {(kind, ranking) for kind in ("conv2d", "matmul") for ranking in ("model", "random", "stock")}
+    assert {(row.kind, row.ranking) for row in done.kinds} == expected
+    assert learned[1:] == [{"matmul"}, {"conv2d"}]
+    assert {(row["kind"], row["ranking"]) for row in done.card.kinds} == expected
+    assert done.card.overall["tasks"] == len([group for group in world if set(HELD) & set(group.networks)])
+    [(card, text)] = [registry.read(Path(one.path)) for one in versions()]
+    assert card == done.card
+    assert load_cost_model(text).predict(world.groups[0].rows).shape == (12,)
 
 
 @pytest.mark.parametrize("part", ["_by_kind", "transfer"])

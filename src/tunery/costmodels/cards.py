@@ -24,8 +24,9 @@ class Version:
     """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
 
     `data` holds the dataset's digest, counts, kinds, devices and networks; `metrics` the rows of its evaluation;
-    `held_out` the networks that it has never seen. `target` is the processor family it was trained for. The model that
-    ships with tunery is version 0.
+    `held_out` the networks that it has never seen; `kinds` the rows of its recipe on operator kinds that were left out
+    of training as a whole, where that was asked for. `target` is the processor family it was trained for. The model
+    that ships with tunery is version 0.
     """
 
     version: int
@@ -39,6 +40,7 @@ class Version:
     passed: bool
     reasons: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
+    kinds: tuple[Mapping[str, Any], ...] = ()
     path: str = field(default="", compare=False)
 
     @property
@@ -93,6 +95,7 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
         passed=bool(document["passed"]),
         reasons=tuple(document["reasons"]),
         held_out=tuple(document["held_out"]),
+        kinds=tuple(document.get("kinds", ())),
         path=path,
     )
 

@@ -20,7 +20,7 @@ from tunery.costmodels.boosted import check_trees
 from tunery.costmodels.cards import Version, as_card, family, generator, new_card
 
 __all__ = [
-    "VARIABLE", "Version", "check_directory", "damaged", "document", "family", "generator", "in_use",
+    "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "family", "generator", "in_use",
     "models_directory", "new_card", "pretrained", "read", "register", "shipped", "starting", "version", "versions",
 ]  # fmt: skip
 
@@ -73,6 +73,24 @@ def register(card: Version, model: CostModel, directory: Path | None = None) -> 
             finally:
                 partial.unlink(missing_ok=True)
             return read(path)[0]
+
+
+def amend(card: Version) -> Version:
+    """Write a registered version's card anew, its model as it is, and return the card.
+
+    Raises:
+        UsageError: its file cannot be read or written.
+    """
+    path = Path(card.path)
+    text = read(path)[1]
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    with _writing(path.parent):
+        try:
+            partial.write_bytes(document(card, text, card.version))
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    return read(path)[0]
 
 
 @contextmanager

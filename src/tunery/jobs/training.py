@@ -1,7 +1,7 @@
 """Training a cost model from a store or a dataset file, and judging one that is there."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from tunery.costmodels.evaluation import (
     paired,
     random_ranker,
 )
-from tunery.costmodels.registry import check_directory, family, register, shipped, starting, version
+from tunery.costmodels.registry import amend, check_directory, family, register, shipped, starting, version
 from tunery.costmodels.rival import MOST_ROUNDS, OWN_ROUNDS, StockModel
 from tunery.costmodels.splits import by_kind, hold_out_networks
 from tunery.costmodels.transfer import Transfer, transfer
@@ -146,6 +146,8 @@ def train(
     card = register(_card(table, found, appraisal, hold_out), final)
     notify(f"version {card.version} written to {card.path}")
     left = _by_kind(table.groups, found, threads, notify) if kinds else []
+    if left:
+        card = amend(replace(card, kinds=tuple(plain(row) for row in left)))
     moved = [transfer(table.groups, device, found.recipe, seed) for device in table.devices if len(table.devices) > 1]
     used = card.passed and card.of_compiler(installed)
     return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), used)
@@ -302,7 +304,7 @@ def _by_kind(groups: Sequence[Group], found: Search, threads: int, notify: Notif
     for kind, (learn, judged) in by_kind(groups).items():
         notify(f"judging on {judged[0].kind}, left out of training")
         model = BoostedModel.train([(g.rows, g.gains) for g in learn], found.recipe, threads)
-        scored = evaluate(judged, {"model": _ranker(model), "random": random_ranker()})
+        scored = evaluate(judged, rankers(model, learn, threads)[0])
         rows += [Row(kind, row.device, row.ranking, row.quality) for row in scored if row.kind == "all"]
     return rows
 
