@@ -82,6 +82,16 @@ def test_a_second_version_is_compared_with_the_first(run: Run, data: str) -> Non
 
 
 @pytest.mark.usefixtures("models")
+def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, data: str, tmp_path: Path) -> None:
+    trained(run, data)
+    foreign = written(tmp_path, replace(table(networks=10, per_network=5, rows=12), target="elsewhere"))
+    trained(run, foreign)
+    judged = ("costmodel", "evaluate", "--data", foreign, "--dialect", "fake", "--json")
+    assert run(*judged).data["model"] == "version 2"
+    assert run(*judged, "--target", "native").data["model"] == "version 1"
+
+
+@pytest.mark.usefixtures("models")
 def test_an_empty_store_and_no_store(run: Run) -> None:
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
     run("tune", "fake:demo", "--dialect", "fake", "--budget", "2trials")

@@ -299,6 +299,21 @@ def test_judging_says_whether_the_tasks_were_seen(world: Table) -> None:
     assert judge(new, "1").unseen
 
 
+def test_without_a_target_the_model_for_the_processors_of_the_dataset_is_judged(
+    world: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = good_model(world), good_model(world, target="elsewhere")
+    foreign = replace(world, target="elsewhere")
+    assert judge(foreign, "").model == there.name
+    assert judge(foreign, "", TARGET).model == here.name
+    asked: list[str] = []
+    monkeypatch.setattr(training, "shipped", lambda _, target: asked.append(target))
+    judge(foreign, "1")
+    assert asked == ["elsewhere"]
+    with pytest.raises(UsageError, match="for nowhere"):
+        judge(replace(world, target="nowhere"), "")
+
+
 def test_without_any_model_judging_says_what_to_do(world: Table) -> None:
     with pytest.raises(UsageError, match="tunery costmodel train"):
         judge(world, "", TARGET)

@@ -197,7 +197,9 @@ def evaluate(
     *,
     data: Data = "",
     any_compiler: AnyCompiler = False,
-    target: options.TargetName = "native",
+    target: Annotated[
+        str, typer.Option("--target", help="The model in use for it: native, a name, or JSON; else for the dataset's.")
+    ] = "",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     dialect: options.DialectName = options.DIALECT,
@@ -217,7 +219,7 @@ def evaluate(
             store, dialect, Path(data) if data else None, lambda text: live.say(text, phase="features"),
             any_compiler=any_compiler,
         )  # fmt: skip
-    resolved = get_dialect(dialect).resolve_target(target, threads or len(usable_cores()))
+    resolved = get_dialect(table.dialect).resolve_target(target, threads or len(usable_cores())) if target else None
     label, rows, unseen, groups = judge(table, name, resolved)
     if json:
         emit({"model": label, "unseen": unseen, "rows": [_row(row) for row in rows], "left_out": table.left_out})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import UsageError
+from tunery.costmodels.cards import family
 from tunery.costmodels.dataset import Group, Table, without_devices
 
 _CARD = b"tunery"
@@ -62,7 +63,8 @@ def read_parquet(path: Path) -> Table:
         if card["format"] > _FORMAT:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or export it anew")
         groups = [_group(part) for part in _parts(made.to_pydict())]
-        return Table(without_devices(groups), card["dialect"], card["compiler"], card["target"], card["left_out"])
+        target = family(card["dialect"], {"mcpu": card["target"]})  # a file of earlier may call it by its processor
+        return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"])
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; write one with `tunery records export --parquet {path}`") from None
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:

@@ -194,22 +194,23 @@ def appraise(
 def judge(
     table: Table, name: str, target: Target | None = None, *, seed: int = 0, all_groups: bool = False
 ) -> Judgement:
-    """Judge a registered version, a model file, or the model in use, on a dataset.
+    """Judge a registered version, a model file, or the model in use for a target, on a dataset.
 
-    It is judged on what it has not learned from, and on everything where it may have seen all, or with `all_groups`.
+    Without a target it is the model for the processors of the dataset. It is judged on what it has not learned from,
+    and on everything where it may have seen all, or with `all_groups`.
 
     Raises:
-        UsageError: the model is damaged or does not fit the dataset.
+        UsageError: the model is damaged or does not fit the dataset, or there is none for the target.
         NothingFoundError: there is no such version.
     """
-    ships = shipped(table.dialect, family(table.dialect, target.config)) if target else None
+    wanted = family(table.dialect, target.config) if target else table.target
+    ships = shipped(table.dialect, wanted)
     if name:
         card, model = version(name, table.dialect)
     else:
-        config = target.config if target else {}
-        found = starting(table.dialect, family(table.dialect, config), compiler=get_dialect(table.dialect).compiler)
+        found = starting(table.dialect, wanted, compiler=get_dialect(table.dialect).compiler)
         if found is None:
-            raise UsageError(f"there is no cost model for {target or table.dialect}; run `tunery costmodel train`")
+            raise UsageError(f"there is no cost model of {table.dialect} for {wanted}; run `tunery costmodel train`")
         card, model = found[0], load_cost_model(found[1])
     fair = tuple(group for group in table if not card.saw(group))
     groups = table.groups if all_groups or not fair else fair
