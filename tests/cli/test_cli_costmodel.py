@@ -14,7 +14,7 @@ from cli_tools import Answer, Run
 from costmodel_data import table
 
 from tunery._errors import UsageError
-from tunery.costmodels import Table, registry, rival
+from tunery.costmodels import BoostedModel, Recipe, Table, registry, rival
 from tunery.costmodels.parquet import write_parquet
 
 HELD = "n0,n1,n2,n3"
@@ -89,6 +89,21 @@ def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, data: 
     judged = ("costmodel", "evaluate", "--data", foreign, "--dialect", "fake", "--json")
     assert run(*judged).data["model"] == "version 2"
     assert run(*judged, "--target", "native").data["model"] == "version 1"
+
+
+@pytest.mark.usefixtures("models")
+def test_the_list_says_where_the_shipped_model_is_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "SHIPPED", ("fake", "fake"))
+    made = table(networks=2)
+    model = BoostedModel.train([(g.rows, g.gains) for g in made], Recipe(rounds=5))
+    card = registry.new_card(
+        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=False
+    )
+    registry.register(card, model)
+    sentence = "the model that ships with tunery is used for fake on fake"
+    assert sentence in run("costmodel", "list").out
+    registry.register(replace(card, passed=True), model)
+    assert sentence not in run("costmodel", "list").out
 
 
 @pytest.mark.usefixtures("models")

@@ -163,7 +163,7 @@ def list_(
 ) -> None:
     """List the models that were trained here, and say which is in use."""
     from tunery._report import as_text, new_table
-    from tunery.costmodels.registry import damaged, models_directory, versions
+    from tunery.costmodels.registry import SHIPPED, damaged, models_directory, versions
 
     found, broken = versions(), damaged()
     states = _states(found)
@@ -187,6 +187,8 @@ def list_(
             states[card.path],
         )  # fmt: skip
     say(as_text(table, width()))
+    if SHIPPED not in {(card.dialect, card.target) for card in found if states[card.path] == "in use"}:
+        say(f"the model that ships with tunery is used for {' on '.join(SHIPPED)}")
 
 
 @app.command("evaluate", epilog="Example: tunery costmodel evaluate 3 --store other.db")

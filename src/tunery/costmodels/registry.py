@@ -20,11 +20,14 @@ from tunery.costmodels.boosted import check_trees
 from tunery.costmodels.cards import Version, as_card, family, generator, new_card
 
 __all__ = [
-    "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "family", "generator", "in_use",
-    "models_directory", "new_card", "pretrained", "read", "register", "shipped", "starting", "version", "versions",
+    "SHIPPED", "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "family", "generator",
+    "in_use", "models_directory", "new_card", "pretrained", "read", "register", "shipped", "starting", "version",
+    "versions",
 ]  # fmt: skip
 
 VARIABLE = "TUNERY_MODELS"
+SHIPPED = ("metaschedule", "x86")
+"""The dialect and the family of targets that a model ships for."""
 _FORMAT = 1
 _NAME = re.compile(r"(?P<dialect>[a-z0-9_]+)-(?P<version>\d{4,})\.json\.gz")
 _log = logging.getLogger(__name__)
@@ -188,7 +191,7 @@ def starting(dialect: str, target: str, *, compiler: str = "") -> tuple[Version,
 def shipped(dialect: str, target: str) -> tuple[Version, str] | None:
     """Return the shipped cost model for a family of targets, with its card; None if there is none for it."""
     path = Path(str(files("tunery.costmodels"))) / "pretrained" / f"{dialect}-{target}.json.gz"
-    if (dialect, target) != ("metaschedule", "x86") or not path.is_file():
+    if (dialect, target) != SHIPPED or not path.is_file():
         return None
     try:
         return read(path)
