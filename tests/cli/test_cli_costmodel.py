@@ -85,7 +85,9 @@ def test_a_second_version_is_compared_with_the_first(run: Run, data: str) -> Non
 def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, data: str, tmp_path: Path) -> None:
     trained(run, data)
     foreign = written(tmp_path, replace(table(networks=10, per_network=5, rows=12), target="elsewhere"))
-    trained(run, foreign)
+    answer = trained(run, foreign)
+    assert "not used: it is for other processors (elsewhere) than this machine's (fake)" in answer.out
+    assert "in use from now on" not in answer.out
     judged = ("costmodel", "evaluate", "--data", foreign, "--dialect", "fake", "--json")
     assert run(*judged).data["model"] == "version 2"
     assert run(*judged, "--target", "native").data["model"] == "version 1"

@@ -151,9 +151,9 @@ def _say_training(done: "Training") -> None:
     if done.used:
         say("it passed its gate and is in use from now on")
     elif card.passed:
-        say(f"it passed its gate, but is not used: it is of another compiler version ({card.compiler})")
+        say(f"it passed its gate, but is not used: {done.unused}")
     else:
-        say(f"not used: {'; '.join(card.reasons)}")
+        say(f"not used: {done.unused}")
 
 
 @app.command("list", epilog="Example: tunery costmodel list --json")

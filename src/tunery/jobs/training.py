@@ -55,7 +55,7 @@ class Appraisal:
 class Training:
     """What training gave: the registered version, how it was judged, and its rows of metrics on held-out kinds.
 
-    `used` says whether jobs start from it from now on.
+    `unused` says why jobs on this machine do not start from it; "": from now on they do.
     """
 
     card: Version
@@ -64,7 +64,12 @@ class Training:
     search: Search
     transfers: tuple[Transfer, ...]
     left_out: dict[str, int]
-    used: bool
+    unused: str
+
+    @property
+    def used(self) -> bool:
+        """Whether jobs on this machine start from it from now on."""
+        return not self.unused
 
 
 class Judgement(NamedTuple):
@@ -135,10 +140,11 @@ def train(
     if not learn or not judge:
         raise UsageError("holding out whole networks leaves nothing to train on; collect from more networks")
     check_directory()
+    dialect = get_dialect(table.dialect)
+    installed, here = dialect.compiler, family(table.dialect, dialect.resolve_target("native", 1).config)
     found = search(learn, seconds, threads=threads, seed=seed, most=most, notify=notify)
     notify("judging on held-out networks")
     model = fit(learn, found.recipe, threads=threads)
-    installed = get_dialect(table.dialect).compiler
     current = starting(table.dialect, table.target, compiler=installed)
     appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
     final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
@@ -149,8 +155,8 @@ def train(
     if left:
         card = amend(replace(card, kinds=tuple(plain(row) for row in left)))
     moved = [transfer(table.groups, device, found.recipe, seed) for device in table.devices if len(table.devices) > 1]
-    used = card.passed and card.of_compiler(installed)
-    return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), used)
+    unused = _unused(card, installed, here)
+    return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), unused)
 
 
 def appraise(
@@ -294,6 +300,15 @@ def _card(table: Table, found: Search, appraisal: Appraisal, hold_out: Sequence[
         reasons=appraisal.gate.reasons,
         held_out=tuple(sorted(hold_out)),
     )
+
+
+def _unused(card: Version, installed: str, here: str) -> str:
+    """Return why jobs on a machine with this compiler and of this family of processors do not start from a version."""
+    if not card.passed:
+        return "; ".join(card.reasons)
+    if not card.of_compiler(installed):
+        return f"it is of another compiler version ({card.compiler})"
+    return "" if card.target == here else f"it is for other processors ({card.target}) than this machine's ({here})"
 
 
 def _known(moved: Sequence[Transfer | None]) -> tuple[Transfer, ...]:
