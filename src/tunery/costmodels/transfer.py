@@ -19,14 +19,14 @@ _CLOSE = 0.01
 class Transfer:
     """NDCG@8 on held-out networks of a device, by how many of its records were learned: on top of the other devices'
     model, and from nothing (None: there was no order to learn from). `needed` is the least number that comes within
-    0.01 of the best; None: no step did.
+    0.01 of the best; the best itself does.
     """
 
     device: str
     records: tuple[int, ...]
     transferred: tuple[float, ...]
     from_nothing: tuple[float | None, ...]
-    needed: int | None
+    needed: int
 
 
 def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0) -> Transfer | None:
@@ -58,7 +58,7 @@ def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0
         transferred.append(_score(grown, judge))
         alone.append(_score(new, judge) if new else None)
     best = max(transferred)
-    needed = next((step for step, score in zip(steps, transferred, strict=True) if score >= best - _CLOSE), None)
+    needed = next(step for step, score in zip(steps, transferred, strict=True) if score >= best - _CLOSE)
     return Transfer(device, tuple(steps), tuple(transferred), tuple(alone), needed)
 
 
