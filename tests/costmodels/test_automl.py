@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +149,32 @@ def test_a_dataset_comes_back_from_its_file(tmp_path: Path) -> None:
         assert one.stores is not None
         assert other.stores is not None
         assert all(np.array_equal(a, b) for a, b in zip(one.stores, other.stores, strict=True))
+
+
+def test_a_dataset_is_read_without_a_python_number_for_each_of_its_own(tmp_path: Path) -> None:
+    made = table(networks=4, rows=400)
+    wide = made.only(replace(g, stores=tuple(np.tile(each, (8, 1)) for each in g.stores or ())) for g in made)
+    path = tmp_path / "data.parquet"
+    write_parquet(wide, path, {})
+    size = sum(g.rows.nbytes + sum(each.nbytes for each in g.stores or ()) for g in wide)
+    read_parquet(path)  # once for what is imported
+    tracemalloc.start()
+    try:
+        again = read_parquet(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert again.digest == wide.digest
+    assert peak < 3 * size
+
+
+def test_a_dataset_without_stores_comes_back(tmp_path: Path) -> None:
+    made = table(networks=2)
+    bare = made.only(replace(g, stores=None) for g in made)
+    write_parquet(bare, tmp_path / "data.parquet", {})
+    again = read_parquet(tmp_path / "data.parquet")
+    assert [g.stores for g in again] == [None] * len(made.groups)
+    assert all(np.array_equal(one.rows, other.rows) for one, other in zip(again, made, strict=True))
 
 
 def test_in_a_file_of_several_devices_no_row_tells_of_its_device(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery.costmodels.cards import family
-from tunery.costmodels.dataset import Group, Table, without_devices
+from tunery.costmodels.dataset import Group, Rows, Table, without_devices
 
 _CARD = b"tunery"
 _FORMAT = 1
@@ -62,12 +62,14 @@ def read_parquet(path: Path) -> Table:
         card = json.loads(made.schema.metadata[_CARD])
         if card["format"] > _FORMAT:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or export it anew")
-        groups = [_group(part) for part in _parts(made.to_pydict())]
+        # As Python's own numbers, features and stores take eight times the memory.
+        columns = made.drop_columns([*_ARRAYS]).to_pydict() | {name: _arrays(made[name]) for name in _ARRAYS}
+        groups = [_group(part) for part in _parts(columns)]
         target = family(card["dialect"], {"mcpu": card["target"]})  # a file of earlier may call it by its processor
         return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"])
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; write one with `tunery records export --parquet {path}`") from None
-    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError) as error:
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is no dataset of tunery ({str(error)[:100]}); export it anew") from error
 
 
@@ -77,6 +79,7 @@ _COLUMNS: dict[str, str | tuple[str]] = {
     "networks": ("string",), "candidate_key": "string", "latency_s": "float64", "build_s": "float64",
     "features": ("float32",), "stores": ("float32",), "store_width": "int32",
 }  # fmt: skip
+_ARRAYS = ("features", "stores")
 _MEANING = {
     "latency_s": "median of the samples of one race, seconds for one execution; inf: it ran wrong",
     "build_s": "wall seconds of its build",
@@ -95,15 +98,25 @@ def _parts(columns: Mapping[str, list[Any]]) -> list[dict[str, list[Any]]]:
     return [{name: [values[i] for i in rows] for name, values in columns.items()} for rows in places.values()]
 
 
+def _arrays(column: Any) -> list[Rows | None]:
+    """Return each row of a column of lists, as a view of the column's own memory; None where it has none."""
+    found: list[Rows | None] = []
+    for chunk in column.chunks:
+        values, ends = chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy()
+        known = chunk.is_valid().to_numpy(zero_copy_only=False)
+        found += [values[ends[i] : ends[i + 1]] if known[i] else None for i in range(len(chunk))]
+    return found
+
+
 def _group(part: Mapping[str, list[Any]]) -> Group:
     stores = None
     if part["stores"][0] is not None:
         pairs = zip(part["stores"], part["store_width"], strict=True)
-        stores = tuple(np.asarray(each, np.float32).reshape(-1, width) for each, width in pairs)
+        stores = tuple(each.reshape(-1, width) for each, width in pairs)
     return Group(
         part["task_key"][0], part["workload_key"][0], part["name"][0], part["kind"][0], part["device"][0],
         part["compiler"][0],
-        tuple(part["networks"][0]), tuple(part["candidate_key"]), np.asarray(part["features"], np.float32),
+        tuple(part["networks"][0]), tuple(part["candidate_key"]), np.stack(part["features"]),
         np.asarray(part["latency_s"]), np.asarray(part["build_s"]), stores,
     )  # fmt: skip
 
