@@ -82,9 +82,10 @@ def test_a_second_version_is_compared_with_the_first(run: Run, data: str) -> Non
 
 
 @pytest.mark.usefixtures("models")
-def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, data: str, tmp_path: Path) -> None:
-    trained(run, data)
-    foreign = written(tmp_path, replace(table(networks=10, per_network=5, rows=12), target="elsewhere"))
+def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, tmp_path: Path) -> None:
+    made = table(networks=10, per_network=5, rows=12)
+    ready_made(made)
+    foreign = written(tmp_path, replace(made, target="elsewhere"))
     answer = trained(run, foreign)
     assert "not used: it is for other processors (elsewhere) than this machine's (fake)" in answer.out
     assert "in use from now on" not in answer.out
@@ -93,18 +94,23 @@ def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, data: 
     assert run(*judged, "--target", "native").data["model"] == "version 1"
 
 
+def ready_made(made: Table, passed: bool = True) -> None:
+    """Register a model without a search for its recipe."""
+    model = BoostedModel.train([(g.rows, g.gains) for g in made], Recipe(rounds=5))
+    card = registry.new_card(
+        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=passed
+    )
+    registry.register(card, model)
+
+
 @pytest.mark.usefixtures("models")
 def test_the_list_says_where_the_shipped_model_is_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "SHIPPED", ("fake", "fake"))
     made = table(networks=2)
-    model = BoostedModel.train([(g.rows, g.gains) for g in made], Recipe(rounds=5))
-    card = registry.new_card(
-        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=False
-    )
-    registry.register(card, model)
+    ready_made(made, passed=False)
     sentence = "the model that ships with tunery is used for fake on fake"
     assert sentence in run("costmodel", "list").out
-    registry.register(replace(card, passed=True), model)
+    ready_made(made)
     assert sentence not in run("costmodel", "list").out
 
 
