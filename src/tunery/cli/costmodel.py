@@ -69,8 +69,8 @@ def collect(
             on_progress=show, stop=interrupt.event,
         )  # fmt: skip
     if json:
-        emit({name: getattr(report, name) for name in ("tasks", "candidates", "per_second", "wall_s", "left",
-                                                       "stopped", "outcomes", "kinds", "failed")})  # fmt: skip
+        emit({name: getattr(report, name) for name in ("tasks", "candidates", "per_second", "import_s", "wall_s",
+                                                       "left", "stopped", "outcomes", "kinds", "failed")})  # fmt: skip
     else:
         say(f"{report.candidates} candidates of {report.tasks} tasks in {report.wall_s:.0f} s "
             f"({report.per_second:.1f} a second); {report.left} tasks to come")  # fmt: skip

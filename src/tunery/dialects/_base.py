@@ -125,7 +125,7 @@ class CompiledNetwork(ABC):
         """Return the seconds `calls` back-to-back executions took."""
 
     def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:  # noqa: ARG002 - see below
-        """Return the mean seconds each kernel takes in one execution, summed over its calls, by the kernel's name.
+        """Return the median seconds each kernel takes in one execution, summed over its calls, by the kernel's name.
 
         Time between kernels is not in it. Empty where the compiler cannot tell.
         """

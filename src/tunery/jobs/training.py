@@ -138,7 +138,10 @@ def train(
             raise UsageError(f"no candidate in the dataset is of network {name!r}; it holds {', '.join(sorted(known))}")
     learn, judge = hold_out_networks(table.groups, chosen)
     if not learn or not judge:
-        raise UsageError("holding out whole networks leaves nothing to train on; collect from more networks")
+        raise UsageError(
+            "holding out whole networks leaves nothing to train on; collect from more networks, or "
+            "run `tunery zoo extract` for those of imported records first"
+        )
     check_directory()
     dialect = get_dialect(table.dialect)
     installed, here = dialect.compiler, family(table.dialect, dialect.resolve_target("native", 1).config)

@@ -74,6 +74,8 @@ def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, optio
     options.say(f"training two models on {len(fair)} tasks of other networks")
     threads = len(usable_cores())
     ours, theirs = fit(fair, recipe_of(card), threads=threads), StockModel(fair, threads)
+    if theirs.capped:
+        options.say("MetaSchedule's own model was still learning when its rounds, the most it is given, were over")
     return evaluate(groups, {OURS: lambda group: ours.predict(group.rows), STOCK: theirs.predict})
 
 
