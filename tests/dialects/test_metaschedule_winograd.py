@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from metaschedule_models import convolution_network
 
-from tunery.costmodels.registry import shipped
+from tunery.costmodels.registry import SHIPPED, shipped
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.metaschedule.expressions import expressions_of, read_body
 from tunery.dialects.metaschedule.genomes import Design
@@ -206,8 +206,9 @@ def test_what_is_foreseen_without_an_expression_says_why(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
-    model = shipped("metaschedule", target.config)
-    assert model
+    starting = shipped(*SHIPPED)
+    assert starting
+    _, model = starting
     whole = dialect.foresee(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in whole} == {"generic", "winograd4"}
     break_search(monkeypatch, "winograd4")
