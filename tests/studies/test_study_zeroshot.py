@@ -314,6 +314,8 @@ def test_rivals_learn_from_no_workload_that_is_judged(monkeypatch: pytest.Monkey
     heard: dict[str, list[str]] = {}
 
     class Stock:
+        capped = True
+
         def __init__(self, groups: Sequence[Group], threads: int) -> None:
             heard["stock"] = [group.workload_key for group in groups]
             assert threads >= 1
@@ -333,7 +335,9 @@ def test_rivals_learn_from_no_workload_that_is_judged(monkeypatch: pytest.Monkey
     facts = dict(dialect="fake", compiler="", target="", recipe=recipe, data={}, metrics=(), passed=True)  # noqa: C408 - as keywords
     card = new_card(**facts)
     judged = world.groups[:4]
-    rows = rivals(judged, world.groups, card, Options())
+    said: list[str] = []
+    rows = rivals(judged, world.groups, card, Options(say=said.append))
+    assert "was still learning" in said[-1]
     assert heard["ours"] == heard["stock"] == [group.workload_key for group in world.groups[4:]]
     assert {row.ranking for row in rows} == {OURS, "stock"}
     assert next(row for row in rows if row.ranking == OURS).quality.ndcg8 > 0.8, "it has learned the law"
