@@ -46,7 +46,7 @@ class Kept:
 
 def made_by(script: str) -> dict[str, str]:
     """Return what decides a row beside what was asked for: the code, by a digest of it, and the device."""
-    code = digest(_kept._sources(), Path(script).read_text(encoding="utf-8"))
+    code = digest(_kept.sources(), Path(script).read_text(encoding="utf-8"))
     return {"code": code[:16], "device": this_device(usable_cores()).fingerprint}
 
 

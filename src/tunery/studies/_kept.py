@@ -24,7 +24,7 @@ class Kept:
     """
 
     def __init__(self, cache: Path, name: str, scale: str, *, foreign: bool = False) -> None:
-        key = digest(scale) if foreign else digest(_sources(), this_device(usable_cores()).fingerprint, scale)
+        key = digest(scale) if foreign else digest(sources(), this_device(usable_cores()).fingerprint, scale)
         self.directory = cache / f"study-{name}-{key[:16]}"  # beside the lock
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class Kept:
         return self.directory / f"results-{task_key}.json"
 
 
-def _sources() -> str:
+def sources() -> str:
     """Return a digest of the package's files: what another state of the code has measured is not mixed with ours."""
     package = Path(__file__).parents[1]
     files = sorted(file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc")
