@@ -1,9 +1,11 @@
 """Gives the model that ships with tunery its card: judged on networks held out of its training, and gated.
 
-python tools/ship_model.py DATASET.parquet MODEL.json.gz
+python tools/ship_model.py DATASET.parquet MODEL.json.gz [--grow ROUNDS]
 
 MODEL was trained on DATASET without the networks below, and is written back with its card; its trees stay as they are.
-A model that does not pass its gate is not written. The model that ships now is a rival, unless it is MODEL itself.
+With --grow the model that ships now gets that many more trees, grown on DATASET without these networks for devices like
+its one, and is written to MODEL. A model that does not pass its gate is not written. The model that ships now is a
+rival, unless it is MODEL itself.
 """
 
 import argparse
@@ -13,12 +15,14 @@ from pathlib import Path
 
 from tunery.costmodels import Table, load_cost_model
 from tunery.costmodels.boosted import BoostedModel, trees_digest
-from tunery.costmodels.cards import new_card
+from tunery.costmodels.cards import Version, new_card
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.parquet import read_parquet
 from tunery.costmodels.registry import document, starting
 from tunery.costmodels.splits import hold_out_networks
 from tunery.jobs.training import appraise, facts, plain
 
+GROWTH = {"learning_rate": 0.05, "num_leaves": 31, "feature_fraction": 0.3, "lambda_l2": 1.0}
 HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
 
 
@@ -27,15 +31,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--grow", type=int, default=0, metavar="ROUNDS")
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     table = read_parquet(chosen.dataset)
-    text = _text(chosen.model)
+    learn, judge = hold_out_networks(table.groups, HELD_OUT)
+    current = starting(table.dialect, table.target)
+    if chosen.grow and current is None:
+        raise SystemExit("no model ships yet that could grow")
+    text = current[1] if chosen.grow and current else _text(chosen.model)
     model = load_cost_model(text)
     if not isinstance(model, BoostedModel):
         raise SystemExit("a model of trees is what ships")
-    learn, judge = hold_out_networks(table.groups, HELD_OUT)
-    current = starting(table.dialect, table.target)
+    base = current[0] if chosen.grow and current else None
+    if base:
+        [bits] = {float(row[-DEVICE_COLUMNS]) for group in learn for row in group.rows}
+        trunk = model.rounds
+        model = model.grown([(group.rows, group.gains) for group in learn if group.usable], chosen.grow, GROWTH)
+        model = model.grown_for(bits, trunk)
+        text = model.dumps()
     if current is not None and json.loads(current[1])["digest"] == json.loads(text)["digest"]:
         current = None
     found = appraise(model, learn, judge, current, threads=chosen.threads)
@@ -48,13 +62,22 @@ def main() -> None:
         dialect=table.dialect,
         compiler=table.compiler,
         target=table.target,
-        recipe=_recipe(text),
-        data=facts(Table(learn, table.dialect, table.compiler, table.target)),
+        recipe=_recipe(text) | ({"grown": {"rounds": chosen.grow, "parameters": GROWTH}} if base else {}),
+        data=_facts(Table(learn, table.dialect, table.compiler, table.target), base),
         metrics=tuple(plain(row) for row in found.rows),
         passed=True,
         held_out=HELD_OUT,
     )
     chosen.model.write_bytes(document(card, text, 0))
+
+
+def _facts(table: Table, base: Version | None) -> dict[str, object]:
+    """Return what the card says of the data: with a base its networks and devices are among them, as it saw them."""
+    mine = facts(table)
+    if base is None:
+        return mine
+    both = {name: sorted({*base.data[name], *mine[name]}) for name in ("networks", "devices")}
+    return mine | both | {"base": dict(base.data)}
 
 
 def _text(path: Path) -> str:

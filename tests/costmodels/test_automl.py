@@ -49,7 +49,7 @@ def test_every_family_ranks_with_positive_scores_and_goes_on_learning(family: st
         if family != "gain":
             assert (scores > 0).all()
         assert kendall(g.gains, scores) > 0.4
-    grown = model._extended(pairs[20:])
+    grown = model.grown(pairs[20:], 60)
     before = np.mean([kendall(g.gains, model.predict(g.rows)) for g in groups[20:]])
     assert np.mean([kendall(g.gains, grown.predict(g.rows)) for g in groups[20:]]) > before
 

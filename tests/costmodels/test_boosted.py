@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model
+from tunery.costmodels._base import for_device
+from tunery.costmodels.columns import device_columns
 from tunery.costmodels.metrics import kendall
 
 TASKS, ROWS, WIDTH = 3, 80, 12
@@ -59,6 +61,24 @@ def test_training_goes_on_from_a_base(model: BoostedModel) -> None:
     assert kendall(-latencies[0][24:], BoostedModel.fit(few).predict(rows[0][24:])) < kendall(
         -latencies[0][24:], scores
     )
+
+
+def test_trees_that_were_grown_for_one_vector_width_are_used_on_no_other(model: BoostedModel) -> None:
+    rows = synthetic(1)[0][0]
+    grown = model.grown(list(dataset(7).groups().values()), 5).grown_for(256, model.rounds)
+    assert grown.rounds == model.rounds + 5
+    narrow, wide = (
+        load_cost_model(for_device(grown.dumps(), device_columns({"vector": [flags]}))) for flags in ("avx2", "avx512f")
+    )
+    assert np.array_equal(narrow.predict(rows), grown.predict(rows))
+    assert not np.array_equal(wide.predict(rows), grown.predict(rows))
+    np.testing.assert_array_equal(wide.predict(rows), model.predict(rows))
+    assert np.array_equal(load_cost_model(narrow.dumps()).predict(rows), grown.predict(rows))
+    again = load_cost_model(for_device(narrow.dumps(), device_columns(None)))
+    assert np.array_equal(again.predict(rows), model.predict(rows)), "a device that is not known may be of any kind"
+    twice = grown.grown(list(dataset(8).groups().values()), 5).grown_for(256, grown.rounds)
+    other = load_cost_model(for_device(twice.dumps(), device_columns({"vector": ["avx512f"]})))
+    assert np.array_equal(other.predict(rows), model.predict(rows))
 
 
 def test_failed_candidates_rank_last() -> None:

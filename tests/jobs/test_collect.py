@@ -11,8 +11,10 @@ import pytest
 from job_tools import raced, records_in, request_in
 
 from tunery._errors import UsageError, WorkError
-from tunery.costmodels import BoostedModel, Dataset
+from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Artifact, Budget, Candidate, Mode, Record, Target, Task, Workload
 from tunery.jobs import Progress
 from tunery.jobs.collect import Collector, affordable, collect, spread
@@ -122,6 +124,35 @@ def test_half_is_drawn_by_one_that_hears_no_latency_half_searched_for(
         first = next(i for i, (known, _) in enumerate(calls) if known)
         assert sum(count for _, count in calls[:first]) == 48 == sum(count for _, count in calls[first:])
     assert sorted(closed) == sorted(heard)
+
+
+def test_with_a_model_a_third_is_what_it_thinks_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
+    rng = np.random.default_rng(0)
+    dataset = Dataset()
+    for i, row in enumerate(rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)):
+        dataset.add("t", str(i), row, 1.0 + float(row[0]))
+    card = registry.new_card(
+        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
+    )
+    registry.register(card, BoostedModel.fit(dataset))
+    favourites: dict[str, set[str]] = {}
+    original = Runtime.call
+
+    async def call(self: Runtime, worker: str, method: str, *args: Any, **limits: Any) -> Any:
+        result = await original(self, worker, method, *args, **limits)
+        if method == "predict":
+            favourites[args[0].key] = {candidate.key for candidate in result.candidates}
+        return result
+
+    monkeypatch.setattr(Runtime, "call", call)
+    report = collect(request_in(tmp_path, "collect", "500trials"), [FIRST], tasks=3, per_task=24)
+    assert report.candidates > 24, "the others are drawn and searched for"
+    assert {task: len(found) for task, found in favourites.items()} == dict.fromkeys(favourites, 8)
+    assert len(favourites) == 3
+    measured = raced(tmp_path)
+    assert all((task, key) in measured for task, keys in favourites.items() for key in keys)
+    assert set(measured.values()) == {1}
 
 
 def test_what_is_held_out_is_not_measured(tmp_path: Path) -> None:

@@ -54,8 +54,19 @@ class Recipe:
     members: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """What trees after the first `trunk` of each voter were grown for: devices with vectors of `vector_bits`."""
+
+    trunk: int
+    vector_bits: float
+
+
 class BoostedModel(CostModel):
-    """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes."""
+    """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes.
+
+    Trees that were grown for one kind of device (`growth`) are left out when the model is read for another kind.
+    """
 
     def __init__(
         self,
@@ -63,9 +74,10 @@ class BoostedModel(CostModel):
         build_booster: Any = None,
         family: str = "gain",
         device: Sequence[float] = (),
+        growth: Growth | None = None,
     ) -> None:
         self._boosters, self._build_booster = tuple(boosters), build_booster
-        self._family, self._device = family, tuple(device)
+        self._family, self._device, self._growth = family, tuple(device), growth
 
     @classmethod
     def fit(cls, dataset: Dataset, base: "BoostedModel | None" = None) -> "BoostedModel":
@@ -81,7 +93,7 @@ class BoostedModel(CostModel):
         check_rows([gains for _, gains in groups])
         if base is None:
             return cls.train(groups, Recipe())
-        return base._extended(groups)
+        return base.grown(groups, _MORE)
 
     @classmethod
     def train(cls, groups: Sequence[tuple[Rows, Floats]], recipe: Recipe, threads: int = 1) -> "BoostedModel":
@@ -102,8 +114,13 @@ class BoostedModel(CostModel):
         ]
         return cls(boosters, family=recipe.family)
 
-    def _extended(self, groups: Sequence[tuple[Rows, Floats]]) -> "BoostedModel":
-        """Return this model with more trees, grown on what the groups say beyond it."""
+    def grown(
+        self, groups: Sequence[tuple[Rows, Floats]], rounds: int, parameters_: Mapping[str, float | int] | None = None
+    ) -> "BoostedModel":
+        """Return this model with `rounds` more trees, grown on what groups of (rows, gains) say beyond it.
+
+        `parameters_` go to LightGBM, as a recipe's do.
+        """
         import lightgbm
 
         y = []
@@ -119,10 +136,20 @@ class BoostedModel(CostModel):
         boosters = []
         for number, booster in enumerate(self._boosters):
             data = lightgbm.Dataset(rows_, np.concatenate(y), group=sizes)
-            settings = parameters(Recipe(self._family), 1)
+            settings = parameters(Recipe(self._family, parameters=parameters_ or {}), 1)
             more = {**settings, "seed": settings["seed"] + number}
-            boosters.append(lightgbm.train(more, data, num_boost_round=_MORE, init_model=booster))
-        return BoostedModel(boosters, self._build_booster, self._family, self._device)
+            boosters.append(lightgbm.train(more, data, num_boost_round=rounds, init_model=booster))
+        return BoostedModel(boosters, self._build_booster, self._family, self._device, self._growth)
+
+    def grown_for(self, vector_bits: float, trunk: int) -> "BoostedModel":
+        """Return this model with all trees after the first `trunk` meant for devices with such vectors only."""
+        growth = Growth(min(trunk, self._growth.trunk) if self._growth else trunk, vector_bits)
+        return BoostedModel(self._boosters, self._build_booster, self._family, self._device, growth)
+
+    @property
+    def rounds(self) -> int:
+        """How many trees each voter has."""
+        return int(self._boosters[0].num_trees())
 
     def with_build_cost(self, features: Rows, build_s: Floats) -> "BoostedModel":
         """Return this model with a regression of the logarithm of build seconds beside it."""
@@ -130,7 +157,7 @@ class BoostedModel(CostModel):
 
         data = lightgbm.Dataset(features, np.log(np.maximum(build_s, 1e-3)))
         booster = lightgbm.train(parameters(Recipe(), 1), data, num_boost_round=Recipe().rounds)
-        return BoostedModel(self._boosters, booster, self._family, self._device)
+        return BoostedModel(self._boosters, booster, self._family, self._device, self._growth)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
@@ -143,13 +170,14 @@ class BoostedModel(CostModel):
         import lightgbm
 
         try:
-            build = data["build_booster"]
-            return cls(
-                [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]],
-                lightgbm.Booster(model_str=str(build)) if build else None,
-                str(data["objective"]),
-                [float(value) for value in data["device"]],
-            )
+            build, device = data["build_booster"], [float(value) for value in data["device"]]
+            growth = Growth(**data["growth"]) if data.get("growth") else None
+            boosters = [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]]
+            if growth and device and device[0] != growth.vector_bits:
+                kept = [booster.model_to_string(num_iteration=growth.trunk) for booster in boosters]
+                boosters, growth = [lightgbm.Booster(model_str=text) for text in kept], None
+            build_booster = lightgbm.Booster(model_str=str(build)) if build else None
+            return cls(boosters, build_booster, str(data["objective"]), device, growth)
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
@@ -175,6 +203,7 @@ class BoostedModel(CostModel):
             "boosters": [booster.model_to_string() for booster in self._boosters],
             "build_booster": self._build_booster.model_to_string() if self._build_booster else None,
             "device": self._device,
+            "growth": asdict(self._growth) if self._growth else None,
         }
         return json.dumps(data | {"digest": trees_digest(data)})
 

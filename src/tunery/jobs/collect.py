@@ -1,4 +1,7 @@
-"""Collecting records to learn from: many tasks, few candidates of each, random ones and guided ones, cheaply.
+"""Collecting records to learn from: many tasks, few candidates of each, cheaply.
+
+Some are random. Some are what the model in use thinks fastest, since a model that has never seen its own favourites
+measured does not know which of them disappoint (Ross, Gordon and Bagnell 2011). Some are found as a search finds them.
 
 Nothing here looks for the best: there are no baselines and no finals, a build that takes long is given up, and a task's
 naive program runs three times in all, to check what may be recorded as right.
@@ -33,7 +36,7 @@ from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import PROPOSE_DEADLINE_S
 from tunery.measure import Settings, this_device
 from tunery.store import open_store
-from tunery.workers.services import Proposal
+from tunery.workers.services import Prediction, Proposal
 
 JOB = "collect"
 _LANES = 3  # tasks at once: while one is measured the others propose and build
@@ -256,7 +259,10 @@ class Collector:
             self._drop_old_references()
 
     async def _fill(self, task: Task, proposer: str) -> None:
-        """Collect half of what a task still wants at random, the other half as a search would, by the model if any."""
+        """Collect a third of what a task still wants at random, of the model's favourites, and as a search would each.
+
+        Without a model it is half at random and half as a search would.
+        """
         records = self._context.store.records(task.key, provenance=self._context.provenance, modes=[Mode.RACE])
         told = {r.candidate.key: Told(r.candidate, r.measurement.outcome, r.measurement.latency_s) for r in records}
         wanted = self._per_task - len(told)
@@ -265,13 +271,34 @@ class Collector:
             return
         reference = await self._reference(task)
         self.report.tasks += 1
-        at_random = (wanted + 1) // 2
-        for searched, quota in ((False, at_random), (True, wanted - at_random)):
+        favourites = wanted // 3 if self._model else 0
+        if favourites and not self._over():
+            await self._foresee_and_measure(task, proposer, reference, told, favourites)
+        at_random = (wanted - favourites + 1) // 2
+        for searched, quota in ((False, at_random), (True, wanted - favourites - at_random)):
             if quota > 0 and not self._over():
                 await self._propose_and_measure(task, proposer, reference, told, quota, searched=searched)
         discard(reference)
         with suppress(EngineError):  # a worker that is gone has forgotten it anyway
             await self._context.runtime.call(proposer, "close", task.key, deadline_s=PROPOSE_DEADLINE_S)
+
+    async def _foresee_and_measure(
+        self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int
+    ) -> None:
+        """Measure what a delivery without measuring would choose from."""
+        context, size = self._context, min(quota, self._room())
+        self._in_flight += size
+        try:
+            async with stage(context, task, "propose", Role.PROPOSER, size, proposer) as grant:
+                prediction: Prediction = await context.runtime.call(
+                    grant.worker, "predict", task, size, size, self._text, context.seed,
+                    deadline_s=PROPOSE_DEADLINE_S,
+                )  # fmt: skip
+            fresh = [candidate for candidate in prediction.candidates if candidate.key not in told]
+            news = await self._measure(task, reference, await self._build(task, fresh), told)
+            told |= {one.candidate.key: one for one in news}
+        finally:
+            self._in_flight -= size
 
     async def _propose_and_measure(
         self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int, *, searched: bool

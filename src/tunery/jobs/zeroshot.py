@@ -41,6 +41,7 @@ JOB = "compile"
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
 _KEEP = 3  # picks that are tried until one is right
 # Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core.
+_FEW_SHOT_LOOKS = 2  # times as many where a measurement follows, which costs more than ten looks
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 
 
@@ -111,7 +112,10 @@ def urgency(task: Task, prediction: Prediction) -> float:
 
 
 def _looks(task: Task, whole: float, guess: Guess) -> int:
-    return max(wanted(task.weight * task.workload.flop / whole), guess.few_shot) if task.tunable else 1
+    if not task.tunable:
+        return 1
+    looks = wanted(task.weight * task.workload.flop / whole)
+    return max(_FEW_SHOT_LOOKS * looks, 2 * guess.few_shot) if guess.few_shot else looks
 
 
 async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: Guess, filled: Filled) -> None:

@@ -24,7 +24,8 @@ from tunery.domain import Candidate, Task, digest
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)))
 _LEAST_FOR_ALTERNATIVES = 12
-_ALTERNATIVE = 4  # replays of an expression before the best so far says which one gets the rest
+# Replays of an expression before the best so far says which one gets the rest.
+_ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25
 _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
@@ -58,22 +59,21 @@ class Foresight:
         """Return what up to `n` replays of a tunable task found, the highest score first."""
         names = self._worthwhile(task, n)
         searches, left_out = searches_of(task, names, (), cost_model, seed, features=features)
-        left = n
+        left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
         for name, search in searches.items():
             seeds = self._seeds(task, name, search)
             if seeds and name == GENERIC:
                 left = max(_ALTERNATIVE, round(_SPARED * n))
             search.try_out(seeds)
-            first = max(min(_ROUND, n) if name == GENERIC else _ALTERNATIVE, len(seeds)) - len(seeds)
-            search.explore(first)
+            first = max(min(_ROUND, n) if name == GENERIC else fair, len(seeds)) - len(seeds)
+            for count in rounds_of(first):
+                search.explore(count)
             left -= first + len(seeds)
         best = max(searches, key=lambda name: searches[name].best_score())
         limit = _BEHIND * searches[best].best_score()
         behind = {name: search.best_score() < limit for name, search in searches.items()}
-        while left > 0:
-            count = min(_ROUND, left)
+        for count in rounds_of(left):
             searches[best].explore(count)
-            left -= count
         memories = [
             (_structure(task, name, each.designs), _extents(each.designs), each.best_genomes(_KEPT))
             for name, each in searches.items()
@@ -132,6 +132,15 @@ def searches_of(
                 raise
             left_out[name] = reason_of(error)
     return found, left_out
+
+
+def rounds_of(count: int) -> list[int]:
+    """Return numbers of replays that sum to `count`: the draft learns from each round before the next.
+
+    >>> rounds_of(8), rounds_of(-1)
+    ([6, 2], [])
+    """
+    return [min(_ROUND, count - done) for done in range(0, count, _ROUND)]
 
 
 def _structure(task: Task, expression: str, designs: Designs) -> str:
