@@ -11,7 +11,9 @@ rival, unless it is MODEL itself.
 import argparse
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from tunery.costmodels import Table, load_cost_model
 from tunery.costmodels.boosted import BoostedModel, trees_digest
@@ -22,7 +24,7 @@ from tunery.costmodels.registry import document, starting
 from tunery.costmodels.splits import hold_out_networks
 from tunery.jobs.training import appraise, facts, plain
 
-GROWTH = {"learning_rate": 0.05, "num_leaves": 31, "feature_fraction": 0.3, "lambda_l2": 1.0}
+GROWTH = {"learning_rate": 0.03, "num_leaves": 31, "feature_fraction": 0.3, "lambda_l2": 1.0}
 HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
 
 
@@ -62,7 +64,7 @@ def main() -> None:
         dialect=table.dialect,
         compiler=table.compiler,
         target=table.target,
-        recipe=_recipe(text) | ({"grown": {"rounds": chosen.grow, "parameters": GROWTH}} if base else {}),
+        recipe=dict(base.recipe) | {"grown": {"rounds": chosen.grow, **GROWTH}} if base else _recipe(text),
         data=_facts(Table(learn, table.dialect, table.compiler, table.target), base),
         metrics=tuple(plain(row) for row in found.rows),
         passed=True,
@@ -71,13 +73,15 @@ def main() -> None:
     chosen.model.write_bytes(document(card, text, 0))
 
 
-def _facts(table: Table, base: Version | None) -> dict[str, object]:
-    """Return what the card says of the data: with a base its networks and devices are among them, as it saw them."""
-    mine = facts(table)
+def _facts(table: Table, base: Version | None) -> dict[str, Any]:
+    """Return what the card says of the data: with a base both together, and the base's own beside it."""
+    mine: dict[str, Any] = facts(table)
     if base is None:
         return mine
-    both = {name: sorted({*base.data[name], *mine[name]}) for name in ("networks", "devices")}
-    return mine | both | {"base": dict(base.data)}
+    counts = {name: base.data[name] + mine[name] for name in ("candidates", "tasks", "failed")}
+    lists = {name: sorted({*base.data[name], *mine[name]}) for name in ("networks", "devices")}
+    kinds = dict(Counter(base.data["kinds"]) + Counter(mine["kinds"]))
+    return {**mine, **counts, **lists, "kinds": kinds, "base": dict(base.data)}
 
 
 def _text(path: Path) -> str:

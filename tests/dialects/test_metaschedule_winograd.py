@@ -211,6 +211,8 @@ def test_what_is_foreseen_without_an_expression_says_why(
     _, model = starting
     whole = dialect.foresee(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in whole} == {"generic", "winograd4"}
+    many = [read_body(candidate.body)[0] for candidate in dialect.foresee(task, 40, model, 0).candidates]
+    assert min(many.count("generic"), many.count("winograd4")) > 4, "with more looks each expression gets more"
     break_search(monkeypatch, "winograd4")
     found = dialect.foresee(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
