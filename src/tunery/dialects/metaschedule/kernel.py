@@ -178,7 +178,10 @@ class TvmKernel(Kernel):
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
         inputs = transformed(inputs, dict(self._manifest["transforms"]))
-        arrays = [tvm.runtime.tensor(np.array(array, order="C")) for array in inputs] + self._outputs
+        taken = {*self._manifest["call"], *(self._manifest["prepack_inputs"] if self._prepack is not None else ())}
+        arrays = [
+            tvm.runtime.tensor(np.array(array, order="C")) if i in taken else None for i, array in enumerate(inputs)
+        ] + self._outputs
         packed = [
             tvm.runtime.tensor(pack(inputs[source], tuple(shape), indices))
             for (shape, _), (source, indices) in zip(self._manifest["packed"], self._manifest["packing"], strict=False)

@@ -24,6 +24,7 @@ SLACK = {2: 1.0, 4: 2.0}
 
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _KERNEL = 3
+_COLUMNS = 1 << 14
 _LEAST_CHANNELS = 16
 
 Matrix = npt.NDArray[np.float64]
@@ -66,8 +67,13 @@ def matrices(tile: int) -> tuple[Matrix, Matrix, Matrix]:
 def transform_weights(weights: Array, name: str) -> Array:
     """Return weights `(3, 3, in, out)` as `(m + 2, m + 2, in, out)`, computed in double precision."""
     rows = matrices(int(name.removeprefix("winograd")))[1]
-    done: Matrix = np.einsum("er,ns,rsio->enio", rows, rows, weights.astype(np.float64), optimize=True)
-    return done.astype(weights.dtype)
+    both = np.kron(rows, rows)
+    taps = weights.reshape(len(both[0]), -1)
+    done = np.empty((len(both), taps.shape[1]), weights.dtype)
+    for start in range(0, taps.shape[1], _COLUMNS):  # few at a time: new pages cost more than the arithmetic
+        part = slice(start, start + _COLUMNS)
+        done[:, part] = both @ taps[:, part].astype(np.float64)
+    return done.reshape(len(rows), len(rows), *weights.shape[2:])
 
 
 def rewrite(module: Any, tile: int) -> Rewritten:
