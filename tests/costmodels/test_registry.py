@@ -10,7 +10,9 @@ import pytest
 from costmodel_data import table
 
 from tunery._errors import NothingFoundError, UsageError
-from tunery.costmodels import BoostedModel, Recipe, registry
+from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
+from tunery.costmodels.metrics import ndcg
+from tunery.costmodels.parquet import read_parquet
 from tunery.costmodels.registry import (
     Version,
     check_directory,
@@ -23,7 +25,9 @@ from tunery.costmodels.registry import (
     version,
     versions,
 )
+from tunery.costmodels.splits import hold_out_networks
 
+DATASETS = Path(__file__).parents[2] / "datasets"
 CONFIG = {"kind": "fake"}
 
 
@@ -179,6 +183,20 @@ def test_the_shipped_model_has_a_card_of_what_it_learned_and_showed() -> None:
     assert 0.4 < (shipped.tau or 0) < 1
     assert registry.shipped("metaschedule", "apple-m1") is None
     assert registry.shipped("fake", "x86") is None
+
+
+def test_the_shipped_model_grew_on_the_dataset_in_the_repository() -> None:
+    found = registry.shipped("metaschedule", "x86")
+    assert found is not None
+    shipped, text = found
+    table = read_parquet(DATASETS / "favourites.parquet")
+    learned, judged = hold_out_networks(table.groups, shipped.held_out)
+    assert table.only(learned).digest == shipped.data["digest"]
+    assert len(table.only(learned)) == shipped.data["candidates"] - shipped.data["base"]["candidates"]
+    assert len(judged) == shipped.overall["tasks"]
+    everywhere, here = load_cost_model(for_device(text, device_columns({"vector": ["avx512f"]}))), load_cost_model(text)
+    scores = [ndcg(g.gains, model.predict(g.rows)) for g in judged[:20] for model in (here, everywhere)]
+    assert np.mean(scores[::2]) > np.mean(scores[1::2]) + 0.05
 
 
 def test_what_a_model_may_have_learned_from() -> None:

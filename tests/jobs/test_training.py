@@ -10,6 +10,7 @@ from costmodel_data import table
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, Table, load_cost_model, registry, rival
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.evaluation import LEAST_TASKS
 from tunery.costmodels.parquet import write_parquet
 from tunery.costmodels.registry import Version, in_use, new_card, register, versions
@@ -143,6 +144,17 @@ def test_the_shipped_model_is_beside_only_on_tasks_that_it_has_not_seen(
     ships = good_model(world, data={"networks": learned}, passed=False)
     monkeypatch.setattr(training, "shipped", lambda *_: registry.read(Path(ships.path)))
     assert ("shipped" in {row.ranking for row in judge(world, "1", TARGET).rows}) is beside
+
+
+def test_the_shipped_model_is_judged_as_it_is_used_where_the_candidates_ran() -> None:
+    favourites = open_table("", "metaschedule", Path(__file__).parents[2] / "datasets" / "favourites.parquet")
+    _, unseen = hold_out_networks(favourites.groups, ("resnet18",))
+    here = favourites.only(replace(group, stores=None) for group in unseen)
+    wide = np.zeros(here.width, np.float32)
+    wide[-DEVICE_COLUMNS] = 256
+    elsewhere = here.only(replace(group, rows=group.rows + wide) for group in here)
+    found = [judge(table, "", all_groups=True).rows[0].quality.ndcg8 for table in (here, elsewhere)]
+    assert found[0] > found[1] + 0.1, "trees that were grown for vectors of 256 bits are not used for 512"
 
 
 def test_a_model_in_use_that_cannot_read_the_rows_does_not_stop_training(world: Table) -> None:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, CostModel, Group, Table, load_cost_model
+from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
 from tunery.costmodels.automl import Search, fit, search
 from tunery.costmodels.boosted import check_rows, describe
 from tunery.costmodels.cards import Version, generator, new_card
+from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.evaluation import (
     IN_USE,
     LEAST_TASKS,
@@ -182,7 +183,7 @@ def appraise(
         card, text = current
         unseen = [group for group in judge if not card.saw(group)]
         try:
-            ranker = _ranker(load_cost_model(text))
+            ranker = _ranker(_as_there(text, judge))
             ranker(judge[0])
         except UsageError as error:
             remarks.append(f"the model in use ({card.name}) was not compared: {error}")
@@ -220,12 +221,12 @@ def judge(
         found = starting(table.dialect, wanted, compiler=get_dialect(table.dialect).compiler)
         if found is None:
             raise UsageError(f"there is no cost model of {table.dialect} for {wanted}; run `tunery costmodel train`")
-        card, model = found[0], load_cost_model(found[1])
+        card, model = found[0], _as_there(found[1], table.groups)
     fair = tuple(group for group in table if not card.saw(group))
     groups = table.groups if all_groups or not fair else fair
     chosen: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
     if card.version and ships is not None and not any(ships[0].saw(group) for group in groups):
-        chosen["shipped"] = _ranker(load_cost_model(ships[1]))
+        chosen["shipped"] = _ranker(_as_there(ships[1], groups))
     return Judgement(card.name, evaluate(groups, chosen), len(groups) == len(fair), groups)
 
 
@@ -274,6 +275,12 @@ def facts(table: Table) -> dict[str, object]:
         "networks": sorted({name for group in table for name in group.networks}),
         "kinds": {kind: sum(len(g.keys) for g in table if g.kind == kind) for kind in sorted({g.kind for g in table})},
     }
+
+
+def _as_there(text: str, groups: Sequence[Group]) -> CostModel:
+    """Read a model as jobs do on the device that these groups are of; of several, as where the device is not known."""
+    alone = len({group.device for group in groups}) == 1
+    return load_cost_model(for_device(text, groups[0].rows[0, -DEVICE_COLUMNS:] if alone else device_columns(None)))
 
 
 def _ranker(model: CostModel) -> Ranker:
