@@ -20,7 +20,7 @@ from tunery.costmodels.boosted import BoostedModel, trees_digest
 from tunery.costmodels.cards import Version, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.parquet import read_parquet
-from tunery.costmodels.registry import document, starting
+from tunery.costmodels.registry import document, shipped
 from tunery.costmodels.splits import hold_out_networks
 from tunery.jobs.training import appraise, facts, plain
 
@@ -38,17 +38,16 @@ def main() -> None:
     chosen = parser.parse_args()
     table = read_parquet(chosen.dataset)
     learn, judge = hold_out_networks(table.groups, HELD_OUT)
-    current = starting(table.dialect, table.target)
-    if chosen.grow and current is None:
-        raise SystemExit("no model ships yet that could grow")
-    text = current[1] if chosen.grow and current else _text(chosen.model)
+    current = shipped(table.dialect, table.target)
+    base = current[0] if chosen.grow and current else None
+    if chosen.grow and (base is None or "grown" in base.recipe or len(table.devices) != 1):
+        raise SystemExit("what grows is a shipped model that has not grown yet, on a dataset of one device")
+    text = current[1] if base and current else _text(chosen.model)
     model = load_cost_model(text)
     if not isinstance(model, BoostedModel):
         raise SystemExit("a model of trees is what ships")
-    base = current[0] if chosen.grow and current else None
     if base:
-        [bits] = {float(row[-DEVICE_COLUMNS]) for group in learn for row in group.rows}
-        trunk = model.rounds
+        bits, trunk = float(learn[0].rows[0, -DEVICE_COLUMNS]), model.rounds
         model = model.grown([(group.rows, group.gains) for group in learn if group.usable], chosen.grow, GROWTH)
         model = model.grown_for(bits, trunk)
         text = model.dumps()
@@ -81,7 +80,7 @@ def _facts(table: Table, base: Version | None) -> dict[str, Any]:
     counts = {name: base.data[name] + mine[name] for name in ("candidates", "tasks", "failed")}
     lists = {name: sorted({*base.data[name], *mine[name]}) for name in ("networks", "devices")}
     kinds = dict(Counter(base.data["kinds"]) + Counter(mine["kinds"]))
-    return {**mine, **counts, **lists, "kinds": kinds, "base": dict(base.data)}
+    return {**mine, **counts, **lists, "kinds": kinds, "base": {**base.data, "tau": base.tau}}
 
 
 def _text(path: Path) -> str:

@@ -79,6 +79,12 @@ def test_trees_that_were_grown_for_one_vector_width_are_used_on_no_other(model: 
     twice = grown.grown(list(dataset(8).groups().values()), 5).grown_for(256, grown.rounds)
     other = load_cost_model(for_device(twice.dumps(), device_columns({"vector": ["avx512f"]})))
     assert np.array_equal(other.predict(rows), model.predict(rows))
+    for bits, trunk in ((512, grown.rounds), (256, 0)):
+        with pytest.raises(ValueError, match="one kind of device"):
+            grown.grown_for(bits, trunk)
+    forged = json.dumps(json.loads(grown.dumps()) | {"growth": None})
+    with pytest.raises(UsageError, match="not as they were written"):
+        load_cost_model(forged)
 
 
 def test_failed_candidates_rank_last() -> None:

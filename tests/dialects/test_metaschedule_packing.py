@@ -2,10 +2,12 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tunery.dialects.metaschedule import packing
 from tunery.dialects.metaschedule.packing import Index, pack
 
 pytestmark = pytest.mark.tvm
@@ -46,14 +48,22 @@ def places(index: Index, at: tuple[int, ...]) -> int:
     ]
 
 
+WRITTEN = {"two axes in one", "backwards", "with room left", "in a corner"}
+"""What is no transposition, so that elements have to be written one by one."""
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_every_element_is_where_its_indices_say(name: str) -> None:
+def test_every_element_is_where_its_indices_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[Any] = []
+    split_axes = packing._split_axes
+    monkeypatch.setattr(packing, "_split_axes", lambda *given: orders.append(split_axes(*given)) or orders[-1])
     shape, target, indices = CASES[name]
     source = np.arange(1, 1 + math.prod(shape), dtype=np.float32).reshape(shape)
     wanted = np.zeros(target, np.float32)
     for at in itertools.product(*map(range, shape)):
         wanted[tuple(places(index, at) for index in indices)] = source[at]
     packed = pack(source, target, indices)
+    assert [order is None for order in orders] == [name in WRITTEN]
     np.testing.assert_array_equal(packed, wanted)
     assert packed.flags.c_contiguous
     assert not np.shares_memory(packed, source)

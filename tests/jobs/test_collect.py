@@ -15,7 +15,7 @@ from tunery.costmodels import BoostedModel, Dataset, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.dialects.fake._space import FEATURES
-from tunery.domain import Artifact, Budget, Candidate, Mode, Record, Target, Task, Workload
+from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Target, Task, Workload
 from tunery.jobs import Progress
 from tunery.jobs.collect import Collector, affordable, collect, spread
 from tunery.jobs.dataset import generator, load
@@ -126,33 +126,71 @@ def test_half_is_drawn_by_one_that_hears_no_latency_half_searched_for(
     assert sorted(closed) == sorted(heard)
 
 
-def test_with_a_model_a_third_is_what_it_thinks_fastest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def _with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registered model that expects every build to be quick."""
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
     rng = np.random.default_rng(0)
-    dataset = Dataset()
-    for i, row in enumerate(rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)):
+    dataset, rows = Dataset(), rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)
+    for i, row in enumerate(rows):
         dataset.add("t", str(i), row, 1.0 + float(row[0]))
     card = registry.new_card(
         dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
     )
-    registry.register(card, BoostedModel.fit(dataset))
-    favourites: dict[str, set[str]] = {}
+    registry.register(card, BoostedModel.fit(dataset).with_build_cost(rows, np.full(len(rows), 0.01)))
+
+
+@pytest.mark.usefixtures("_with_a_model")
+@pytest.mark.parametrize("budget", ["500trials", "10min"])
+def test_with_a_model_a_third_is_what_it_foresees(budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreseen: dict[str, set[str]] = {}
+    asked: Counter[tuple[str, bool]] = Counter()
     original = Runtime.call
 
     async def call(self: Runtime, worker: str, method: str, *args: Any, **limits: Any) -> Any:
         result = await original(self, worker, method, *args, **limits)
         if method == "predict":
-            favourites[args[0].key] = {candidate.key for candidate in result.candidates}
+            foreseen[args[0].key] = {candidate.key for candidate in result.candidates}
+        elif method == "open":
+            knows[args[0].key] = args[2] is not None
+        elif method == "propose":
+            asked[args[0], knows[args[0]]] += len(result.candidates)
         return result
 
+    knows: dict[str, bool] = {}
     monkeypatch.setattr(Runtime, "call", call)
-    report = collect(request_in(tmp_path, "collect", "500trials"), [FIRST], tasks=3, per_task=24)
-    assert report.candidates > 24, "the others are drawn and searched for"
-    assert {task: len(found) for task, found in favourites.items()} == dict.fromkeys(favourites, 8)
-    assert len(favourites) == 3
+    report = collect(request_in(tmp_path, "collect", budget), [FIRST], tasks=3, per_task=84)
+    assert report.candidates == 3 * 84, "what was not foreseen is drawn or searched for"
     measured = raced(tmp_path)
-    assert all((task, key) in measured for task, keys in favourites.items() for key in keys)
     assert set(measured.values()) == {1}
+    assert len(foreseen) == 3
+    for task, keys in foreseen.items():
+        assert all((task, key) in measured for key in keys)
+        assert 24 < len(keys) <= 28, "a batch is no limit for what is looked at"
+        assert asked[task, False] == (84 - len(keys) + 1) // 2
+        assert asked[task, True] >= (84 - len(keys)) // 2
+
+
+@pytest.mark.usefixtures("_with_a_model")
+def test_a_task_that_was_cut_short_gets_the_rest_with_a_model_too(tmp_path: Path) -> None:
+    request = request_in(tmp_path, "collect", "10trials")
+    collect(request, [FIRST], tasks=1, per_task=30)
+    rest = collect(replace(request, budget=Budget()), [FIRST], tasks=1, per_task=30)
+    measured = raced(tmp_path)
+    assert rest.left == 0
+    assert len(measured) == 30
+    assert set(measured.values()) == {1}
+
+
+@pytest.mark.usefixtures("_with_a_model")
+def test_what_the_dialect_rejects_is_not_foreseen(tmp_path: Path) -> None:
+    source = "fake:absurd?tasks=1&space=4x4x4&absurd=0.4"
+    collect(request_in(tmp_path, "collect", "100trials"), [source], tasks=1, per_task=30)
+    dialect = FakeDialect()
+    [task] = dialect.extract(fake_network(source), dialect.resolve_target("native", 1))
+    records = [record for record in records_in(tmp_path) if record.candidate.origin is Origin.SEARCH]
+    assert records
+    assert not any(dialect.reject(task, record.candidate) for record in records)
 
 
 def test_what_is_held_out_is_not_measured(tmp_path: Path) -> None:

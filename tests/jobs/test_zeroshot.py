@@ -18,7 +18,7 @@ from tunery.domain import Rung, Target, Task, Workload
 from tunery.jobs import Request, query
 from tunery.jobs._request import Guess
 from tunery.jobs.session import compile_model, extract
-from tunery.jobs.zeroshot import urgency, wanted
+from tunery.jobs.zeroshot import looks, urgency, wanted
 from tunery.workers.services import Builder, Prediction, ProposerHost
 
 SOURCE = "fake:unseen?tasks=3"
@@ -67,6 +67,14 @@ def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Requ
         raced = [r.measurement.latency_s for r in records_in(tmp_path) if r.candidate.task_key == key]
         assert len(raced) == 4
         assert chosen[key].latency_s == min(s for s in raced if s)
+
+
+def test_where_measurements_follow_more_is_looked_at() -> None:
+    task = Task(Workload("w", "w", "conv2d", "", (), 0, 50.0), Target("fake", {}, 1), 2, tunable=True)
+    assert [looks(task, whole, Guess()) for whole in (100.0, 2000.0, 1e6)] == [32, 16, 4]
+    assert [looks(task, whole, Guess(few_shot=4)) for whole in (100.0, 2000.0, 1e6)] == [64, 32, 8]
+    assert looks(task, 100.0, Guess(few_shot=64)) == 128
+    assert looks(replace(task, tunable=False), 100.0, Guess(few_shot=4)) == 1
 
 
 def test_without_time_to_measure_predictions_are_delivered(request_: Request, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,8 +37,25 @@ class CostModel(ABC):
 
 
 def for_device(text: str, columns: npt.NDArray[np.float32]) -> str:
-    """Return a model that `dumps` wrote for a device with these columns; its trees are not read, which takes longer."""
-    return json.dumps(json.loads(text) | {"device": [float(value) for value in columns]})
+    """Return a model that `dumps` wrote for a device with these columns.
+
+    Trees that were grown for vectors of another width are left out; else the trees are not read, which takes longer.
+
+    Raises:
+        ValueError: they have to be read, and are damaged.
+    """
+    data, device = json.loads(text), [float(value) for value in columns]
+    if not fits(data, device[0]):
+        from tunery.costmodels.boosted import trimmed
+
+        data = trimmed(data)
+    return json.dumps(data | {"device": device})
+
+
+def fits(model: Mapping[str, Any], vector_bits: float) -> bool:
+    """Return whether all trees of a model in the form that `dumps` writes are meant for devices with such vectors."""
+    growth = model.get("growth")
+    return not growth or bool(growth["vector_bits"] == vector_bits)
 
 
 @lru_cache(maxsize=2)

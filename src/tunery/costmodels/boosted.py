@@ -65,7 +65,7 @@ class Growth:
 class BoostedModel(CostModel):
     """LightGBM's trees on what a recipe says, and beside them a regression of the seconds a build takes.
 
-    Trees that were grown for one kind of device (`growth`) are left out when the model is read for another kind.
+    Some of the trees may have been grown for one kind of device (`growth`): `for_device` leaves them out for another.
     """
 
     def __init__(
@@ -142,14 +142,20 @@ class BoostedModel(CostModel):
         return BoostedModel(boosters, self._build_booster, self._family, self._device, self._growth)
 
     def grown_for(self, vector_bits: float, trunk: int) -> "BoostedModel":
-        """Return this model with all trees after the first `trunk` meant for devices with such vectors only."""
+        """Return this model with all trees after the first `trunk` of each voter meant for such vectors only.
+
+        Raises:
+            ValueError: some are meant for others already, or nothing would be left for others.
+        """
+        if trunk < 1 or (self._growth and self._growth.vector_bits != vector_bits):
+            raise ValueError("a model has trees for every device, and grows for one kind of device only")
         growth = Growth(min(trunk, self._growth.trunk) if self._growth else trunk, vector_bits)
         return BoostedModel(self._boosters, self._build_booster, self._family, self._device, growth)
 
     @property
     def rounds(self) -> int:
-        """How many trees each voter has."""
-        return int(self._boosters[0].num_trees())
+        """How many trees each voter has, the least of them."""
+        return min(int(booster.num_trees()) for booster in self._boosters)
 
     def with_build_cost(self, features: Rows, build_s: Floats) -> "BoostedModel":
         """Return this model with a regression of the logarithm of build seconds beside it."""
@@ -173,9 +179,6 @@ class BoostedModel(CostModel):
             build, device = data["build_booster"], [float(value) for value in data["device"]]
             growth = Growth(**data["growth"]) if data.get("growth") else None
             boosters = [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]]
-            if growth and device and device[0] != growth.vector_bits:
-                kept = [booster.model_to_string(num_iteration=growth.trunk) for booster in boosters]
-                boosters, growth = [lightgbm.Booster(model_str=text) for text in kept], None
             build_booster = lightgbm.Booster(model_str=str(build)) if build else None
             return cls(boosters, build_booster, str(data["objective"]), device, growth)
         except lightgbm.basic.LightGBMError as error:
@@ -250,8 +253,22 @@ def check_trees(data: Mapping[str, Any]) -> None:
 
 
 def trees_digest(data: Mapping[str, Any]) -> str:
-    """Return the identity of a model's trees in the form that `dumps` writes."""
-    return digest(str(data["objective"]), *map(str, data["boosters"]), str(data["build_booster"]))
+    """Return the identity of a model's trees in the form that `dumps` writes, and of whom they are for."""
+    growth = data.get("growth")
+    whom = [json.dumps(growth, sort_keys=True)] if growth else []
+    return digest(str(data["objective"]), *map(str, data["boosters"]), str(data["build_booster"]), *whom)
+
+
+def trimmed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model in the form that `dumps` writes without the trees that were grown for one kind of device."""
+    import lightgbm
+
+    check_trees(data)
+    trunk = int(data["growth"]["trunk"])
+    boosters = [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]]
+    kept = [booster.model_to_string(num_iteration=trunk) for booster in boosters]
+    rest = {**data, "boosters": kept, "growth": None}
+    return rest | {"digest": trees_digest(rest)}
 
 
 def parameters(recipe: Recipe, threads: int) -> dict[str, Any]:

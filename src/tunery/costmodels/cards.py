@@ -23,7 +23,8 @@ _OTHERS = ("a64fx", "ampere", "apple", "arm", "carmel", "cortex", "cyclone", "ex
 class Version:
     """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
 
-    `data` holds the dataset's digest, counts, kinds, devices and networks; `metrics` the rows of its evaluation;
+    `data` holds the dataset's digest, counts, kinds, devices and networks (of a model that grew on another one both
+    together, and as `base` the other's with its `tau`); `metrics` the rows of its evaluation;
     `held_out` the networks that it has never seen; `kinds` the rows of its recipe on operator kinds that were left out
     of training as a whole, where that was asked for. `target` is the processor family it was trained for. The model
     that ships with tunery is version 0.
@@ -58,6 +59,12 @@ class Version:
     def tau(self) -> float | None:
         """Kendall's tau that it has shown on tasks it had not seen, None where it was not judged."""
         value = self.overall.get("kendall")
+        return None if value is None else float(value)
+
+    @property
+    def base_tau(self) -> float | None:
+        """The same of what it had grown on, which is what is used on other devices; None where that is not known."""
+        value = self.data.get("base", {}).get("tau")
         return None if value is None else float(value)
 
     def saw(self, group: Group) -> bool:

@@ -259,10 +259,7 @@ class Collector:
             self._drop_old_references()
 
     async def _fill(self, task: Task, proposer: str) -> None:
-        """Collect a third of what a task still wants at random, of the model's favourites, and as a search would each.
-
-        Without a model it is half at random and half as a search would.
-        """
+        """Collect what a task still wants: a third is what the model foresees, the rest half random, half searched."""
         records = self._context.store.records(task.key, provenance=self._context.provenance, modes=[Mode.RACE])
         told = {r.candidate.key: Told(r.candidate, r.measurement.outcome, r.measurement.latency_s) for r in records}
         wanted = self._per_task - len(told)
@@ -273,9 +270,9 @@ class Collector:
         self.report.tasks += 1
         favourites = wanted // 3 if self._model else 0
         if favourites and not self._over():
-            await self._foresee_and_measure(task, proposer, reference, told, favourites)
-        at_random = (wanted - favourites + 1) // 2
-        for searched, quota in ((False, at_random), (True, wanted - favourites - at_random)):
+            wanted -= await self._foresee_and_measure(task, proposer, reference, told, favourites)
+        at_random = (wanted + 1) // 2
+        for searched, quota in ((False, at_random), (True, wanted - at_random)):
             if quota > 0 and not self._over():
                 await self._propose_and_measure(task, proposer, reference, told, quota, searched=searched)
         discard(reference)
@@ -284,21 +281,26 @@ class Collector:
 
     async def _foresee_and_measure(
         self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int
-    ) -> None:
-        """Measure what a delivery without measuring would choose from."""
-        context, size = self._context, min(quota, self._room())
-        self._in_flight += size
+    ) -> int:
+        """Measure what a delivery without measuring would choose from, and return how many that was."""
+        context, seed = self._context, self._context.seed + len(told)  # a resumed task looks elsewhere
+        left = self._meter.trials_left(self._in_flight)
+        looks = quota if left is None else min(quota, left)
+        self._in_flight += looks
         try:
-            async with stage(context, task, "propose", Role.PROPOSER, size, proposer) as grant:
+            async with stage(context, task, "propose", Role.PROPOSER, looks, proposer) as grant:
                 prediction: Prediction = await context.runtime.call(
-                    grant.worker, "predict", task, size, size, self._text, context.seed,
-                    deadline_s=PROPOSE_DEADLINE_S,
-                )  # fmt: skip
+                    grant.worker, "predict", task, looks, looks, self._text, seed, deadline_s=PROPOSE_DEADLINE_S
+                )
             fresh = [candidate for candidate in prediction.candidates if candidate.key not in told]
-            news = await self._measure(task, reference, await self._build(task, fresh), told)
-            told |= {one.candidate.key: one for one in news}
+            for start in range(0, len(fresh), _BATCH):
+                if not self._over_time():
+                    built = await self._build(task, fresh[start : start + _BATCH])
+                    told |= {one.candidate.key: one for one in await self._measure(task, reference, built, told)}
+                    self._progress(f"{task.workload.kind}, {len(self._queue)} tasks to come")
         finally:
-            self._in_flight -= size
+            self._in_flight -= looks
+        return len(fresh)
 
     async def _propose_and_measure(
         self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int, *, searched: bool
@@ -403,8 +405,11 @@ class Collector:
         return _BATCH if left is None else left
 
     def _over(self) -> bool:
+        return self._room() <= 0 or self._over_time()
+
+    def _over_time(self) -> bool:
         left_s = self._meter.seconds_left(time.monotonic() - self._began)
-        return self._stop.is_set() or self._room() <= 0 or (left_s is not None and left_s <= 0)
+        return self._stop.is_set() or (left_s is not None and left_s <= 0)
 
     def _drop_old_references(self) -> None:
         """Outputs of naive programs take megabytes a task, and no task is come back to."""

@@ -1,5 +1,6 @@
 """The cost model that all jobs of one runtime and target share, kept warm off the critical path."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -8,7 +9,7 @@ from typing import Any
 
 from tunery._errors import EngineError
 from tunery.budgets import FailureModel
-from tunery.costmodels import device_columns, for_device
+from tunery.costmodels import device_columns, fits, for_device
 from tunery.costmodels.registry import family, starting
 from tunery.dialects import Told
 from tunery.domain import Device, Outcome
@@ -32,7 +33,11 @@ class Start:
 def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> Start | None:
     """Return the cost model to start from for a target on a device, None if there is none."""
     found = starting(dialect, family(dialect, config), compiler=compiler)
-    return Start(for_device(found[1], device_columns(device.facts)), found[0].tau) if found else None
+    if found is None:
+        return None
+    (card, text), columns = found, device_columns(device.facts)
+    told = for_device(text, columns)
+    return Start(told, card.tau if fits(json.loads(text), float(columns[0])) else card.base_tau)
 
 
 class Learning:

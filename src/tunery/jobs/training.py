@@ -33,6 +33,7 @@ from tunery.costmodels.transfer import Transfer, transfer
 from tunery.dialects import get_dialect
 from tunery.domain import Target
 from tunery.jobs.dataset import load
+from tunery.measure import this_device, usable_cores
 
 Notify = Callable[[str], None]
 _TEST_SHARE = 0.2
@@ -216,7 +217,8 @@ def judge(
     wanted = family(table.dialect, target.config) if target else table.target
     ships = shipped(table.dialect, wanted)
     if name:
-        card, model = version(name, table.dialect)
+        card, read = version(name, table.dialect)
+        model = _as_there(read.dumps(), table.groups)
     else:
         found = starting(table.dialect, wanted, compiler=get_dialect(table.dialect).compiler)
         if found is None:
@@ -278,9 +280,10 @@ def facts(table: Table) -> dict[str, object]:
 
 
 def _as_there(text: str, groups: Sequence[Group]) -> CostModel:
-    """Read a model as jobs do on the device that these groups are of; of several, as where the device is not known."""
+    """Read a model as jobs do on the device that these groups are of; of several devices, as they do on this one."""
     alone = len({group.device for group in groups}) == 1
-    return load_cost_model(for_device(text, groups[0].rows[0, -DEVICE_COLUMNS:] if alone else device_columns(None)))
+    columns = groups[0].rows[0, -DEVICE_COLUMNS:] if alone else device_columns(this_device(usable_cores()).facts)
+    return load_cost_model(for_device(text, columns))
 
 
 def _ranker(model: CostModel) -> Ranker:

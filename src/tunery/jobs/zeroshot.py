@@ -40,9 +40,10 @@ from tunery.workers.services import Pick, Prediction
 JOB = "compile"
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
 _KEEP = 3  # picks that are tried until one is right
-# Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core.
-_FEW_SHOT_LOOKS = 2  # times as many where a measurement follows, which costs more than ten looks
+# Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core. Where
+# measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
+_FEW_SHOT_EFFORT = 2
 
 
 @dataclass
@@ -79,9 +80,9 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
 
-    looks = {task.key: _looks(task, whole, guess) for task in open_}
+    counts = {task.key: looks(task, whole, guess) for task in open_}
     if guess.few_shot:
-        done = await asyncio.gather(*(_predict(context, task, looks[task.key], guess, filled) for task in open_))
+        done = await asyncio.gather(*(_predict(context, task, counts[task.key], guess, filled) for task in open_))
         predicted = [(task, prediction) for task, prediction in zip(open_, done, strict=True) if prediction]
         await _measure(context, predicted, guess, filled)
         known = choose(store, tasks, provenance)
@@ -89,7 +90,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         left = (pair for pair in predicted if pair[0].key not in answered)
         await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
     else:
-        await _pick_all(context, [(task, looks[task.key]) for task in open_], guess, filled)
+        await _pick_all(context, [(task, counts[task.key]) for task in open_], guess, filled)
     choices = tuple(filled.choices.get(choice.task_key, choice) for choice in known.choices)
     without = {choice.task_key for choice in choices if choice.candidate is None}
     refused = {key: why for key, why in filled.refused.items() if key in without}
@@ -111,11 +112,12 @@ def urgency(task: Task, prediction: Prediction) -> float:
     return task.weight * max(task.workload.flop, 1.0) * doubt
 
 
-def _looks(task: Task, whole: float, guess: Guess) -> int:
+def looks(task: Task, whole: float, guess: Guess) -> int:
+    """Return how many candidates of a task to look at, in a network of `whole` arithmetic."""
     if not task.tunable:
         return 1
-    looks = wanted(task.weight * task.workload.flop / whole)
-    return max(_FEW_SHOT_LOOKS * looks, 2 * guess.few_shot) if guess.few_shot else looks
+    count = max(wanted(task.weight * task.workload.flop / whole), guess.few_shot)
+    return _FEW_SHOT_EFFORT * count if guess.few_shot else count
 
 
 async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: Guess, filled: Filled) -> None:

@@ -195,7 +195,8 @@ def _predict(  # noqa: PLR0917 - what a prediction depends on
     from tunery.costmodels import with_task
 
     foreseen = dialect.foresee(task, n, cost_model, seed, lessons)
-    candidates = foreseen.candidates
+    worth = [one for one in foreseen.candidates if not dialect.reject(task, one)]
+    candidates = worth or foreseen.candidates
     if not candidates:
         return Prediction((), (), foreseen.lesson)
     rows = with_task(dialect.features(task, candidates), task)
