@@ -17,10 +17,7 @@ def of_tune(report: "TuneReport", request: "Request") -> list[str]:
 
     compiler = get_dialect(request.dialect).compiler
     with open_store(request.store, create=False) as store:
-        found = {
-            f"{task.workload.name}:{task.workload.key[:8]}": _reasons(store.records(task.key, compiler=compiler))
-            for task in report.tasks
-        }
+        found = {task.workload.label: _reasons(store.records(task.key, compiler=compiler)) for task in report.tasks}
     return left_out_lines(found)
 
 

@@ -46,6 +46,11 @@ class Workload:
     flop: float
 
     @property
+    def label(self) -> str:
+        """What reports call it: its name, which other workloads of a network may share, and the start of its key."""
+        return f"{self.name}:{self.key[:8]}"
+
+    @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
         """The arguments that are read."""
         return self.arguments[: len(self.arguments) - self.outputs]

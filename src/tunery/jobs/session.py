@@ -262,9 +262,9 @@ async def _link(
             grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(), runtime.artifacts,
             deadline_s=IMPORT_DEADLINE_S,
         )  # fmt: skip
-    rungs = {workloads[c.task_key].key: (workloads[c.task_key].name, c) for c in known.choices}
+    rungs = {workloads[c.task_key].key: (workloads[c.task_key].label, c.rung) for c in known.choices}
     coverage = {  # a candidate that could not be used left its place to the default
-        f"{rungs[key][0]}:{key[:8]}": ((rungs[key][1].rung if used else Rung.DEFAULT).value, used)
+        rungs[key][0]: ((rungs[key][1] if used else Rung.DEFAULT).value, used)
         for key, used in compiled.coverage.items()
         if key in rungs
     }

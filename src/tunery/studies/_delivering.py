@@ -89,7 +89,7 @@ def unpredicted(
     tasks: Sequence[Task], coverage: Mapping[str, Mapping[str, Any]], refused: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the tunable tasks without a prediction, by the label that `compile` gives them, and why each has none."""
-    labels = {f"{t.workload.name}:{t.workload.key[:8]}": t.workload.name for t in tasks if t.tunable}
+    labels = {t.workload.label: t.workload.name for t in tasks if t.tunable}
     return {
         label: refused.get(name, "its prediction could not be compiled")
         for label, name in labels.items()
