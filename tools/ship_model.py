@@ -3,9 +3,9 @@
 python tools/ship_model.py DATASET.parquet MODEL.json.gz [--grow ROUNDS]
 
 MODEL was trained on DATASET without the networks below, and is written back with its card; its trees stay as they are.
-With --grow the model that ships now gets that many more trees, grown on DATASET without these networks for devices like
-its one, and is written to MODEL. A model that does not pass its gate is not written. The model that ships now is a
-rival, unless it is MODEL itself.
+With --grow the model that ships gets that many more trees, grown on DATASET without these networks for devices like its
+one, in place of what it had grown, and is written to MODEL. A model that does not pass its gate is not written. The
+model that ships now is a rival, unless it is MODEL itself.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery.costmodels import Table, load_cost_model
-from tunery.costmodels.boosted import BoostedModel, trees_digest
+from tunery.costmodels.boosted import BoostedModel, trees_digest, trimmed
 from tunery.costmodels.cards import Version, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.parquet import read_parquet
@@ -39,10 +39,10 @@ def main() -> None:
     table = read_parquet(chosen.dataset)
     learn, judge = hold_out_networks(table.groups, HELD_OUT)
     current = shipped(table.dialect, table.target)
-    base = current[0] if chosen.grow and current else None
-    if chosen.grow and (base is None or "grown" in base.recipe or len(table.devices) != 1):
-        raise SystemExit("what grows is a shipped model that has not grown yet, on a dataset of one device")
-    text = current[1] if base and current else _text(chosen.model)
+    if chosen.grow and (current is None or len(table.devices) != 1):
+        raise SystemExit("what grows is a model that ships, on a dataset of one device")
+    base = current if chosen.grow else None
+    text = _trunk(base[1]) if base else _text(chosen.model)
     model = load_cost_model(text)
     if not isinstance(model, BoostedModel):
         raise SystemExit("a model of trees is what ships")
@@ -63,8 +63,8 @@ def main() -> None:
         dialect=table.dialect,
         compiler=table.compiler,
         target=table.target,
-        recipe=dict(base.recipe) | {"grown": {"rounds": chosen.grow, **GROWTH}} if base else _recipe(text),
-        data=_facts(Table(learn, table.dialect, table.compiler, table.target), base),
+        recipe={**base[0].recipe, "grown": {"rounds": chosen.grow, **GROWTH}} if base else _recipe(text),
+        data=_facts(Table(learn, table.dialect, table.compiler, table.target), base[0] if base else None),
         metrics=tuple(plain(row) for row in found.rows),
         passed=True,
         held_out=HELD_OUT,
@@ -72,15 +72,22 @@ def main() -> None:
     chosen.model.write_bytes(document(card, text, 0))
 
 
-def _facts(table: Table, base: Version | None) -> dict[str, Any]:
-    """Return what the card says of the data: with a base both together, and the base's own beside it."""
+def _trunk(text: str) -> str:
+    """Return a model without what it has grown since: growth is always of a whole dataset."""
+    data = json.loads(text)
+    return json.dumps(trimmed(data) if data.get("growth") else data)
+
+
+def _facts(table: Table, grew: Version | None) -> dict[str, Any]:
+    """Return what the card says of the data: of a model that grew both datasets together, and the first one beside."""
     mine: dict[str, Any] = facts(table)
-    if base is None:
+    if grew is None:
         return mine
-    counts = {name: base.data[name] + mine[name] for name in ("candidates", "tasks", "failed")}
-    lists = {name: sorted({*base.data[name], *mine[name]}) for name in ("networks", "devices")}
-    kinds = dict(Counter(base.data["kinds"]) + Counter(mine["kinds"]))
-    return {**mine, **counts, **lists, "kinds": kinds, "base": {**base.data, "tau": base.tau}}
+    base = grew.data.get("base") or {**grew.data, "tau": grew.tau}
+    counts = {name: base[name] + mine[name] for name in ("candidates", "tasks", "failed")}
+    lists = {name: sorted({*base[name], *mine[name]}) for name in ("networks", "devices")}
+    kinds = dict(Counter(base["kinds"]) + Counter(mine["kinds"]))
+    return {**mine, **counts, **lists, "kinds": kinds, "base": base}
 
 
 def _text(path: Path) -> str:
