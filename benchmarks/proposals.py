@@ -38,7 +38,7 @@ from tunery.domain import Artifact, Candidate, Outcome, Task
 from tunery.measure import Measurer, this_device, usable_cores
 from tunery.studies._children import end_with_parent, watch
 
-NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "squeezenet1_1", "vit_b_32")
+NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 """The model that ships was trained on none of them."""
 SIDES = ("tunery", "stock")
 _TASK = TypeAdapter(Task)
