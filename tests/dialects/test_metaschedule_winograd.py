@@ -205,13 +205,17 @@ def test_a_generic_program_that_cannot_be_searched_is_an_error(
         dialect.open(task, [], None, 0)
 
 
-def test_what_is_foreseen_without_an_expression_says_why(
-    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = convolution(dialect, convolution_network(tmp_path), target)
+@pytest.fixture(scope="module")
+def model() -> str:
     starting = shipped(*SHIPPED)
     assert starting
-    _, model = starting
+    return starting[1]
+
+
+def test_what_is_foreseen_without_an_expression_says_why(
+    dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
     whole = dialect.foresee(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in whole} == {"generic", "winograd4"}
     break_search(monkeypatch, "winograd4")
@@ -222,11 +226,9 @@ def test_what_is_foreseen_without_an_expression_says_why(
 
 
 def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
-    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
-    starting = shipped(*SHIPPED)
-    assert starting
     looked: Counter[str] = Counter()
     replay = DraftedProposer._replay
 
@@ -239,7 +241,7 @@ def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
 
     monkeypatch.setattr(DraftedProposer, "_replay", watched)
     monkeypatch.setattr(DraftedProposer, "best_score", prejudiced)
-    dialect.foresee(task, 40, starting[1], 0)
+    dialect.foresee(task, 40, model, 0)
     assert looked == {"generic": 30, "winograd4": 10}
 
 

@@ -11,8 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import psutil
 
+from tunery.costmodels import BoostedModel, Dataset, registry
+from tunery.costmodels.columns import TASK_COLUMNS
+from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.jobs import Progress, Request, TuneReport, tune
 from tunery.jobs.runtime import Runtime
@@ -47,6 +51,18 @@ def run_in(
     stop: threading.Event | None = None,
 ) -> TuneReport:
     return tune(request_in(directory, source, budget, threads, target), on_progress, stop)
+
+
+def register_model() -> None:
+    """Register a model of the fake dialect, whatever it predicts; it expects every build to be quick."""
+    rng = np.random.default_rng(0)
+    dataset, rows = Dataset(), rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)
+    for i, row in enumerate(rows):
+        dataset.add("t", str(i), row, 1.0 + float(row[0]))
+    card = registry.new_card(
+        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
+    )
+    registry.register(card, BoostedModel.fit(dataset).with_build_cost(rows, np.full(len(rows), 0.01)))
 
 
 def records_in(directory: Path, *modes: Mode) -> list[Record]:

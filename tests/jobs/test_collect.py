@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from job_tools import raced, records_in, request_in
+from job_tools import raced, records_in, register_model, request_in
 
 from tunery._errors import UsageError, WorkError
 from tunery.costmodels import BoostedModel, Dataset, registry
-from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Target, Task, Workload
 from tunery.jobs import Progress
 from tunery.jobs.collect import Collector, affordable, collect, spread
@@ -128,16 +126,8 @@ def test_half_is_drawn_by_one_that_hears_no_latency_half_searched_for(
 
 @pytest.fixture
 def _with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registered model that expects every build to be quick."""
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
-    rng = np.random.default_rng(0)
-    dataset, rows = Dataset(), rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)
-    for i, row in enumerate(rows):
-        dataset.add("t", str(i), row, 1.0 + float(row[0]))
-    card = registry.new_card(
-        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
-    )
-    registry.register(card, BoostedModel.fit(dataset).with_build_cost(rows, np.full(len(rows), 0.01)))
+    register_model()
 
 
 @pytest.mark.usefixtures("_with_a_model")

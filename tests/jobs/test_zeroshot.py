@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from job_tools import records_in, request_in, run_in
+from job_tools import records_in, register_model, request_in, run_in
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Dataset, registry
-from tunery.costmodels.columns import TASK_COLUMNS
+from tunery.costmodels import BoostedModel, registry
 from tunery.dialects import Foreseen
 from tunery.dialects.fake import FakeDialect
-from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Rung, Target, Task, Workload
 from tunery.jobs import Request, query
 from tunery.jobs._request import Guess
@@ -28,14 +26,7 @@ SOURCE = "fake:unseen?tasks=3"
 def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     """A request for a machine with a model of its own, whatever it predicts."""
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "models"))
-    rng = np.random.default_rng(0)
-    dataset = Dataset()
-    for i, row in enumerate(rng.random((40, FEATURES + TASK_COLUMNS)).astype(np.float32)):
-        dataset.add("t", str(i), row, 1.0 + float(row[0]))
-    card = registry.new_card(
-        dialect="fake", compiler="fake 1.0", target="fake", recipe={}, data={}, metrics=(), passed=True
-    )
-    registry.register(card, BoostedModel.fit(dataset))
+    register_model()
     return request_in(tmp_path, SOURCE)
 
 
