@@ -38,7 +38,8 @@ def main() -> None:
     chosen = parser.parse_args()
     table = read_parquet(chosen.dataset)
     learn, judge = hold_out_networks(table.groups, HELD_OUT)
-    current = shipped(table.dialect, table.target)
+    bits = float(learn[0].rows[0, -DEVICE_COLUMNS])
+    current = shipped(table.dialect, table.target, bits)
     if chosen.grow and (current is None or len(table.devices) != 1):
         raise SystemExit("what grows is a model that ships, on a dataset of one device")
     base = current if chosen.grow else None
@@ -47,7 +48,7 @@ def main() -> None:
     if not isinstance(model, BoostedModel):
         raise SystemExit("a model of trees is what ships")
     if base:
-        bits, trunk = float(learn[0].rows[0, -DEVICE_COLUMNS]), model.rounds
+        trunk = model.rounds
         model = model.grown([(group.rows, group.gains) for group in learn if group.usable], chosen.grow, GROWTH)
         model = model.grown_for(bits, trunk)
         text = model.dumps()

@@ -3,6 +3,7 @@
 import gzip
 import json
 import logging
+import math
 import os
 import re
 import tempfile
@@ -175,24 +176,35 @@ def pretrained(dialect: str, config: Mapping[str, Any]) -> str | None:
     return found[1] if found else None
 
 
-def starting(dialect: str, target: str, *, compiler: str = "") -> tuple[Version, str] | None:
+def starting(
+    dialect: str, target: str, *, compiler: str = "", vector_bits: float = math.nan
+) -> tuple[Version, str] | None:
     """Return the model that jobs for a family of targets start from, with its card; None if there is none.
 
-    A damaged file is passed over for the next best, and a line says so.
+    `vector_bits` is the width of the device's vectors (`device_columns`), if it is known. A damaged file is passed over
+    for the next best, and a line says so.
     """
     found = _all(dialect, None)
     for sentence in found:
         if isinstance(sentence, str):
             _log.warning("passed over: %s", sentence)
     card = _latest([card for card in found if isinstance(card, Version)], target, compiler)
-    return shipped(dialect, target) if card is None else read(Path(card.path))
+    return shipped(dialect, target, vector_bits) if card is None else read(Path(card.path))
 
 
-def shipped(dialect: str, target: str) -> tuple[Version, str] | None:
-    """Return the shipped cost model for a family of targets, with its card; None if there is none for it."""
-    path = Path(str(files("tunery.costmodels"))) / "pretrained" / f"{dialect}-{target}.json.gz"
-    if (dialect, target) != SHIPPED or not path.is_file():
+def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[Version, str] | None:
+    """Return the shipped cost model for a family of targets, with its card; None if there is none for it.
+
+    One has grown for each width of vectors on which favourites were measured, all beyond the same first trees. Devices
+    with others get any of them: `for_device` leaves what it has grown out there.
+    """
+    if (dialect, target) != SHIPPED:
         return None
+    found = sorted(Path(str(files("tunery.costmodels"))).glob(f"pretrained/{dialect}-{target}-*.json.gz"))
+    mine = [path for path in found if path.name == f"{dialect}-{target}-{vector_bits:.0f}.json.gz"]
+    if not found:
+        return None
+    path = (mine or found)[0]
     try:
         return read(path)
     except UsageError:

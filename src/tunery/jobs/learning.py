@@ -32,12 +32,13 @@ class Start:
 
 def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> Start | None:
     """Return the cost model to start from for a target on a device, None if there is none."""
-    found = starting(dialect, family(dialect, config), compiler=compiler)
+    columns = device_columns(device.facts)
+    bits = float(columns[0])
+    found = starting(dialect, family(dialect, config), compiler=compiler, vector_bits=bits)
     if found is None:
         return None
-    (card, text), columns = found, device_columns(device.facts)
-    told = for_device(text, columns)
-    return Start(told, card.tau if fits(json.loads(text), float(columns[0])) else card.base_tau)
+    card, text = found
+    return Start(for_device(text, columns), card.tau if fits(json.loads(text), bits) else card.base_tau)
 
 
 class Learning:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
@@ -150,7 +151,7 @@ def train(
     found = search(learn, seconds, threads=threads, seed=seed, most=most, notify=notify)
     notify("judging on held-out networks")
     model = fit(learn, found.recipe, threads=threads)
-    current = starting(table.dialect, table.target, compiler=installed)
+    current = starting(table.dialect, table.target, compiler=installed, vector_bits=_vector_bits(judge))
     appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
     final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
     # Registered before anything else is tried with it: the search took long.
@@ -215,12 +216,13 @@ def judge(
         NothingFoundError: there is no such version.
     """
     wanted = family(table.dialect, target.config) if target else table.target
-    ships = shipped(table.dialect, wanted)
+    bits = _vector_bits(table.groups)
+    ships = shipped(table.dialect, wanted, bits)
     if name:
         card, read = version(name, table.dialect)
         model = _as_there(read.dumps(), table.groups)
     else:
-        found = starting(table.dialect, wanted, compiler=get_dialect(table.dialect).compiler)
+        found = starting(table.dialect, wanted, compiler=get_dialect(table.dialect).compiler, vector_bits=bits)
         if found is None:
             raise UsageError(f"there is no cost model of {table.dialect} for {wanted}; run `tunery costmodel train`")
         card, model = found[0], _as_there(found[1], table.groups)
@@ -281,9 +283,16 @@ def facts(table: Table) -> dict[str, object]:
 
 def _as_there(text: str, groups: Sequence[Group]) -> CostModel:
     """Read a model as jobs do on the device that these groups are of; of several devices, as they do on this one."""
+    return load_cost_model(for_device(text, _columns(groups)))
+
+
+def _vector_bits(groups: Sequence[Group]) -> float:
+    return float(_columns(groups)[0])
+
+
+def _columns(groups: Sequence[Group]) -> npt.NDArray[np.float32]:
     alone = len({group.device for group in groups}) == 1
-    columns = groups[0].rows[0, -DEVICE_COLUMNS:] if alone else device_columns(this_device(usable_cores()).facts)
-    return load_cost_model(for_device(text, columns))
+    return groups[0].rows[0, -DEVICE_COLUMNS:] if alone else device_columns(this_device(usable_cores()).facts)
 
 
 def _ranker(model: CostModel) -> Ranker:

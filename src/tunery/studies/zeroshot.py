@@ -14,12 +14,14 @@ from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery._report import as_text, milliseconds, new_table
+from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
 from tunery.costmodels.evaluation import ALL, Row
 from tunery.costmodels.registry import family, starting
 from tunery.dialects import get_dialect
 from tunery.domain import digest
 from tunery.jobs import cache_directory
+from tunery.measure import this_device, usable_cores
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._delivered import OWN, STOCK, WITH, WITHOUT, Result, Scale, plain, result_of
 from tunery.studies._delivering import FEW, delivered
@@ -85,7 +87,8 @@ def _model() -> tuple[Version, str]:
     """
     dialect = get_dialect("metaschedule")
     config = dialect.resolve_target("native", 0).config
-    found = starting(dialect.name, family(dialect.name, config), compiler=dialect.compiler)
+    bits = float(device_columns(this_device(usable_cores()).facts)[0])
+    found = starting(dialect.name, family(dialect.name, config), compiler=dialect.compiler, vector_bits=bits)
     if found is None:
         raise UsageError(
             "there is no cost model for this processor; run `tunery costmodel collect` and `tunery costmodel train`"
