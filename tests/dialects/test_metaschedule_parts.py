@@ -1,6 +1,7 @@
 """Networks whose kernels were built before: the same numbers as without, and nothing that does not belong is linked."""
 
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from metaschedule_models import small_network
+from metaschedule_models import convolution_network, small_network
 
+from tunery._errors import UsageError
+from tunery.delivery import load_compiled
 from tunery.dialects import Array, Dialect, get_dialect
-from tunery.dialects.metaschedule import compilation
+from tunery.dialects.metaschedule import compilation, weights
+from tunery.dialects.metaschedule.weights import Weight, read_weights, write_weights
 from tunery.domain import Candidate, Network, Target, Task
+from tunery.measure import make_inputs
 
 pytestmark = pytest.mark.tvm
 
@@ -53,17 +58,59 @@ def parts(case: Case, tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("least", [1, 10**9])
 def test_a_network_of_parts_computes_the_same_bits(
-    case: Case, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
+    monkeypatch.setattr(weights, "_LEAST", least)  # all weights are apart, or none
     plain = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "plain")
     monkeypatch.setattr(compilation, "replay", lambda *_: pytest.fail("a schedule was made again"))
     linked = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "linked", parts)
     assert linked.coverage == plain.coverage == {key: one.key for key, one in case.chosen.items()}
     for ours, theirs in zip(case.outputs(tmp_path / "linked"), case.outputs(tmp_path / "plain"), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+    assert (weights.WEIGHTS in zipfile.ZipFile(tmp_path / "linked").namelist()) is (least == 1)
     names = case.kernels(tmp_path / "linked")
     assert {one.key for one in case.chosen.values()} <= {name.rpartition("_")[2] for name in names}
+
+
+def test_weights_are_in_the_file_as_in_the_model_and_transformed_on_loading(tmp_path: Path) -> None:
+    dialect = get_dialect("metaschedule")
+    network, target = convolution_network(tmp_path, size=10, layers=2), dialect.resolve_target("native", 1)
+    [task] = [task for task in dialect.extract(network, target) if task.workload.kind == "conv2d"]
+    chosen = next(c for c in dialect.open(task, [], None, 0).propose(9) if "winograd4" in c.body)
+    dialect.build_part(task, chosen, tmp_path)
+    for name, parts in (("plain", ()), ("linked", (tmp_path,))):
+        dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / name, *parts)
+    [image] = make_inputs(network.inputs, 3)
+    [ours], [theirs] = (dialect.load_network(tmp_path / name)(image) for name in ("linked", "plain"))
+    np.testing.assert_array_equal(ours, theirs)
+    size = 4 * 32 * 32 * 3 * 3
+    with zipfile.ZipFile(tmp_path / "linked") as archive:
+        told, place = json.loads(archive.read("manifest.json"))["weights"], archive.getinfo(weights.WEIGHTS)
+    assert place.file_size == 2 * size, "each layer has its own"
+    assert [one["offset"] for one in told] == [0, size]
+    assert all(one["transform"] for one in told)
+    assert (tmp_path / "linked").stat().st_size < (tmp_path / "plain").stat().st_size - size
+    bits = bytearray((tmp_path / "linked").read_bytes())
+    bits[place.header_offset + size] ^= 1
+    (tmp_path / "damaged").write_bytes(bits)
+    with pytest.raises(UsageError, match=r"damaged.*CRC"):
+        load_compiled(tmp_path / "damaged")
+
+
+def test_an_array_of_several_weights_is_kept_once(tmp_path: Path) -> None:
+    table = np.arange(64 * 80, dtype=np.float32).reshape(64, 80)
+    several = [Weight(table), Weight(table, packing=((80, 64), ["1", "0"])), Weight(table[:1].copy())]
+    with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
+        told = write_weights(archive, several)
+    with zipfile.ZipFile(tmp_path / "zip") as archive:
+        assert archive.getinfo(weights.WEIGHTS).file_size == 4 * (64 * 80 + 80)
+        found = read_weights(archive, json.loads(json.dumps(told)))
+    for ours, theirs in zip(found, (table, table.T, table[:1]), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert [one.apart for one in several] == [True, True, False]
+    assert not Weight(table.astype(complex)).apart
 
 
 def test_what_has_no_part_is_compiled_as_ever(case: Case, parts: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest
     monkeypatch.setattr(compilation, "relax", SimpleNamespace(VirtualMachine=lambda *_: machine))
     monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
     network: Any = object.__new__(compilation.TvmNetwork)
-    network.threads, network.inputs, network._buffers, network._library = 1, (), [], None
-    network._main = lambda: None
+    network.threads, network.inputs, network._buffers, network._weights, network._library = 1, (), [], [], None
+    network._run = lambda: None
     found = network.profile([], 3)
     assert found == {"conv": pytest.approx(202e-9), "dense": pytest.approx(200e-9)}

@@ -1,4 +1,4 @@
-"""A compiled network's file: a zip of a shared object and a manifest that says what it needs, and what it must be.
+"""A compiled network's file: a zip of a shared object, weights, and a manifest of what it needs and what it must be.
 
 The library is checked before the linker sees it: one that was cut short would end the process, one for another TVM may.
 """
@@ -6,16 +6,18 @@ The library is checked before the linker sees it: one that was cut short would e
 import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
+from tunery.dialects._base import Array
+from tunery.dialects.metaschedule.weights import Weight, read_weights, write_weights
 from tunery.domain import Network, Target
 
 LIBRARY = "network.so"
-_MANIFEST, _FORMAT = "manifest.json", 2
+_MANIFEST, _FORMAT = "manifest.json", 3
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 
@@ -33,16 +35,17 @@ def manifest_of(network: Network, target: Target, coverage: Mapping[str, str | N
     }
 
 
-def write_archive(file: Path, manifest: Mapping[str, Any], library: Path) -> None:
-    """Write `library` and the manifest, with the versions it needs and the library's digest, to `file`."""
+def write_archive(file: Path, manifest: Mapping[str, Any], library: Path, weights: Sequence[Weight] = ()) -> None:
+    """Write `library`, the weights and the manifest, with the versions it needs and the library's digest, to `file`."""
     whole = {"format": _FORMAT, **manifest, "versions": _installed(), "library": _seal(library)}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        whole["weights"] = write_weights(archive, weights)
         archive.writestr(_MANIFEST, json.dumps(whole, indent=1))
         archive.write(library, LIBRARY)
 
 
-def read_archive(path: Path, directory: Path) -> dict[str, Any]:
-    """Put the library into `directory` and return the manifest, once both are known to be sound and to run here.
+def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Array]]:
+    """Put the library into `directory` and return manifest and weights, once all are known to be sound and to run here.
 
     Raises:
         UsageError: it was written for other versions of TVM or of this format, or the library is not what was written.
@@ -58,9 +61,10 @@ def read_archive(path: Path, directory: Path) -> dict[str, Any]:
                 f"{_listed(_installed())} is installed; {again}"
             )
         archive.extract(LIBRARY, directory)
+        weights = read_weights(archive, manifest["weights"])
     if manifest["library"] != _seal(directory / LIBRARY):
         raise UsageError(f"{path} is damaged: its library is not what was written; {again}")
-    return manifest
+    return manifest, weights
 
 
 def _installed() -> dict[str, str]:

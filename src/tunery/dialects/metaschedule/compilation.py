@@ -1,12 +1,12 @@
 """Compiling a whole network with chosen candidates, and running the result."""
 
+import logging
 import os
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,8 +25,10 @@ from tunery.dialects.metaschedule.kernel import link
 from tunery.dialects.metaschedule.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.parts import Part, find_part, take_over, usable
 from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
+from tunery.dialects.metaschedule.weights import Weight
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
+_log = logging.getLogger(__name__)
 _configure = tvm.get_global_func("runtime.config_threadpool")
 
 
@@ -41,8 +43,10 @@ def compile_network(
         DialectError: import, replay or code generation failed; nothing is left at `output`.
     """
     if parts is not None:
-        with suppress(DialectError):  # whatever it is, it costs the time that parts were to save, no more
+        try:
             return _compile(network, target, chosen, output, parts)
+        except DialectError as error:  # whatever it is, it costs the time that parts were to save, no more
+            _log.warning("%s is compiled anew, as what was built before could not be linked: %s", network.name, error)
     return _compile(network, target, chosen, output, None)
 
 
@@ -53,12 +57,12 @@ def _compile(
     found = _parts(lowered, target, chosen, parts)
     module, coverage = _schedule(lowered, target, chosen, found)
     try:
-        whole = take_over(_prepacked(module, target), found)
+        whole, weights = take_over(_prepacked(module, target), found)
         executable = tvm.compile(whole, tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
     objects = sorted({part.path for part in found.values()})
-    _write(executable, objects, manifest_of(network, target, coverage), output)
+    _write(executable, objects, weights, manifest_of(network, target, coverage), output)
     return Compiled(str(output), coverage)
 
 
@@ -153,13 +157,15 @@ def _finish() -> Any:
     )
 
 
-def _write(executable: Any, objects: Sequence[Path], manifest: Mapping[str, Any], output: Path) -> None:
+def _write(
+    executable: Any, objects: Sequence[Path], weights: Sequence[Weight], manifest: Mapping[str, Any], output: Path
+) -> None:
     partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
             library = Path(scratch, LIBRARY)
             executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
-            write_archive(partial, manifest, library)
+            write_archive(partial, manifest, library, weights)
         partial.replace(output)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; choose another place with -o") from error
@@ -179,7 +185,7 @@ class TvmNetwork(CompiledNetwork):
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            manifest = read_archive(path, Path(scratch))
+            manifest, weights = read_archive(path, Path(scratch))
             self.threads = threads or int(manifest["threads"])
             if self.threads < 1:
                 raise ValueError(f"it names {self.threads} threads")
@@ -187,26 +193,29 @@ class TvmNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._library = library
-        self._main = relax.VirtualMachine(library, tvm.cpu())["main"]
         self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
         self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
+        self._weights = [tvm.runtime.tensor(array) for array in weights]
+        machine = relax.VirtualMachine(library, tvm.cpu())
+        machine.save_function("main", "run", *self._buffers, *self._weights)
+        self._run = machine["run"]
 
     @override
     def __call__(self, *arrays: Array) -> list[Array]:
         with self._running:
             _use_threads(self.threads)
             self._fill(arrays)
-            results = self._main(*self._buffers)
+            results = self._run()
             return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         _use_threads(self.threads)
         self._fill(arrays)
-        main, buffers = self._main, self._buffers
+        run = self._run
         start = time.perf_counter_ns()
         for _ in range(calls):
-            main(*buffers)
+            run()
         return (time.perf_counter_ns() - start) * 1e-9
 
     @override
@@ -223,14 +232,14 @@ class TvmNetwork(CompiledNetwork):
             started[0] = time.perf_counter_ns()
             return 0
 
-        self._main(*self._buffers)
+        self._run()
         # An instrument cannot be taken off again, so this is another machine on the same library.
         machine = relax.VirtualMachine(self._library, tvm.cpu())
         machine.set_instrument(watch)
         taken: list[Counter[str]] = []
         for _ in range(1 + calls):
             spent.clear()
-            machine["main"](*self._buffers)
+            machine["main"](*self._buffers, *self._weights)
             taken.append(Counter(spent))
         # Without the new machine's first call; and medians, as the network itself is told by.
         return {name: median(call[name] for call in taken[1:]) * 1e-9 for name in spent}

@@ -1,4 +1,4 @@
-"""Kernels that were compiled before, taken over into a network: their calls get packed constants, their code is linked.
+"""Kernels that were compiled before, taken over into a network: their calls get packed weights, their code is linked.
 
 Verification builds the very program that the network runs. Its object file holds the same code under a name of its own,
 and its manifest says how the arguments connect, so neither the schedule nor the code need be made again.
@@ -10,14 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunery.dialects._base import Array
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.arguments import constant_everywhere
-from tunery.dialects.metaschedule.expressions import transformed
 from tunery.dialects.metaschedule.kernel import object_path
-from tunery.dialects.metaschedule.packing import Index, pack
+from tunery.dialects.metaschedule.packing import Index
+from tunery.dialects.metaschedule.weights import Weight
 from tunery.domain import Candidate, Target
 
 
@@ -67,19 +68,21 @@ def usable(module: Any, name: str, part: Part) -> bool:
     return constant_everywhere(module, name, part.constants)
 
 
-def take_over(module: Any, parts: Mapping[str, Part]) -> Any:
-    """Return the module with the named functions' calls going to their parts."""
+def take_over(module: Any, parts: Mapping[str, Part]) -> tuple[Any, list[Weight]]:
+    """Return the module with the named functions' calls going to their parts, and the weights that its `main` takes.
+
+    They come after its inputs, in this order; other constants stay in the module.
+    """
     if not parts:
-        return module
+        return module, []
     rewriter = _Calls(module, parts)
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(name, rewriter.visit_expr(function))
+            rewriter.builder_.update_func(name, rewriter.rewritten(name.name_hint, function))
     rest = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
-    if any(isinstance(function, tvm.tirx.PrimFunc) for _, function in rest.functions_items()):
-        return rest
-    rest[_ANCHOR] = _anchor()
-    return rest
+    if not any(isinstance(function, tvm.tirx.PrimFunc) for _, function in rest.functions_items()):
+        rest[_ANCHOR] = _anchor()
+    return rest, rewriter.weights
 
 
 _ANCHOR = "tunery_anchor"
@@ -97,22 +100,59 @@ def _anchor() -> Any:
 class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
     def __init__(self, module: Any, parts: Mapping[str, Part]) -> None:
         super().__init__(module)
+        self.weights: list[Weight] = []
+        self._parameters: list[Any] = []
+        self._main = False
         self._parts = parts
         self._call_tir = tvm.ir.Op.get("relax.call_tir")
         self._call_packed = tvm.ir.Op.get("relax.call_dps_packed")
+
+    def rewritten(self, name: str, function: Any) -> Any:
+        """Return a function with its calls going to their parts; `main` takes their weights behind its inputs."""
+        self._main = name == "main"
+        function = self.visit_expr(function)
+        if not self._main or not self.weights:
+            return function
+        parameters = [*function.params, *self._parameters]
+        return relax.Function(parameters, function.body, function.ret_ty, function.is_pure, function.attrs)
 
     def visit_call_(self, call: Any) -> Any:
         if call.op != self._call_tir or call.args[0].name_hint not in self._parts:
             return self.visit_expr_post_order(call)
         part = self._parts[call.args[0].name_hint]
-        arguments = relax.Tuple(_arguments(part, list(call.args[1].fields)))
+        arguments = relax.Tuple(self._arguments(part, list(call.args[1].fields)))
         call = relax.Call(self._call_packed, [relax.ExternFunc(part.entry), arguments], None, call.ty_args)
         return self.visit_expr_post_order(call)
 
+    def _arguments(self, part: Part, given: Sequence[Any]) -> list[Any]:
+        return [self._packed(part, given, -1 - i) if i < 0 else self._as_it_is(part, given[i], i) for i in part.call]
 
-def _arguments(part: Part, given: Sequence[Any]) -> list[Any]:
-    arrays: dict[int, Array] = {index: given[index].value.numpy() for index in part.constants}
-    arrays |= {i: transformed([arrays[i]], {0: name})[0] for i, name in part.transforms.items()}
-    packed = [pack(arrays[source], shape, indices) for shape, source, indices in part.packing]
-    changed = {i: relax.const(arrays[i]) for i in part.transforms if i in part.call}
-    return [relax.const(packed[-1 - i]) if i < 0 else changed.get(i, given[i]) for i in part.call]
+    def _packed(self, part: Part, given: Sequence[Any], number: int) -> Any:
+        shape, source, indices = part.packing[number]
+        weight = Weight(_array(given[source].value), part.transforms.get(source, ""), (shape, indices))
+        return self._parameter(weight) if self._apart(weight) else relax.const(weight.prepared())
+
+    def _as_it_is(self, part: Part, given: Any, index: int) -> Any:
+        if not isinstance(given, tvm.ir.GenericConst):
+            return given
+        weight = Weight(_array(given.value), part.transforms.get(index, ""))
+        if self._apart(weight):
+            return self._parameter(weight)
+        return relax.const(weight.prepared()) if weight.transform else given
+
+    def _apart(self, weight: Weight) -> bool:
+        return self._main and weight.apart
+
+    def _parameter(self, weight: Weight) -> Any:
+        # Kernels check what they are given: a type here would have the virtual machine check it in each call, too.
+        self._parameters.append(tvm.ir.Var(f"weight{len(self.weights)}", relax.AnyType()))
+        self.weights.append(weight)
+        return self._parameters[-1]
+
+
+def _array(tensor: Any) -> Array:
+    """Return a constant's data, without a copy where NumPy knows its type."""
+    try:
+        return np.from_dlpack(tensor)
+    except (BufferError, RuntimeError, TypeError):
+        return np.asarray(tensor.numpy())
