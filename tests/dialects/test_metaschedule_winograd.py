@@ -68,9 +68,10 @@ def test_what_it_cannot_handle_stays_generic_and_says_why(
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path, **options), target)
     found = expressions(task)
-    assert list(found.found) == ["generic"]
-    assert all(reason in why for why in found.left_out.values())
-    assert set(found.left_out) == {"winograd4", "winograd2"}
+    mine = {name_of(tile) for tile in TILES}
+    assert not mine & found.found.keys()
+    assert next(iter(found.found)) == "generic"
+    assert all(reason in found.left_out[name] for name in mine)
 
 
 @pytest.mark.parametrize("options", [{"batch": 2, "size": 9, "residual": True}, {"padding": 0, "activation": "silu"}])

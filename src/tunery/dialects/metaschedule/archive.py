@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
-from tunery.dialects._base import Array
 from tunery.dialects.metaschedule.weights import Weight, read_weights, write_weights
 from tunery.domain import Network, Target
 
@@ -44,7 +43,7 @@ def write_archive(file: Path, manifest: Mapping[str, Any], library: Path, weight
         archive.write(library, LIBRARY)
 
 
-def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Array]]:
+def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Any]]:
     """Put the library into `directory` and return manifest and weights, once all are known to be sound and to run here.
 
     Raises:

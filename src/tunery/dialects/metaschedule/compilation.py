@@ -185,7 +185,7 @@ class TvmNetwork(CompiledNetwork):
 
     def __init__(self, path: Path, threads: int | None = None) -> None:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            manifest, weights = read_archive(path, Path(scratch))
+            manifest, self._weights = read_archive(path, Path(scratch))
             self.threads = threads or int(manifest["threads"])
             if self.threads < 1:
                 raise ValueError(f"it names {self.threads} threads")
@@ -195,7 +195,6 @@ class TvmNetwork(CompiledNetwork):
         self._library = library
         self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
         self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
-        self._weights = [tvm.runtime.tensor(array) for array in weights]
         machine = relax.VirtualMachine(library, tvm.cpu())
         machine.save_function("main", "run", *self._buffers, *self._weights)
         self._run = machine["run"]

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Proposer, Told
-from tunery.dialects.metaschedule import winograd, winograd_space
+from tunery.dialects.metaschedule import padded, winograd, winograd_space
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.domain import Candidate
 
@@ -68,6 +68,12 @@ def expressions_of(module: Any, target: Any) -> Expressions:
             continue
         design = winograd_space.designs(tile, lanes)
         found[name] = Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
+    try:
+        wider = padded.rewrite(module, padded.lanes_of(target))
+        if wider:
+            found[padded.NAME] = Expression(padded.NAME, wider.module, {wider.weight: f"{padded.NAME}{wider.channels}"})
+    except Exception as error:  # noqa: BLE001 - as above
+        left_out[padded.NAME] = reason_of(error)
     return Expressions(found, left_out)
 
 
@@ -83,7 +89,8 @@ def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[
     """Return the arguments an expression takes, given the workload's."""
     done = list(arrays)
     for index, name in transforms.items():
-        done[index] = winograd.transform_weights(np.asarray(arrays[index]), name)
+        kind = padded if name.startswith(padded.NAME) else winograd
+        done[index] = kind.transform_weights(np.asarray(arrays[index]), name)
     return done
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tunery.dialects._base import Array
+from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.expressions import transformed
 from tunery.dialects.metaschedule.packing import Index, pack
 
@@ -45,12 +46,12 @@ def write_weights(archive: zipfile.ZipFile, weights: Sequence[Weight]) -> list[d
     """Write the arrays to an archive, one that several weights share once; return what its manifest says of them."""
     if not weights:
         return []
-    places: dict[int, int] = {}
+    places: dict[tuple[int, int], int] = {}  # by where the array is in memory, and its size
     told, end = [], 0
     with archive.open(WEIGHTS, "w", force_zip64=True) as file:
         for weight in weights:
             array = np.ascontiguousarray(weight.array)
-            place = weight.array.__array_interface__["data"][0]
+            place = (weight.array.__array_interface__["data"][0], array.nbytes)
             if place not in places:
                 places[place] = end
                 end += file.write(array.reshape(-1).view(np.uint8).data)
@@ -66,8 +67,8 @@ def write_weights(archive: zipfile.ZipFile, weights: Sequence[Weight]) -> list[d
     return told
 
 
-def read_weights(archive: zipfile.ZipFile, told: Sequence[Mapping[str, Any]]) -> list[Array]:
-    """Return the weights that an archive holds, prepared.
+def read_weights(archive: zipfile.ZipFile, told: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the weights that an archive holds, prepared, as TVM's tensors.
 
     Raises:
         zipfile.BadZipFile: they are not what was written.
@@ -76,7 +77,7 @@ def read_weights(archive: zipfile.ZipFile, told: Sequence[Mapping[str, Any]]) ->
         return []
     with archive.open(WEIGHTS) as file:  # the archive's checksum is compared at the end
         data = file.read()
-    return [_weight(data, each).prepared() for each in told]
+    return [tvm.runtime.tensor(_weight(data, each).prepared()) for each in told]
 
 
 def _weight(data: bytes, told: Mapping[str, Any]) -> Weight:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array
-from tunery.dialects.metaschedule._tvm import relax, tvm, tvm_ffi
+from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
+from tunery.dialects.metaschedule.rewriting import Fused, fuse, long_of, shape_of
 
 TILES = (4, 2)
 SLACK = {2: 1.0, 4: 2.0}
@@ -82,43 +84,41 @@ def rewrite(module: Any, tile: int) -> Rewritten:
     Raises:
         DialectError: there is no convolution that this applies to; the message says what is in the way.
     """
-    function = module["main"]
-    found = _Convolution(function)
-    if found.weight not in _free(function):
+    found = _Convolution(module["main"])
+    if not found.constant:
         raise DialectError("the weights are not constant, or too few to be packed")
-    fused = _fuse(found, _core(found, tile))
-    fused = fused.with_attr("global_symbol", "main").with_attr("layout_free_buffers", [found.weight])
-    return Rewritten(tvm.IRModule({"main": fused}), found.weight, found.channels)
+    return Rewritten(fuse(found, _core(found, tile)), found.weight, found.channels)
 
 
-class _Convolution:
-    """The parts of a fused function: `before` and `after` are the loop nests around the convolution."""
+class _Convolution(Fused):
+    channels: tuple[int, int]
 
-    def __init__(self, function: Any) -> None:
-        root = function.body.block if isinstance(function.body, tvm.s_tir.SBlockRealize) else None
-        if root is None:
-            raise DialectError("the program is not in blocks")
-        nests = list(root.body.seq) if isinstance(root.body, tvm.tirx.SeqStmt) else [root.body]
-        blocks = [_block(nest) for nest in nests]
-        if any(block is None for block in blocks):
-            raise DialectError("a loop nest holds more than one block")
-        heavy = [i for i, block in enumerate(blocks) if _reduces(block)]
-        if len(heavy) != 1:
-            raise DialectError("there is not exactly one reduction")
-        position = heavy[0]
-        self.before, self.after = nests[:position], nests[position + 1 :]
-        self.parameters = list(function.params)
-        self.data, weights, self.output = _operands(blocks[position])
-        self.weight = self._position(weights)
-        self._check_shapes(_shape(weights))
-        self.temporaries = list(root.alloc_buffers)
-        self._check_surroundings(blocks, position)
+    @override
+    def operands(self, block: Any) -> tuple[Any, Any, Any]:
+        """Return data, weights and output of `out[n,y,x,f] += data[n,y+ry,x+rx,c] * weights[ry,rx,c,f]`."""
+        axes = [axis.var for axis in block.iter_vars]
+        sums = block.body.value
+        if len(axes) != 4 + _KERNEL or type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
+            raise DialectError("the reduction is not a two-dimensional convolution")
+        n, y, x, f, ry, rx, c = axes
+        data, weights = sums.b.a, sums.b.b
+        if not all(isinstance(load, tvm.ir.TensorLoad) for load in (sums.a, data, weights)):
+            raise DialectError("the reduction is not a convolution of two arrays")
+        expected = [n, y + ry, x + rx, c], [ry, rx, c, f], [n, y, x, f]
+        given = data.indices, weights.indices, block.body.indices
+        for want, have in zip(expected, given, strict=True):
+            if len(want) != len(have) or not all(
+                tvm_ffi.structural_equal(a, b) for a, b in zip(want, have, strict=True)
+            ):
+                raise DialectError("it is not an ordinary convolution with stride 1 in NHWC")
+        return data.source, weights.source, block.body.buffer
 
-    def _check_shapes(self, weights: list[int]) -> None:
-        batch, height, width, channels = _shape(self.data)
+    @override
+    def check(self, weights: list[int]) -> None:
+        batch, height, width, channels = shape_of(self.data)
         if weights[:2] != [_KERNEL, _KERNEL] or weights[2] != channels:
             raise DialectError(f"the weights are {weights}, not 3x3 over all channels")
-        out = _shape(self.output)
+        out = shape_of(self.output)
         if out != [batch, height - _KERNEL + 1, width - _KERNEL + 1, weights[3]]:
             raise DialectError("the stride is not 1")
         if min(weights[2:]) < _LEAST_CHANNELS:
@@ -127,35 +127,6 @@ class _Convolution:
             raise DialectError("it is not in float32")
         self.channels = (weights[2], weights[3])
 
-    def _check_surroundings(self, blocks: list[Any], position: int) -> None:
-        if len(self.before) > 1 or (self.before and not blocks[0].body.buffer.same_as(self.data)):
-            raise DialectError("more than padding comes before the convolution")
-        last = blocks[-1].body.buffer
-        if not last.same_as(self.parameters[-1]):
-            raise DialectError("the last block does not write the result")
-        if _shape(last) != _shape(self.output):
-            raise DialectError("what follows changes the shape")
-        written = [block.body.buffer for block in blocks]
-        if sum(_index(buffer, self.parameters) is not None for buffer in written) != 1:
-            raise DialectError("there is more than one result")
-        self.read_after = [
-            i
-            for i, parameter in enumerate(self.parameters[:-1])
-            if any(r.source.same_as(parameter) for block in blocks[position + 1 :] for r in block.reads)
-        ]
-        if any(r.source.same_as(self.data) for b in blocks[position + 1 :] for r in b.reads) and self.before:
-            raise DialectError("the padded input is read again")
-        if self.before and len(blocks[0].reads) != 1:
-            raise DialectError("more than padding comes before the convolution")
-        self.source = blocks[0].reads[0].source if self.before else self.data
-        self.source_index = self._position(self.source)
-
-    def _position(self, buffer: Any) -> int:
-        position = _index(buffer, self.parameters)
-        if position is None:
-            raise DialectError("an operand of the convolution is not an argument")
-        return position
-
 
 def _core(found: _Convolution, tile: int) -> Any:
     """Return the PrimFunc `(padded input, transformed weights, output)` of the bare convolution."""
@@ -163,11 +134,11 @@ def _core(found: _Convolution, tile: int) -> Any:
 
     to_data, _, to_output = matrices(tile)
     size = tile + _KERNEL - 1
-    batch, padded_height, padded_width, channels_in = _shape(found.data)
-    _, height, width, channels_out = _shape(found.output)
+    batch, padded_height, padded_width, channels_in = shape_of(found.data)
+    _, height, width, channels_out = shape_of(found.output)
     rows, columns = -(-height // tile), -(-width // tile)
-    data = te.placeholder(_long(batch, padded_height, padded_width, channels_in), name="data")
-    weights = te.placeholder(_long(size, size, channels_in, channels_out), name="weights")
+    data = te.placeholder(long_of(batch, padded_height, padded_width, channels_in), name="data")
+    weights = te.placeholder(long_of(size, size, channels_in, channels_out), name="weights")
 
     def inside(n: Any, h: Any, w: Any, c: Any) -> Any:
         checks = [h < padded_height] if rows * tile + 2 > padded_height else []
@@ -176,38 +147,38 @@ def _core(found: _Convolution, tile: int) -> Any:
         return tvm.tirx.if_then_else(tvm.tirx.all(*checks), value, tvm.tirx.const(0, "float32")) if checks else value
 
     patch = te.compute(
-        _long(batch * rows, columns, size, size, channels_in),
+        long_of(batch * rows, columns, size, size, channels_in),
         lambda i, j, r, s, c: inside(i // rows, i % rows * tile + r, j * tile + s, c),
         name="winograd_patch",
     )
     half_in = te.compute(
-        _long(batch * rows, columns, size, size, channels_in),
+        long_of(batch * rows, columns, size, size, channels_in),
         lambda i, j, r, nu, c: _row(to_data, nu, lambda s: patch[i, j, r, s, c]),
         name="winograd_half_in",
     )
     packed = te.compute(
-        _long(size, size, batch * rows, columns, channels_in),
+        long_of(size, size, batch * rows, columns, channels_in),
         lambda eps, nu, i, j, c: _row(to_data, eps, lambda r: half_in[i, j, r, nu, c]),
         name="winograd_in",
     )
     k = te.reduce_axis((tvm.tirx.IntImm("int64", 0), tvm.tirx.IntImm("int64", channels_in)), name="k")
     product = te.compute(
-        _long(size, size, batch * rows, columns, channels_out),
+        long_of(size, size, batch * rows, columns, channels_out),
         lambda eps, nu, i, j, o: te.sum(packed[eps, nu, i, j, k] * weights[eps, nu, k, o], axis=[k]),
         name="winograd_gemm",
     )
     half_out = te.compute(
-        _long(batch * rows, columns, size, tile, channels_out),
+        long_of(batch * rows, columns, size, tile, channels_out),
         lambda i, j, eps, v, o: _row(to_output, v, lambda nu: product[eps, nu, i, j, o]),
         name="winograd_half_out",
     )
     inverse = te.compute(
-        _long(batch * rows, columns, tile, tile, channels_out),
+        long_of(batch * rows, columns, tile, tile, channels_out),
         lambda i, j, u, v, o: _row(to_output, u, lambda eps: half_out[i, j, eps, v, o]),
         name="winograd_out",
     )
     output = te.compute(
-        _long(batch, height, width, channels_out),
+        long_of(batch, height, width, channels_out),
         lambda n, h, w, o: inverse[n * rows + h // tile, w // tile, h % tile, w % tile, o],
         name="winograd_conv",
     )
@@ -234,94 +205,3 @@ def _combination(row: Matrix, load: Any) -> Any:
             else:
                 total = total + term if coefficient > 0 else total - term
     return total
-
-
-def _fuse(found: _Convolution, core: Any) -> Any:
-    """Join padding, core and what follows to one function again, with Relax's own fusion."""
-    builder = relax.BlockBuilder()
-    specs = [_tensor_type(p) for p in found.parameters]
-    specs[found.weight] = _tensor_type(core.params[1])
-    inputs = [relax.Var(f"a{i}", spec) for i, spec in enumerate(specs[:-1])]
-    middle = builder.add_func(core.without_attr("global_symbol"), "core")
-    with builder.function("fused", inputs, attrs={"Primitive": True}, private=True):
-        with builder.dataflow():
-            value: Any = inputs[found.source_index]
-            if found.before:
-                pad = builder.add_func(_part([found.source, found.data], found.before, []), "before")
-                value = builder.emit(relax.call_tir(pad, [value], _tensor_type(found.data)))
-            convolved = [value, inputs[found.weight]]
-            if not found.after:
-                value = builder.emit_output(relax.call_tir(middle, convolved, _tensor_type(found.output)))
-            else:
-                value = builder.emit(relax.call_tir(middle, convolved, _tensor_type(found.output)))
-                reads = [found.output, *(found.parameters[i] for i in found.read_after)]
-                inner = [t for t in found.temporaries if not t.same_as(found.output) and not t.same_as(found.data)]
-                after = builder.add_func(_part([*reads, found.parameters[-1]], found.after, inner), "after")
-                rest = [inputs[i] for i in found.read_after]
-                value = builder.emit_output(relax.call_tir(after, [value, *rest], specs[-1]))
-        fused = builder.emit_func_output(value)
-    outer = [relax.Var(f"b{i}", spec) for i, spec in enumerate(specs[:-1])]
-    with builder.function("main", outer):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(fused, outer))
-        builder.emit_func_output(result)
-    return relax.transform.FuseTIR()(builder.get())["fused"]
-
-
-def _part(parameters: list[Any], nests: list[Any], temporaries: list[Any]) -> Any:
-    body = nests[0] if len(nests) == 1 else tvm.tirx.SeqStmt(nests)
-    block = tvm.s_tir.SBlock([], [], [], "root", body, None, temporaries, [], {})
-    return tvm.tirx.PrimFunc(parameters, tvm.s_tir.SBlockRealize([], True, block))
-
-
-def _block(nest: Any) -> Any:
-    while isinstance(nest, tvm.tirx.For):
-        nest = nest.body
-    block = nest.block if isinstance(nest, tvm.s_tir.SBlockRealize) else None
-    return block if block is not None and isinstance(block.body, tvm.tirx.BufferStore) else None
-
-
-def _reduces(block: Any) -> bool:
-    return any(int(axis.iter_type) == tvm.tirx.IterVar.CommReduce for axis in block.iter_vars)
-
-
-def _operands(block: Any) -> tuple[Any, Any, Any]:
-    """Return data, weights and output of `out[n,y,x,f] += data[n,y+ry,x+rx,c] * weights[ry,rx,c,f]`."""
-    axes = [axis.var for axis in block.iter_vars]
-    sums = block.body.value
-    if len(axes) != 4 + _KERNEL or type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
-        raise DialectError("the reduction is not a two-dimensional convolution")
-    n, y, x, f, ry, rx, c = axes
-    data, weights = sums.b.a, sums.b.b
-    if not all(isinstance(load, tvm.ir.TensorLoad) for load in (sums.a, data, weights)):
-        raise DialectError("the reduction is not a convolution of two arrays")
-    expected = [n, y + ry, x + rx, c], [ry, rx, c, f], [n, y, x, f]
-    given = data.indices, weights.indices, block.body.indices
-    for want, have in zip(expected, given, strict=True):
-        if len(want) != len(have) or not all(tvm_ffi.structural_equal(a, b) for a, b in zip(want, have, strict=True)):
-            raise DialectError("it is not an ordinary convolution with stride 1 in NHWC")
-    return data.source, weights.source, block.body.buffer
-
-
-def _index(buffer: Any, among: Sequence[Any]) -> int | None:
-    return next((i for i, other in enumerate(among) if other.same_as(buffer)), None)
-
-
-def _free(function: Any) -> list[int]:
-    attributes = function.attrs or {}
-    return [int(i) for i in attributes["layout_free_buffers"]] if "layout_free_buffers" in attributes else []
-
-
-def _shape(buffer: Any) -> list[int]:
-    try:
-        return [int(d) for d in buffer.ty.shape]
-    except (TypeError, ValueError) as error:
-        raise DialectError("a shape is not static") from error
-
-
-def _long(*shape: int) -> list[Any]:
-    return [tvm.tirx.IntImm("int64", extent) for extent in shape]
-
-
-def _tensor_type(buffer: Any) -> Any:
-    return relax.TensorType(_shape(buffer), str(buffer.ty.dtype))

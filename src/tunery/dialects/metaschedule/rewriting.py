@@ -1,0 +1,169 @@
+"""Taking a fused function apart around its reduction, and putting another program in the reduction's place."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import relax, tvm
+
+
+class Fused:
+    """A function with one reduction of data and weights, taken apart: `before` and `after` are the nests around it.
+
+    Subclasses say which operands it has, and what else is in the way of rewriting it.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        root = function.body.block if isinstance(function.body, tvm.s_tir.SBlockRealize) else None
+        if root is None:
+            raise DialectError("the program is not in blocks")
+        nests = list(root.body.seq) if isinstance(root.body, tvm.tirx.SeqStmt) else [root.body]
+        blocks = [_block(nest) for nest in nests]
+        if any(block is None for block in blocks):
+            raise DialectError("a loop nest holds more than one block")
+        heavy = [i for i, block in enumerate(blocks) if _reduces(block)]
+        if len(heavy) != 1:
+            raise DialectError("there is not exactly one reduction")
+        position = heavy[0]
+        self.before, self.after = nests[:position], nests[position + 1 :]
+        self.parameters = list(function.params)
+        self.data, weights, self.output = self.operands(blocks[position])
+        self.weight = self._position(weights)
+        self.check(shape_of(weights))
+        self.temporaries = list(root.alloc_buffers)
+        self._check_surroundings(blocks, position)
+
+    def operands(self, block: Any) -> tuple[Any, Any, Any]:
+        """Return data, weights and output of the reduction.
+
+        Raises:
+            DialectError: it is not of the kind that is rewritten.
+        """
+        raise NotImplementedError
+
+    def check(self, weights: list[int]) -> None:
+        """Look at the shapes.
+
+        Raises:
+            DialectError: they are not what can be rewritten.
+        """
+        raise NotImplementedError
+
+    @property
+    def constant(self) -> bool:
+        """Whether the weights may be another array: they are constant, and not too few to be packed."""
+        return self.weight in _free(self._function)
+
+    def _check_surroundings(self, blocks: list[Any], position: int) -> None:
+        if len(self.before) > 1 or (self.before and not blocks[0].body.buffer.same_as(self.data)):
+            raise DialectError("more than padding comes before the convolution")
+        last = blocks[-1].body.buffer
+        if not last.same_as(self.parameters[-1]):
+            raise DialectError("the last block does not write the result")
+        if shape_of(last) != shape_of(self.output):
+            raise DialectError("what follows changes the shape")
+        written = [block.body.buffer for block in blocks]
+        if sum(_index(buffer, self.parameters) is not None for buffer in written) != 1:
+            raise DialectError("there is more than one result")
+        self.read_after = [
+            i
+            for i, parameter in enumerate(self.parameters[:-1])
+            if any(r.source.same_as(parameter) for block in blocks[position + 1 :] for r in block.reads)
+        ]
+        if any(r.source.same_as(self.data) for b in blocks[position + 1 :] for r in b.reads) and self.before:
+            raise DialectError("the padded input is read again")
+        if self.before and len(blocks[0].reads) != 1:
+            raise DialectError("more than padding comes before the convolution")
+        self.source = blocks[0].reads[0].source if self.before else self.data
+        self.source_index = self._position(self.source)
+
+    def _position(self, buffer: Any) -> int:
+        position = _index(buffer, self.parameters)
+        if position is None:
+            raise DialectError("an operand of the convolution is not an argument")
+        return position
+
+
+def fuse(found: Fused, core: Any) -> Any:
+    """Return the module with `core`, the PrimFunc `(data, transformed weights, output)`, in place of the reduction.
+
+    Relax's own fusion joins what was before and after it.
+    """
+    builder = relax.BlockBuilder()
+    specs = [_tensor_type(p) for p in found.parameters]
+    specs[found.weight] = _tensor_type(core.params[1])
+    inputs = [relax.Var(f"a{i}", spec) for i, spec in enumerate(specs[:-1])]
+    middle = builder.add_func(core.without_attr("global_symbol"), "core")
+    with builder.function("fused", inputs, attrs={"Primitive": True}, private=True):
+        with builder.dataflow():
+            value: Any = inputs[found.source_index]
+            if found.before:
+                pad = builder.add_func(_part([found.source, found.data], found.before, []), "before")
+                value = builder.emit(relax.call_tir(pad, [value], _tensor_type(found.data)))
+            convolved = [value, inputs[found.weight]]
+            if not found.after:
+                value = builder.emit_output(relax.call_tir(middle, convolved, _tensor_type(found.output)))
+            else:
+                value = builder.emit(relax.call_tir(middle, convolved, _tensor_type(found.output)))
+                reads = [found.output, *(found.parameters[i] for i in found.read_after)]
+                inner = [t for t in found.temporaries if not t.same_as(found.output) and not t.same_as(found.data)]
+                after = builder.add_func(_part([*reads, found.parameters[-1]], found.after, inner), "after")
+                rest = [inputs[i] for i in found.read_after]
+                value = builder.emit_output(relax.call_tir(after, [value, *rest], specs[-1]))
+        fused = builder.emit_func_output(value)
+    outer = [relax.Var(f"b{i}", spec) for i, spec in enumerate(specs[:-1])]
+    with builder.function("main", outer):
+        with builder.dataflow():
+            result = builder.emit_output(relax.Call(fused, outer))
+        builder.emit_func_output(result)
+    function = relax.transform.FuseTIR()(builder.get())["fused"]
+    function = function.with_attr("global_symbol", "main").with_attr("layout_free_buffers", [found.weight])
+    return tvm.IRModule({"main": function})
+
+
+def _part(parameters: list[Any], nests: list[Any], temporaries: list[Any]) -> Any:
+    body = nests[0] if len(nests) == 1 else tvm.tirx.SeqStmt(nests)
+    block = tvm.s_tir.SBlock([], [], [], "root", body, None, temporaries, [], {})
+    return tvm.tirx.PrimFunc(parameters, tvm.s_tir.SBlockRealize([], True, block))
+
+
+def _block(nest: Any) -> Any:
+    while isinstance(nest, tvm.tirx.For):
+        nest = nest.body
+    block = nest.block if isinstance(nest, tvm.s_tir.SBlockRealize) else None
+    return block if block is not None and isinstance(block.body, tvm.tirx.BufferStore) else None
+
+
+def _reduces(block: Any) -> bool:
+    return any(int(axis.iter_type) == tvm.tirx.IterVar.CommReduce for axis in block.iter_vars)
+
+
+def _index(buffer: Any, among: Sequence[Any]) -> int | None:
+    return next((i for i, other in enumerate(among) if other.same_as(buffer)), None)
+
+
+def _free(function: Any) -> list[int]:
+    attributes = function.attrs or {}
+    return [int(i) for i in attributes["layout_free_buffers"]] if "layout_free_buffers" in attributes else []
+
+
+def shape_of(buffer: Any) -> list[int]:
+    """Return a buffer's shape.
+
+    Raises:
+        DialectError: it is not static.
+    """
+    try:
+        return [int(d) for d in buffer.ty.shape]
+    except (TypeError, ValueError) as error:
+        raise DialectError("a shape is not static") from error
+
+
+def long_of(*shape: int) -> list[Any]:
+    """Return a shape as TVM's integers of 64 bits, in which networks give theirs."""
+    return [tvm.tirx.IntImm("int64", extent) for extent in shape]
+
+
+def _tensor_type(buffer: Any) -> Any:
+    return relax.TensorType(shape_of(buffer), str(buffer.ty.dtype))

@@ -1,0 +1,140 @@
+"""Output channels that fill no whole vectors: computed with more, stored as they are."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from metaschedule_models import convolution_network
+from onnx import TensorProto, helper, numpy_helper, save
+
+from tunery.dialects import Dialect, get_dialect
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body, transformed
+from tunery.dialects.metaschedule.padded import NAME, padded_channels, transform_weights
+from tunery.dialects.metaschedule.program import expressions
+from tunery.domain import Network, Target, Task, TensorSpec
+from tunery.measure import make_inputs
+from tunery.measure.verification import compare, expect
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def dialect() -> Dialect:
+    return get_dialect("metaschedule")
+
+
+@pytest.fixture(scope="module")
+def target(dialect: Dialect) -> Target:
+    return dialect.resolve_target("native", 1)
+
+
+def product_network(directory: Path) -> Network:
+    """A matrix product of 100 columns, with bias and activation."""
+    rng = np.random.default_rng(4)
+    arrays = {"w": rng.standard_normal((64, 100)) / 8, "b": rng.standard_normal(100)}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [12, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [12, 100])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()],
+    )
+    path = directory / "product.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    specs = (TensorSpec("x", (12, 64), "float32"),), (TensorSpec("y", (12, 100), "float32"),)
+    return Network("product", str(path), "product", str(path), *specs, 0)
+
+
+def network_of(case: str, directory: Path) -> Network:
+    if case == "product":
+        return product_network(directory)
+    options = {
+        "plain": {"channels": (48, 100), "kernel": 1, "padding": 0},
+        "strided": {"channels": (20, 36), "stride": 2, "size": 9},
+        "residual": {"channels": (36, 36), "residual": True, "activation": "swish", "batch": 2},
+    }[case]
+    return convolution_network(directory, **options)  # type: ignore[arg-type]
+
+
+def heavy(dialect: Dialect, network: Network, target: Target) -> Task:
+    return max(dialect.extract(network, target), key=lambda task: task.workload.flop)
+
+
+@pytest.mark.parametrize("case", ["plain", "strided", "residual", "product"])
+def test_a_network_of_wider_products_computes_the_same(
+    case: str, dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    network = network_of(case, tmp_path)
+    task = heavy(dialect, network, target)
+    proposed = dialect.open(task, [], None, 0).propose(16)
+    chosen = [one for one in proposed if read_body(one.body)[0] == NAME][:4]
+    assert len(chosen) == 4
+    inputs = make_inputs(task.workload.input_specs, 0)
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference.bind(inputs)
+    reference.run()
+    for candidate in chosen:
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        assert compare(expect(task.workload, reference.outputs()), kernel.outputs()).passed
+        assert (kernel.traits["expression"], kernel.slack) == (NAME, 1)
+    dialect.build_part(task, chosen[0], tmp_path)
+    dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "plain")
+    dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "linked", tmp_path)
+    arrays = make_inputs(network.inputs, 3)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {spec.name: array for spec, array in zip(network.inputs, arrays, strict=True)})
+    outputs = [dialect.load_network(tmp_path / name)(*arrays)[0] for name in ("plain", "linked")]
+    np.testing.assert_array_equal(*outputs)
+    np.testing.assert_allclose(outputs[0], theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"channels": (8, 12)}, "too few to be packed"),
+        ({"channels": (36, 36), "constant": False}, "not constant"),
+        ({"channels": (36, 36), "groups": 36}, "not the last axis|not constant|product of two|elsewhere"),
+    ],
+)
+def test_what_it_cannot_handle_stays_generic_and_says_why(
+    options: dict[str, object], reason: str, dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    found = expressions(heavy(dialect, convolution_network(tmp_path, **options), target))  # type: ignore[arg-type]
+    assert NAME not in found.found
+    assert GENERIC in found.found
+    assert re.search(reason, found.left_out[NAME])
+
+
+def test_where_channels_fill_whole_vectors_nothing_is_padded_and_nothing_left_out(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    found = expressions(heavy(dialect, convolution_network(tmp_path, channels=(32, 64)), target))
+    assert NAME not in {*found.found, *found.left_out}
+
+
+def test_weights_get_columns_of_zeros() -> None:
+    weights = np.arange(2 * 3 * 5, dtype=np.float32).reshape(2, 3, 5)
+    wide = transform_weights(weights, "padded16")
+    assert wide.shape == (2, 3, 16)
+    np.testing.assert_array_equal(wide[..., :5], weights)
+    assert not wide[..., 5:].any()
+    [same] = transformed([weights], {0: "padded16"})
+    np.testing.assert_array_equal(same, wide)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_channels_are_whole_vectors_and_hardly_more_of_them_than_needed(lanes: int) -> None:
+    for channels in range(1, 1500):
+        wide, least = padded_channels(channels, lanes), -(-channels // lanes) * lanes
+        assert wide % lanes == 0
+        assert least <= wide <= 1.07 * least
