@@ -68,24 +68,25 @@ def test_only_what_passed_its_gate_is_used(model: BoostedModel) -> None:
     register(card(dialect="other"), model)
     used = in_use("fake", CONFIG)
     assert used == first
-    assert registry.pretrained("fake", CONFIG) == read(Path(first.path))[1]
+    assert registry.starting("fake", "fake") == (first, read(Path(first.path))[1])
 
 
 def test_a_model_trained_here_comes_before_the_shipped_one(model: BoostedModel) -> None:
-    config = {"kind": "llvm", "mcpu": "znver4"}
-    shipped = registry.pretrained("metaschedule", config)
-    assert (registry.shipped("metaschedule", "x86") or ())[1:] == (shipped,)
+    target = family("metaschedule", {"kind": "llvm", "mcpu": "znver4"})
+    shipped = registry.starting("metaschedule", target)
+    assert shipped == registry.shipped("metaschedule", "x86")
     wide = registry.starting("metaschedule", "x86", vector_bits=512)
     assert wide == registry.shipped("metaschedule", "x86", 512) != registry.shipped("metaschedule", "x86", 256)
-    register(card(target="x86", dialect="metaschedule"), model)
-    assert registry.pretrained("metaschedule", config) not in {None, shipped}
-    assert registry.pretrained("metaschedule", {"mcpu": "apple-m1"}) is None
+    mine = register(card(target="x86", dialect="metaschedule"), model)
+    assert (registry.starting("metaschedule", target) or ())[:1] == (mine,)
+    assert registry.starting("metaschedule", family("metaschedule", {"mcpu": "apple-m1"})) is None
 
 
 @pytest.mark.parametrize("name", ["znver5", "emeraldrapids", "graniterapids", "tigerlake", "ivybridge", "gracemont"])
 def test_an_x86_processor_of_any_name_has_the_shipped_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    assert registry.pretrained("metaschedule", {"kind": "llvm", "mcpu": name, "num-cores": 2}) is not None
+    target = family("metaschedule", {"kind": "llvm", "mcpu": name, "num-cores": 2})
+    assert registry.starting("metaschedule", target) is not None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_with_a_damaged_model_the_next_best_is_used_and_a_line_says_so(
     assert registry.starting("fake", "fake") == (second, read(Path(second.path))[1])
     assert caplog.messages == []
     Path(second.path).write_bytes(b"x")
-    assert registry.pretrained("fake", CONFIG) == read(Path(first.path))[1]
+    assert registry.starting("fake", "fake") == (first, read(Path(first.path))[1])
     [line] = caplog.messages
     assert second.path in line
     assert "delete it" in line
@@ -186,6 +187,24 @@ def test_the_shipped_model_has_a_card_of_what_it_learned_and_showed(bits: int) -
     assert shipped.data["candidates"] > 30_000
     assert shipped.tau == shipped.overall["kendall"]
     assert 0.3 < (shipped.tau or 0) < 1
+
+
+def test_a_damaged_shipped_model_is_passed_over_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for bits in (256, 512):
+        found = registry.shipped("metaschedule", "x86", bits)
+        assert found is not None
+        (tmp_path / "pretrained").mkdir(exist_ok=True)
+        whole = Path(found[0].path).read_bytes()
+        (tmp_path / "pretrained" / Path(found[0].path).name).write_bytes(whole if bits == 256 else whole[:-100])
+    monkeypatch.setattr(registry, "files", lambda _: tmp_path)
+    other = registry.shipped("metaschedule", "x86", 512)
+    assert other is not None
+    assert other[0].path.endswith("-256.json.gz")
+    assert "install tunery again" in caplog.text
+    (tmp_path / "pretrained" / "metaschedule-x86-256.json.gz").write_bytes(b"")
+    assert registry.shipped("metaschedule", "x86", 512) is None
 
 
 def test_there_is_a_shipped_model_for_every_x86_and_for_nothing_else() -> None:

@@ -56,8 +56,6 @@ def altered(source: Path, path: Path, *, binary: bytes | None = b"as it was", **
         new.writestr("manifest.json", json.dumps({k: v for k, v in manifest.items() if v is not None}))
         if binary is not None:
             new.writestr("network.so", old.read("network.so") if binary == b"as it was" else binary)
-        if "weights.bin" in old.namelist():
-            new.writestr("weights.bin", old.read("weights.bin"))
     return path
 
 

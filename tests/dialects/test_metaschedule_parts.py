@@ -2,12 +2,15 @@
 
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from metaschedule_models import convolution_network, small_network
 
@@ -15,11 +18,15 @@ from tunery._errors import UsageError
 from tunery.delivery import load_compiled
 from tunery.dialects import Array, Dialect, get_dialect
 from tunery.dialects.metaschedule import compilation, weights
+from tunery.dialects.metaschedule.packing import Index
 from tunery.dialects.metaschedule.weights import Weight, read_weights, write_weights
 from tunery.domain import Candidate, Network, Target, Task
 from tunery.measure import make_inputs
 
 pytestmark = pytest.mark.tvm
+
+PREPARED = ["e69d4712", "b4cb6eb9", "a20f9704", "d942d50a"]
+"""Checksums of what a fixed array becomes."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +93,10 @@ def test_weights_are_in_the_file_as_in_the_model_and_transformed_on_loading(tmp_
     [ours], [theirs] = (dialect.load_network(tmp_path / name)(image) for name in ("linked", "plain"))
     np.testing.assert_array_equal(ours, theirs)
     size = 4 * 32 * 32 * 3 * 3
-    with zipfile.ZipFile(tmp_path / "linked") as archive:
-        told, place = json.loads(archive.read("manifest.json"))["weights"], archive.getinfo(weights.WEIGHTS)
+    manifest, place = opened(tmp_path / "linked")
     assert place.file_size == 2 * size, "each layer has its own"
-    assert [one["offset"] for one in told] == [0, size]
-    assert all(one["transform"] for one in told)
+    assert [one["offset"] for one in manifest["weights"]["arrays"]] == [0, size]
+    assert all(one["transform"] for one in manifest["weights"]["arrays"])
     assert (tmp_path / "linked").stat().st_size < (tmp_path / "plain").stat().st_size - size
     bits = bytearray((tmp_path / "linked").read_bytes())
     bits[place.header_offset + size] ^= 1
@@ -99,11 +105,103 @@ def test_weights_are_in_the_file_as_in_the_model_and_transformed_on_loading(tmp_
         load_compiled(tmp_path / "damaged")
 
 
+def opened(file: Path) -> tuple[dict[str, Any], zipfile.ZipInfo]:
+    with zipfile.ZipFile(file) as archive:
+        return json.loads(archive.read("manifest.json")), archive.getinfo(weights.WEIGHTS)
+
+
+def _without_weights(told: dict[str, Any]) -> None:
+    del told["weights"]
+
+
+def _of_another_network(told: dict[str, Any]) -> None:
+    told["weights"]["crc"] ^= 1
+
+
+def _too_few(told: dict[str, Any]) -> None:
+    del told["weights"]["arrays"][-1]
+
+
+def _at_another_place(told: dict[str, Any]) -> None:
+    told["weights"]["arrays"][-1]["offset"] += 4
+
+
+def _of_another_type(told: dict[str, Any]) -> None:
+    told["weights"]["arrays"][0]["dtype"] = "no type"
+
+
+def _of_another_shape(told: dict[str, Any]) -> None:
+    told["weights"]["arrays"][0]["shape"] = [1 << 30]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_without_weights, _of_another_network, _too_few, _at_another_place, _of_another_type, _of_another_shape],
+)
+def test_weights_that_are_not_those_of_the_code_are_refused(
+    change: Any, case: Case, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_LEAST", 1)
+    case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "whole", parts)
+    with zipfile.ZipFile(tmp_path / "whole") as old, zipfile.ZipFile(tmp_path / "other", "w") as new:
+        told = json.loads(old.read("manifest.json"))
+        change(told)
+        for name in old.namelist():
+            new.writestr(name, json.dumps(told) if name == "manifest.json" else old.read(name))
+    load_compiled(tmp_path / "whole")
+    with pytest.raises(UsageError, match="write it again") as caught:
+        load_compiled(tmp_path / "other")
+    assert str(tmp_path / "other") in str(caught.value)
+
+
+def test_equal_weights_of_two_layers_are_one(tmp_path: Path) -> None:
+    dialect = get_dialect("metaschedule")
+    network, target = convolution_network(tmp_path, size=10, layers=2), dialect.resolve_target("native", 1)
+    model = onnx.load(network.path)
+    first, second = (next(i for i in model.graph.initializer if i.name == name) for name in ("w0", "w1"))
+    second.raw_data = first.raw_data
+    onnx.save(model, network.path)
+    [task] = [task for task in dialect.extract(network, target) if task.workload.kind == "conv2d"]
+    chosen = next(c for c in dialect.open(task, [], None, 0).propose(9) if "winograd4" in c.body)
+    dialect.build_part(task, chosen, tmp_path)
+    dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / "linked", tmp_path)
+    manifest, place = opened(tmp_path / "linked")
+    assert place.file_size == 4 * 32 * 32 * 3 * 3
+    assert len(manifest["weights"]["arrays"]) == 1
+    [image] = make_inputs(network.inputs, 3)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {network.inputs[0].name: image})
+    [ours] = load_compiled(tmp_path / "linked")(image)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))
+
+
+def test_a_file_of_the_format_before_is_read(case: Case, tmp_path: Path) -> None:
+    case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "whole")
+    with zipfile.ZipFile(tmp_path / "whole") as old, zipfile.ZipFile(tmp_path / "before", "w") as new:
+        told = json.loads(old.read("manifest.json")) | {"format": 2}
+        new.writestr("manifest.json", json.dumps(told))
+        new.writestr("network.so", old.read("network.so"))
+    for ours, theirs in zip(case.outputs(tmp_path / "before"), case.outputs(tmp_path / "whole"), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_how_weights_are_prepared_on_loading_is_part_of_the_format() -> None:
+    raw = np.random.default_rng(1).standard_normal((3, 3, 16, 20)).astype(np.float32)
+    packing: list[Index] = ["2", ["FloorDiv", "3", 4], "0", "1", ["FloorMod", "3", 4]]
+    made = [Weight(raw, name).prepared() for name in ("winograd2", "winograd4", "padded32")]
+    made.append(Weight(raw, packing=((16, 5, 3, 3, 4), packing)).prepared())
+    found = [f"{zlib.crc32((np.round(array.astype(np.float64), 4) + 0.0).tobytes()):08x}" for array in made]
+    assert found == PREPARED, (
+        "files that are there would be read wrongly: raise archive._FORMAT and refuse the old ones"
+    )
+
+
 def test_an_array_of_several_weights_is_kept_once(tmp_path: Path) -> None:
     table = np.arange(64 * 80, dtype=np.float32).reshape(64, 80)
     several = [Weight(table), Weight(table, packing=((80, 64), ["1", "0"])), Weight(table[:1].copy())]
     with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
         told = write_weights(archive, several)
+    assert [one["offset"] for one in told["arrays"]] == [0, 0, 4 * 64 * 80]
     with zipfile.ZipFile(tmp_path / "zip") as archive:
         assert archive.getinfo(weights.WEIGHTS).file_size == 4 * (64 * 80 + 80)
         found = read_weights(archive, json.loads(json.dumps(told)))
@@ -174,8 +272,11 @@ def test_a_lowered_network_serves_one_compilation(case: Case, tmp_path: Path, mo
     np.testing.assert_array_equal(outputs[0][0], outputs[1][0])
 
 
-def test_parts_that_cannot_be_linked_cost_only_time(case: Case, parts: Path, tmp_path: Path) -> None:
+def test_parts_that_cannot_be_linked_cost_only_time(
+    case: Case, parts: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     next(parts.glob("*.o")).write_bytes(b"no object file")
     compiled = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "out", parts)
     assert all(compiled.coverage.values())
     assert np.isfinite(case.outputs(tmp_path / "out")[0]).all()
+    assert "without what was built before" in caplog.text

@@ -81,7 +81,9 @@ def test_a_dataset_becomes_a_version_that_is_used(world: Table) -> None:
     assert card.data["digest"] == world.digest
     assert card.data["candidates"] == len(world)
     assert {row.kind for row in done.kinds} == {"conv2d", "matmul"}
-    assert load_cost_model(registry.pretrained("fake", CONFIG) or "").predict(world.groups[0].rows).shape == (12,)
+    assert load_cost_model((registry.starting("fake", "fake") or ("", ""))[1]).predict(world.groups[0].rows).shape == (
+        12,
+    )
 
 
 def test_labels_of_noise_are_refused(world: Table) -> None:

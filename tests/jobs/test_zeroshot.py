@@ -101,7 +101,7 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
     monkeypatch.setattr(FakeDialect, "foresee", foresee)
     tasks = extract(request_).tasks
     model = tmp_path / "model"
-    model.write_text(registry.pretrained("fake", {"kind": "fake"}) or "")
+    model.write_text((registry.starting("fake", "fake") or ("", ""))[1])
     lessons: list[str] = []
     for task in tasks:
         pick = Builder("fake", tmp_path).pick(task, 4, 3, model, 0, list(lessons))
@@ -139,8 +139,9 @@ def test_scores_of_any_kind_still_give_candidates(
     scores: float, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = next(t for t in extract(request_).tasks if t.tunable)
-    model = registry.pretrained("fake", {"kind": "fake"})
-    assert model is not None
+    found_model = registry.starting("fake", "fake")
+    assert found_model is not None
+    model = found_model[1]
     monkeypatch.setattr(BoostedModel, "predict", lambda _, rows: np.full(len(rows), scores))
     found = ProposerHost("fake").predict(task, 8, 3, model, 0)
     assert len(found.candidates) == 3

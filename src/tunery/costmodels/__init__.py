@@ -11,9 +11,8 @@ from tunery.costmodels._base import CostModel, fits, for_device, load_cost_model
 from tunery.costmodels.boosted import BoostedModel, Recipe
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Dataset, Group, Table
-from tunery.costmodels.registry import pretrained
 
 __all__ = [
     "BoostedModel", "CostModel", "Dataset", "Group", "Recipe", "Table", "device_columns", "fits", "for_device",
-    "load_cost_model", "pretrained", "with_task",
+    "load_cost_model", "with_task",
 ]  # fmt: skip

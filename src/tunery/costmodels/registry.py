@@ -22,7 +22,7 @@ from tunery.costmodels.cards import Version, as_card, family, generator, new_car
 
 __all__ = [
     "SHIPPED", "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "family", "generator",
-    "in_use", "models_directory", "new_card", "pretrained", "read", "register", "shipped", "starting", "version",
+    "in_use", "models_directory", "new_card", "read", "register", "shipped", "starting", "version",
     "versions",
 ]  # fmt: skip
 
@@ -170,12 +170,6 @@ def in_use(
     return _latest(versions(dialect, directory), family(dialect, config), compiler)
 
 
-def pretrained(dialect: str, config: Mapping[str, Any]) -> str | None:
-    """Return the cost model to start from for a target: the one trained here, else the one shipped, else None."""
-    found = starting(dialect, family(dialect, config))
-    return found[1] if found else None
-
-
 def starting(
     dialect: str, target: str, *, compiler: str = "", vector_bits: float = math.nan
 ) -> tuple[Version, str] | None:
@@ -202,14 +196,12 @@ def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[V
         return None
     found = sorted(Path(str(files("tunery.costmodels"))).glob(f"pretrained/{dialect}-{target}-*.json.gz"))
     mine = [path for path in found if path.name == f"{dialect}-{target}-{vector_bits:.0f}.json.gz"]
-    if not found:
-        return None
-    path = (mine or found)[0]
-    try:
-        return read(path)
-    except UsageError:
-        _log.warning("%s is damaged, so there is no model to start from; install tunery again", path)
-        return None
+    for path in dict.fromkeys((*mine, *found)):
+        try:
+            return read(path)
+        except UsageError:
+            _log.warning("%s is damaged, and passed over; install tunery again", path)
+    return None
 
 
 def _latest(cards: list[Version], target: str, compiler: str) -> Version | None:

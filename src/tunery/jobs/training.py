@@ -216,19 +216,19 @@ def judge(
         NothingFoundError: there is no such version.
     """
     wanted = family(table.dialect, target.config) if target else table.target
-    bits = _vector_bits(table.groups)
-    ships = shipped(table.dialect, wanted, bits)
     if name:
         card, read = version(name, table.dialect)
         model = _as_there(read.dumps(), table.groups)
     else:
-        found = starting(table.dialect, wanted, compiler=get_dialect(table.dialect).compiler, vector_bits=bits)
+        bits, compiler = _vector_bits(table.groups), get_dialect(table.dialect).compiler
+        found = starting(table.dialect, wanted, compiler=compiler, vector_bits=bits)
         if found is None:
             raise UsageError(f"there is no cost model of {table.dialect} for {wanted}; run `tunery costmodel train`")
         card, model = found[0], _as_there(found[1], table.groups)
     fair = tuple(group for group in table if not card.saw(group))
     groups = table.groups if all_groups or not fair else fair
     chosen: dict[str, Ranker] = {"model": _ranker(model), "random": random_ranker(seed)}
+    ships = shipped(table.dialect, wanted, _vector_bits(groups))
     if card.version and ships is not None and not any(ships[0].saw(group) for group in groups):
         chosen["shipped"] = _ranker(_as_there(ships[1], groups))
     return Judgement(card.name, evaluate(groups, chosen), len(groups) == len(fair), groups)

@@ -16,7 +16,8 @@ from tunery.dialects.metaschedule.weights import Weight, read_weights, write_wei
 from tunery.domain import Network, Target
 
 LIBRARY = "network.so"
-_MANIFEST, _FORMAT = "manifest.json", 3
+_MANIFEST, _FORMAT, _WITHOUT_WEIGHTS = "manifest.json", 3, 2
+"""A file of format 3 may have weights beside its library; how these are prepared on loading is part of the format."""
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 
@@ -38,7 +39,8 @@ def write_archive(file: Path, manifest: Mapping[str, Any], library: Path, weight
     """Write `library`, the weights and the manifest, with the versions it needs and the library's digest, to `file`."""
     whole = {"format": _FORMAT, **manifest, "versions": _installed(), "library": _seal(library)}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        whole["weights"] = write_weights(archive, weights)
+        if weights:
+            whole["weights"] = write_weights(archive, weights)
         archive.writestr(_MANIFEST, json.dumps(whole, indent=1))
         archive.write(library, LIBRARY)
 
@@ -48,11 +50,12 @@ def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Any]
 
     Raises:
         UsageError: it was written for other versions of TVM or of this format, or the library is not what was written.
+        Exception: of many kinds (`zipfile.BadZipFile`, `KeyError`, `ValueError`), where it is damaged otherwise.
     """
     with zipfile.ZipFile(path) as archive:
         manifest: dict[str, Any] = json.loads(archive.read(_MANIFEST))
         again = f"write it again with `tunery compile MODEL -o {path}`"
-        if manifest["format"] != _FORMAT:
+        if manifest["format"] not in {_FORMAT, _WITHOUT_WEIGHTS}:
             raise UsageError(f"{path} has format {manifest['format']}, not {_FORMAT}; {again}")
         if manifest["versions"] != _installed():
             raise UsageError(
@@ -60,10 +63,9 @@ def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Any]
                 f"{_listed(_installed())} is installed; {again}"
             )
         archive.extract(LIBRARY, directory)
-        weights = read_weights(archive, manifest["weights"])
-    if manifest["library"] != _seal(directory / LIBRARY):
-        raise UsageError(f"{path} is damaged: its library is not what was written; {again}")
-    return manifest, weights
+        if manifest["library"] != _seal(directory / LIBRARY):
+            raise UsageError(f"{path} is damaged: its library is not what was written; {again}")
+        return manifest, read_weights(archive, manifest["weights"]) if "weights" in manifest else []
 
 
 def _installed() -> dict[str, str]:

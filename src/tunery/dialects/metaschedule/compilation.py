@@ -35,7 +35,7 @@ _configure = tvm.get_global_func("runtime.config_threadpool")
 def compile_network(
     network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None = None
 ) -> Compiled:
-    """Build the network and write one file: a zip of the shared object and a JSON manifest.
+    """Build the network and write one file: a zip of the shared object, its weights and a JSON manifest.
 
     `parts` is a directory that may hold chosen candidates as object files, which are linked as they are.
 
@@ -46,7 +46,7 @@ def compile_network(
         try:
             return _compile(network, target, chosen, output, parts)
         except DialectError as error:  # whatever it is, it costs the time that parts were to save, no more
-            _log.warning("%s is compiled anew, as what was built before could not be linked: %s", network.name, error)
+            _log.warning("%s is compiled without what was built before: %s", network.name, error)
     return _compile(network, target, chosen, output, None)
 
 
@@ -196,6 +196,8 @@ class TvmNetwork(CompiledNetwork):
         self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
         self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
         machine = relax.VirtualMachine(library, tvm.cpu())
+        if machine._get_function_arity("main") != len(self._buffers) + len(self._weights):
+            raise ValueError("it has not the weights that its code takes")
         machine.save_function("main", "run", *self._buffers, *self._weights)
         self._run = machine["run"]
 

@@ -1,7 +1,7 @@
 """Several programs for one workload: the search may choose by measurement which of them computes it.
 
 The generic expression is the workload's own program. An alternative takes the same arguments, some of them (constants:
-weights) transformed beforehand, at compile time; its candidates name it in their bodies.
+weights) transformed beforehand; its candidates name it in their bodies.
 """
 
 import json

@@ -86,6 +86,7 @@ def take_over(module: Any, parts: Mapping[str, Part]) -> tuple[Any, list[Weight]
 
 
 _ANCHOR = "tunery_anchor"
+_HEAD = 64
 
 
 def _anchor() -> Any:
@@ -101,7 +102,8 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
     def __init__(self, module: Any, parts: Mapping[str, Part]) -> None:
         super().__init__(module)
         self.weights: list[Weight] = []
-        self._parameters: list[Any] = []
+        self._parameters: dict[tuple[int, str, str], Any] = {}
+        self._arrays: dict[tuple[tuple[int, ...], str, bytes], list[Array]] = {}
         self._main = False
         self._parts = parts
         self._call_tir = tvm.ir.Op.get("relax.call_tir")
@@ -113,7 +115,7 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
         function = self.visit_expr(function)
         if not self._main or not self.weights:
             return function
-        parameters = [*function.params, *self._parameters]
+        parameters = [*function.params, *self._parameters.values()]
         return relax.Function(parameters, function.body, function.ret_ty, function.is_pure, function.attrs)
 
     def visit_call_(self, call: Any) -> Any:
@@ -129,30 +131,40 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
 
     def _packed(self, part: Part, given: Sequence[Any], number: int) -> Any:
         shape, source, indices = part.packing[number]
-        weight = Weight(_array(given[source].value), part.transforms.get(source, ""), (shape, indices))
-        return self._parameter(weight) if self._apart(weight) else relax.const(weight.prepared())
+        constant = given[source].value
+        weight = Weight(self._array(constant), part.transforms.get(source, ""), (shape, indices))
+        return self._parameter(weight) if self._apart(weight, constant) else relax.const(weight.prepared())
 
     def _as_it_is(self, part: Part, given: Any, index: int) -> Any:
         if not isinstance(given, tvm.ir.GenericConst):
             return given
-        weight = Weight(_array(given.value), part.transforms.get(index, ""))
-        if self._apart(weight):
+        weight = Weight(self._array(given.value), part.transforms.get(index, ""))
+        if self._apart(weight, given.value):
             return self._parameter(weight)
         return relax.const(weight.prepared()) if weight.transform else given
 
-    def _apart(self, weight: Weight) -> bool:
-        return self._main and weight.apart
+    def _apart(self, weight: Weight, constant: Any) -> bool:
+        same = str(weight.array.dtype) == str(constant.dtype)  # TVM gives NumPy some types as others
+        return self._main and weight.apart and same
 
     def _parameter(self, weight: Weight) -> Any:
-        # Kernels check what they are given: a type here would have the virtual machine check it in each call, too.
-        self._parameters.append(tvm.ir.Var(f"weight{len(self.weights)}", relax.AnyType()))
-        self.weights.append(weight)
-        return self._parameters[-1]
+        """Return the parameter of `main` for a weight, the same one for the same."""
+        key = (id(weight.array), weight.transform, json.dumps(weight.packing))
+        if key not in self._parameters:
+            # Of any type: one of a tensor's type would be compared with it by the virtual machine in each call.
+            self._parameters[key] = tvm.ir.Var(f"weight{len(self.weights)}", relax.AnyType())
+            self.weights.append(weight)
+        return self._parameters[key]
 
-
-def _array(tensor: Any) -> Array:
-    """Return a constant's data, without a copy where NumPy knows its type."""
-    try:
-        return np.from_dlpack(tensor)
-    except (BufferError, RuntimeError, TypeError):
-        return np.asarray(tensor.numpy())
+    def _array(self, constant: Any) -> Array:
+        """Return a constant's data, and for equal ones the same array: layers may share their weights."""
+        try:
+            array = np.from_dlpack(constant)
+        except (BufferError, RuntimeError, TypeError):
+            array = np.asarray(constant.numpy())
+        alike = self._arrays.setdefault((array.shape, str(array.dtype), array.reshape(-1)[:_HEAD].tobytes()), [])
+        for known in alike:
+            if np.array_equal(known, array):
+                return known
+        alike.append(array)
+        return array

@@ -4,6 +4,7 @@ As constants of the program they were packed, serialised, linked, hashed and rea
 convolutions are up to four times as large as the model's.
 """
 
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tunery.dialects.metaschedule.packing import Index, pack
 
 WEIGHTS = "weights.bin"
 _LEAST = 4096
+_PLAIN = tuple(np.dtype(code) for code in "?bhilqBHILQefd")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +36,7 @@ class Weight:
     @property
     def apart(self) -> bool:
         """Whether it is worth a place beside the code, and NumPy alone can read it."""
-        return self.array.size >= _LEAST and self.array.dtype.kind in "biuf"
+        return self.array.size >= _LEAST and self.array.dtype in _PLAIN
 
     def prepared(self) -> Array:
         """Return what the kernel takes."""
@@ -42,45 +44,52 @@ class Weight:
         return pack(array, *self.packing) if self.packing else array
 
 
-def write_weights(archive: zipfile.ZipFile, weights: Sequence[Weight]) -> list[dict[str, Any]]:
+def write_weights(archive: zipfile.ZipFile, weights: Sequence[Weight]) -> dict[str, Any]:
     """Write the arrays to an archive, one that several weights share once; return what its manifest says of them."""
-    if not weights:
-        return []
-    places: dict[tuple[int, int], int] = {}  # by where the array is in memory, and its size
+    places: dict[int, int] = {}  # by the array's identity: the weights keep all of them
     told, end = [], 0
     with archive.open(WEIGHTS, "w", force_zip64=True) as file:
         for weight in weights:
             array = np.ascontiguousarray(weight.array)
-            place = (weight.array.__array_interface__["data"][0], array.nbytes)
-            if place not in places:
-                places[place] = end
+            if id(weight.array) not in places:
+                places[id(weight.array)] = end
                 end += file.write(array.reshape(-1).view(np.uint8).data)
             told.append(
                 {
-                    "offset": places[place],
-                    "shape": list(array.shape),
+                    "offset": places[id(weight.array)],
+                    "shape": list(weight.array.shape),
                     "dtype": str(array.dtype),
                     "transform": weight.transform,
                     "packing": list(weight.packing) if weight.packing else None,
                 }
             )
-    return told
+    return {"arrays": told, "crc": archive.getinfo(WEIGHTS).CRC}
 
 
-def read_weights(archive: zipfile.ZipFile, told: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the weights that an archive holds, prepared, as TVM's tensors.
+def read_weights(archive: zipfile.ZipFile, told: Mapping[str, Any]) -> list[Any]:
+    """Return the weights that an archive holds, prepared, as TVM's tensors; beside them one array at a time is held.
 
     Raises:
+        ValueError: they are those of another network.
         zipfile.BadZipFile: they are not what was written.
     """
-    if not told:
-        return []
-    with archive.open(WEIGHTS) as file:  # the archive's checksum is compared at the end
-        data = file.read()
-    return [tvm.runtime.tensor(_weight(data, each).prepared()) for each in told]
-
-
-def _weight(data: bytes, told: Mapping[str, Any]) -> Weight:
-    shape, dtype, packing = tuple(told["shape"]), np.dtype(told["dtype"]), told["packing"]
-    array = np.frombuffer(data, dtype, int(np.prod(shape, dtype=np.int64)), told["offset"]).reshape(shape)
-    return Weight(array, told["transform"], (tuple(packing[0]), packing[1]) if packing else None)
+    if told["crc"] != archive.getinfo(WEIGHTS).CRC:
+        raise ValueError("its weights are those of another network")
+    users: dict[int, list[int]] = {}
+    for number, each in enumerate(told["arrays"]):
+        users.setdefault(int(each["offset"]), []).append(number)
+    found: list[Any] = [None] * len(told["arrays"])
+    with archive.open(WEIGHTS) as file:  # read from end to end, at which the archive's checksum is compared
+        for offset, numbers in sorted(users.items()):
+            shape, dtype = tuple(told["arrays"][numbers[0]]["shape"]), np.dtype(told["arrays"][numbers[0]]["dtype"])
+            data = file.read(math.prod(shape) * dtype.itemsize)
+            if file.tell() != offset + len(data):
+                raise ValueError("its weights do not lie where its manifest says")
+            array = np.frombuffer(data, dtype).reshape(shape)
+            for number in numbers:
+                each = told["arrays"][number]
+                packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
+                found[number] = tvm.runtime.tensor(Weight(array, each["transform"], packing).prepared())
+        if file.read(1):
+            raise ValueError("it has more weights than its manifest says")
+    return found

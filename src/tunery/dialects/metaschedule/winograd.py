@@ -2,7 +2,7 @@
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (arXiv 1509.09308): every tile of m x m outputs
 costs (m + 2)^2 multiplications for each pair of channels instead of 9 m^2, so 2.25 or 4 times fewer. Weights are
-transformed at compile time. The points of F(4x4) are not the paper's 0, ±1, ±2, whose largest error was 5 times that of
+transformed beforehand. The points of F(4x4) are not the paper's 0, ±1, ±2, whose largest error was 5 times that of
 an ordinary convolution in float32 (256 channels), but 0, ±3/4, ±3/2, where it was 1.5 times.
 """
 
