@@ -67,9 +67,8 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.program import expressions, space_of
         from tunery.dialects.metaschedule.proposer import SingleProposer
 
-        space = space_of(task)
-        if not space.tunable:
-            return SingleProposer(task, space, history)
+        if not space_of(task).tunable:
+            return SingleProposer(task, [space_of(task, name) for name in expressions(task).found], history)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
         searches, left_out = searches_of(task, expressions(task).found, history, cost_model, seed, features=features)
@@ -171,4 +170,4 @@ class MetaScheduleDialect(Dialect):
 
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code.
-_LOWERING, _BUILD = 3, 3
+_LOWERING, _BUILD = 4, 3

@@ -7,6 +7,7 @@ weights) transformed beforehand; its candidates name it in their bodies.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Proposer, Told
-from tunery.dialects.metaschedule import padded, winograd, winograd_space
+from tunery.dialects.metaschedule import concatenations, depthwise, padded, place_sums, winograd, winograd_space
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.vectors import lanes_of
 from tunery.domain import Candidate
 
 GENERIC = "generic"
@@ -58,23 +60,52 @@ def expressions_of(module: Any, target: Any) -> Expressions:
         left_out[CHANNELS_LAST] = str(remark)
         module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
     found = {GENERIC: Expression(GENERIC, module)}
-    for tile in winograd.TILES:
-        name = winograd.name_of(tile)
+    for name, make in _ALTERNATIVES.items():
         try:
-            program = winograd.rewrite(module, tile)
-            lanes = winograd_space.lanes_of(program.channels, target)
+            expression = make(module, target)
         except Exception as error:  # noqa: BLE001 - a rule that cannot handle a program must not cost the program
             left_out[name] = reason_of(error)
             continue
-        design = winograd_space.designs(tile, lanes)
-        found[name] = Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
-    try:
-        wider = padded.rewrite(module, padded.lanes_of(target))
-        if wider:
-            found[padded.NAME] = Expression(padded.NAME, wider.module, {wider.weight: f"{padded.NAME}{wider.channels}"})
-    except Exception as error:  # noqa: BLE001 - as above
-        left_out[padded.NAME] = reason_of(error)
+        if expression is not None:
+            found[name] = expression
     return Expressions(found, left_out)
+
+
+def _winograd(tile: int, module: Any, target: Any) -> Expression:
+    program = winograd.rewrite(module, tile)
+    name, lanes = winograd.name_of(tile), winograd_space.lanes_of(program.channels, target)
+    design = winograd_space.designs(tile, lanes)
+    return Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
+
+
+def _padded(module: Any, target: Any) -> Expression | None:
+    wider = padded.rewrite(module, lanes_of(target))
+    if wider is None:
+        return None
+    return Expression(padded.NAME, wider.module, {wider.weight: f"{padded.NAME}{wider.channels}"})
+
+
+def _own_space(space: Any, module: Any, target: Any) -> Expression | None:
+    design = space.designs(module, lanes_of(target))
+    return design and Expression(space.NAME, module, design=design)
+
+
+def _concatenation(module: Any, target: Any) -> Expression | None:
+    parts = concatenations.rewrite(module, lanes_of(target))
+    return parts and Expression(concatenations.NAME, parts, design=_as_it_is)
+
+
+def _as_it_is(schedule: Any) -> list[Any]:
+    return [schedule]
+
+
+_ALTERNATIVES: Mapping[str, Callable[[Any, Any], Expression | None]] = {
+    **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
+    padded.NAME: _padded,
+    depthwise.NAME: partial(_own_space, depthwise),
+    place_sums.NAME: partial(_own_space, place_sums),
+    concatenations.NAME: _concatenation,
+}
 
 
 def reason_of(error: Exception) -> str:

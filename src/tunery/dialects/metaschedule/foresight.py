@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tunery.dialects._base import Told
-from tunery.dialects.metaschedule import padded, winograd
+from tunery.dialects.metaschedule import depthwise, padded, place_sums, winograd
 from tunery.dialects.metaschedule.breeding import extent_of
 from tunery.dialects.metaschedule.expressions import GENERIC, reason_of, with_left_out
 from tunery.dialects.metaschedule.features import FeatureCache
@@ -22,7 +22,7 @@ from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.domain import Candidate, Task, digest
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
-_EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME)
+_EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
 _LEAST_FOR_ALTERNATIVES = 12
 # Replays of an expression before the best so far says which one gets the rest.
 _ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25

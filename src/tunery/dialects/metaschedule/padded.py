@@ -19,7 +19,6 @@ from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.rewriting import Fused, fuse, long_of, shape_of
 
 NAME = "padded"
-_FLOAT_BITS = 32
 _MULTIPLES = (4, 2, 1)
 _MORE = 1.07
 """More vectors than are needed are taken for a wider choice of tiles where they are at most so many times as many."""
@@ -33,11 +32,6 @@ class Rewritten:
     module: Any
     weight: int
     channels: int
-
-
-def lanes_of(target: Any) -> int:
-    """Return how many floats a vector of the target holds."""
-    return int(tvm.target.codegen.llvm_get_vector_width(target)) // _FLOAT_BITS
 
 
 def padded_channels(channels: int, lanes: int) -> int:

@@ -297,17 +297,18 @@ def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floa
 
 
 class SingleProposer(Proposer):
-    """For a task without a decision: its one schedule."""
+    """For a task without a decision: the schedules of its spaces, those of the last space first."""
 
-    def __init__(self, task: Task, space: Space, history: Sequence[Told]) -> None:
+    def __init__(self, task: Task, spaces: Sequence[Space], history: Sequence[Told]) -> None:
         self._left: list[Candidate] = []
         known = {told.candidate.key for told in history}
-        for design in space.designs:
-            body = trace_body(design.trace, space)
-            candidate = Candidate(program_key(replay(space, body).mod), task.key, body)
-            if candidate.key not in known:
-                self._left.append(candidate)
-                known.add(candidate.key)
+        for space in reversed(spaces):
+            for design in space.designs:
+                body = trace_body(design.trace, space)
+                candidate = Candidate(program_key(replay(space, body).mod), task.key, body)
+                if candidate.key not in known:
+                    self._left.append(candidate)
+                    known.add(candidate.key)
 
     @override
     def propose(self, n: int) -> list[Candidate]:

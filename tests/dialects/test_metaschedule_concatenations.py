@@ -1,0 +1,146 @@
+"""Concatenations and shuffles of channels: one loop for each array; batch normalisation after them."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper, save
+
+from tunery.dialects import Dialect, get_dialect
+from tunery.dialects.metaschedule.concatenations import NAME
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body
+from tunery.dialects.metaschedule.program import expressions
+from tunery.domain import Network, Target, Task, TensorSpec
+from tunery.measure import make_inputs
+from tunery.measure.verification import compare, expect
+
+pytestmark = pytest.mark.tvm
+
+_SIDE = 5
+
+
+@pytest.fixture(scope="module")
+def dialect() -> Dialect:
+    return get_dialect("metaschedule")
+
+
+@pytest.fixture(scope="module")
+def target(dialect: Dialect) -> Target:
+    return dialect.resolve_target("native", 2)
+
+
+def joining_network(
+    directory: Path, channels: tuple[int, ...], *, axis: int = 1, normalised: bool = False, groups: int = 0
+) -> Network:
+    """Convolutions of one input, concatenated, perhaps normalised or shuffled, and a convolution of that."""
+    rng = np.random.default_rng(13)
+    arrays = {f"w{i}": rng.standard_normal((n, 4, 1, 1)) for i, n in enumerate(channels)}
+    nodes = [helper.make_node("Conv", ["x", f"w{i}"], [f"c{i}"]) for i in range(len(channels))]
+    nodes.append(helper.make_node("Concat", [f"c{i}" for i in range(len(channels))], ["t"], axis=axis))
+    wide = sum(channels) if axis == 1 else channels[0]
+    last = "t"
+    if normalised:
+        arrays |= {"scale": 1 + rng.random(wide), "shift": rng.random(wide), "mean": rng.random(wide)}
+        arrays["variance"] = 0.5 + rng.random(wide)
+        nodes.append(helper.make_node("BatchNormalization", [last, "scale", "shift", "mean", "variance"], ["b"]))
+        nodes.append(helper.make_node("Relu", ["b"], ["r"]))
+        last = "r"
+    whole = []
+    if groups:
+        shapes = {"grouped": [2, groups, wide // groups, _SIDE, _SIDE], "whole": [2, wide, _SIDE, _SIDE]}
+        whole = [numpy_helper.from_array(np.array(shape, np.int64), name) for name, shape in shapes.items()]
+        nodes += [
+            helper.make_node("Reshape", [last, "grouped"], ["g"]),
+            helper.make_node("Transpose", ["g"], ["p"], perm=(0, 2, 1, 3, 4)),
+            helper.make_node("Reshape", ["p", "whole"], ["s"]),
+        ]
+        last = "s"
+    arrays["z"] = rng.standard_normal((3, wide, 1, 1)) / wide**0.5
+    nodes.append(helper.make_node("Conv", [last, "z"], ["y"]))
+    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    shape, result = (2, 4, _SIDE, _SIDE), (2, 3, _SIDE * (len(channels) if axis == 2 else 1), _SIDE)
+    graph = helper.make_graph(
+        nodes,
+        "joining",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
+        weights + whole,
+    )
+    path = directory / "joining.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    specs = (TensorSpec("x", shape, "float32"),), (TensorSpec("y", result, "float32"),)
+    return Network("joining", str(path), "joining", str(path), *specs, 0)
+
+
+def joint(dialect: Dialect, network: Network, target: Target) -> Task:
+    [found] = [task for task in dialect.extract(network, target) if "concat" in task.workload.name]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("channels", "options"),
+    [
+        ((16, 16), {}),
+        ((32, 7, 20), {}),
+        ((16, 32, 8, 24), {"normalised": True}),
+        ((12, 12), {"groups": 2}),
+        ((6, 12), {"groups": 3}),
+    ],
+)
+def test_each_array_has_a_loop_of_its_own_and_the_network_computes_the_same(
+    channels: tuple[int, ...], options: dict[str, int], dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    network = joining_network(tmp_path, channels, **options)  # type: ignore[arg-type]
+    task = joint(dialect, network, target)
+    proposed = dialect.open(task, [], None, 0).propose(8)
+    assert sorted(read_body(one.body)[0] for one in proposed) == [NAME, GENERIC]
+    [ours] = [one for one in proposed if read_body(one.body)[0] == NAME]
+    inputs = make_inputs(task.workload.input_specs, 0)
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference.bind(inputs)
+    reference.run()
+    kernel = dialect.load(task, dialect.build(task, ours, tmp_path))
+    kernel.bind(inputs)
+    kernel.poison()
+    kernel.run()
+    assert compare(expect(task.workload, reference.outputs()), kernel.outputs()).passed
+    dialect.compile(network, target, {task.workload.key: ours}, tmp_path / "compiled")
+    arrays = make_inputs(network.inputs, 3)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {"x": arrays[0]})
+    [result] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    np.testing.assert_allclose(result, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+def test_what_is_predicted_without_a_measurement_is_the_loops_of_their_own(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    task = joint(dialect, joining_network(tmp_path, (16, 16)), target)
+    assert read_body(dialect.open(task, [], None, 0).propose(1)[0].body)[0] == NAME
+
+
+@pytest.mark.parametrize(
+    ("channels", "options", "reason"),
+    [
+        ((16, 16), {"axis": 2}, "not decided by the channel alone"),
+        ((2, 2, 2), {}, "too short"),
+    ],
+)
+def test_what_they_cannot_handle_stays_generic_and_says_why(
+    channels: tuple[int, ...],
+    options: dict[str, int],
+    reason: str,
+    dialect: Dialect,
+    target: Target,
+    tmp_path: Path,
+) -> None:
+    found = expressions(joint(dialect, joining_network(tmp_path, channels, **options), target))  # type: ignore[arg-type]
+    assert list(found.found) == [GENERIC]
+    assert reason in found.left_out[NAME]
+
+
+def test_a_normalisation_is_one_product_and_one_sum(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    task = joint(dialect, joining_network(tmp_path, (16, 16), normalised=True), target)
+    assert "divide" not in task.workload.program
+    assert task.workload.flop == pytest.approx(3 * 2 * _SIDE * _SIDE * 32, rel=0.4)

@@ -1,0 +1,144 @@
+"""Design spaces of our own: depthwise convolutions and sums over places compute what the generic space computes."""
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from metaschedule_models import convolution_network
+from onnx import TensorProto, helper, numpy_helper, save
+
+from tunery.dialects import Dialect, get_dialect
+from tunery.dialects.metaschedule import depthwise, place_sums
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body
+from tunery.dialects.metaschedule.program import expressions, space_of
+from tunery.dialects.metaschedule.proposer import DraftedProposer
+from tunery.dialects.metaschedule.vectors import lengths
+from tunery.domain import Network, Target, Task, TensorSpec
+from tunery.measure import make_inputs
+from tunery.measure.verification import compare, expect
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.fixture(scope="module")
+def dialect() -> Dialect:
+    return get_dialect("metaschedule")
+
+
+@pytest.fixture(scope="module")
+def target(dialect: Dialect) -> Target:
+    return dialect.resolve_target("native", 2)
+
+
+def bare_network(directory: Path, operator: str, shape: tuple[int, int, int, int], **attributes: object) -> Network:
+    """One operator between two 1x1 convolutions, so that it is computed channels last; nothing is fused to it."""
+    rng = np.random.default_rng(7)
+    channels = shape[1]
+    arrays = {"w": rng.standard_normal((channels, channels, 1, 1)) / channels**0.5}
+    inner = ["t"]
+    if operator == "Conv":
+        arrays["d"] = rng.standard_normal((channels, 1, 3, 3)) / 3
+        inner.append("d")
+        attributes |= {"group": channels}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["t"]),
+        helper.make_node(operator, inner, ["u"], **attributes),
+        helper.make_node("Conv", ["u", "w"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
+    sides = (shape[2] - 2, shape[3] - 2) if operator == "Conv" else (1, 1)
+    result = (shape[0], channels, *sides)
+    graph = helper.make_graph(
+        nodes,
+        "bare",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
+        weights,
+    )
+    path = directory / "bare.onnx"
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    specs = (TensorSpec("x", shape, "float32"),), (TensorSpec("y", result, "float32"),)
+    return Network("bare", str(path), "bare", str(path), *specs, 0)
+
+
+def network_of(case: str, directory: Path) -> Network:
+    convolutions = {
+        "padded": {"channels": (32, 32), "groups": 32, "size": 14},
+        "strided": {"channels": (24, 24), "groups": 24, "stride": 2, "size": 15, "activation": "swish"},
+        "five": {"channels": (40, 40), "groups": 40, "kernel": 5, "padding": 2, "batch": 2},
+        "uneven": {"channels": (58, 58), "groups": 58, "size": 9},
+        "odd": {"channels": (3, 3), "groups": 3, "size": 9, "padding": 0},
+    }
+    if case in convolutions:
+        return convolution_network(directory, **convolutions[case])  # type: ignore[arg-type]
+    operator = {"bare": "Conv", "mean": "GlobalAveragePool", "maximum": "GlobalMaxPool"}[case]
+    return bare_network(directory, operator, (2, 20, 12, 14))
+
+
+CASES = {
+    **dict.fromkeys(("padded", "strided", "five", "uneven", "odd", "bare"), depthwise.NAME),
+    **dict.fromkeys(("mean", "maximum"), place_sums.NAME),
+}
+
+
+def task_of(dialect: Dialect, network: Network, target: Target, name: str) -> Task:
+    [found] = [task for task in dialect.extract(network, target) if name in expressions(task).found]
+    return found
+
+
+@pytest.mark.parametrize(("case", "name"), CASES.items())
+def test_what_its_designs_compute_is_what_the_network_computes(
+    case: str, name: str, dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    network = network_of(case, tmp_path)
+    task = task_of(dialect, network, target, name)
+    search = DraftedProposer(task, space_of(task, name), [], None, 0)
+    chosen = search.propose(12)
+    assert len(chosen) >= 8
+    assert {read_body(one.body)[0] for one in chosen} == {name}
+    inputs = make_inputs(task.workload.input_specs, 0)
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference.bind(inputs)
+    reference.run()
+    expected = expect(task.workload, reference.outputs())
+    for candidate in chosen:
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        assert compare(expected, kernel.outputs()).passed
+        assert kernel.traits["expression"] == name
+    dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "compiled")
+    arrays = make_inputs(network.inputs, 3)
+    session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
+    [theirs] = session.run(None, {spec.name: array for spec, array in zip(network.inputs, arrays, strict=True)})
+    [ours] = dialect.load_network(tmp_path / "compiled")(*arrays)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+def test_a_search_splits_its_proposals_between_these_and_the_generic_designs(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    task = task_of(dialect, network_of("padded", tmp_path), target, depthwise.NAME)
+    proposed = dialect.open(task, [], None, 0).propose(16)
+    names = [read_body(one.body)[0] for one in proposed]
+    assert names.count(GENERIC) == names.count(depthwise.NAME) == 8
+
+
+def test_an_ordinary_convolution_has_none_of_them_and_leaves_none_out(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    ordinary = max(dialect.extract(convolution_network(tmp_path), target), key=lambda task: task.workload.flop)
+    found = expressions(ordinary)
+    assert not {depthwise.NAME, place_sums.NAME} & {*found.found, *found.left_out}
+
+
+@pytest.mark.parametrize(
+    ("channels", "lanes", "expected"),
+    [(144, 16, [16]), (72, 16, [8]), (72, 8, [8]), (58, 16, [58, 29]), (3, 16, [3, 1]), (1, 8, [1])],
+)
+def test_channels_are_cut_into_what_takes_the_fewest_instructions(
+    channels: int, lanes: int, expected: list[int]
+) -> None:
+    assert lengths(channels, lanes, 2) == expected
