@@ -170,4 +170,4 @@ class MetaScheduleDialect(Dialect):
 
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code.
-_LOWERING, _BUILD = 4, 3
+_LOWERING, _BUILD = 5, 3

@@ -55,6 +55,10 @@ def rewrite(module: Any, lanes: int) -> Any:
         else:
             schedule.compute_inline(block)
     found = [_Result(schedule.get(block)) for block in results]
+    written = [schedule.get(block) for block in results]
+    reads, writes = (_whole([region for block in written for region in getattr(block, name)]) for name in _REGIONS)
+    if any(read.source.same_as(write.source) for read in reads for write in writes):
+        raise DialectError("a result is read again")
     if len({tuple(one.places) for one in found}) != 1:
         raise DialectError("its results are of different sizes")
     if not any(one.cut for one in found):
@@ -63,8 +67,6 @@ def rewrite(module: Any, lanes: int) -> Any:
     parts = [part for one in found for part in one.parts(place, lanes)]
     body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
     body = tvm.tirx.For(place, *long_of(0, int(np.prod(found[0].places))), _PARALLEL, body)
-    written = [schedule.get(block) for block in results]
-    reads, writes = (_whole([region for block in written for region in getattr(block, name)]) for name in _REGIONS)
     body = _realized(tvm.s_tir.SBlock([], reads, writes, NAME, body, None, [], [], {}))
     body = _realized(tvm.s_tir.SBlock([], [], [], "root", body, None, [], [], {}))
     function = schedule.mod["main"]

@@ -80,9 +80,7 @@ def _winograd(tile: int, module: Any, target: Any) -> Expression:
 
 def _padded(module: Any, target: Any) -> Expression | None:
     wider = padded.rewrite(module, lanes_of(target))
-    if wider is None:
-        return None
-    return Expression(padded.NAME, wider.module, {wider.weight: f"{padded.NAME}{wider.channels}"})
+    return Expression(padded.NAME, wider.module, wider.transforms) if wider else None
 
 
 def _own_space(space: Any, module: Any, target: Any) -> Expression | None:

@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
 
+_LARGEST_MEAN = 1e3  # of what is scaled already: the larger, the less is left of the sum's digits
 _STEPS = ("add", "multiply", "divide", "subtract")  # the last one first
 
 
@@ -41,7 +42,7 @@ class _Scaler(PyExprMutator):  # type: ignore[misc] # TVM has no types
         shift, scale, deviation, mean = constants
         factor = scale / deviation
         rest = shift - mean * factor
-        if not (np.isfinite(factor).all() and np.isfinite(rest).all()):
+        if not (np.isfinite(rest).all() and (np.abs(mean * factor) <= _LARGEST_MEAN).all()):
             return call
         product = self.builder_.emit(relax.op.multiply(value, _constant(factor)))
         return relax.op.add(product, _constant(rest))
