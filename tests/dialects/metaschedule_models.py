@@ -1,5 +1,6 @@
-"""A small real network for tests on TVM: a convolution with its epilogue, pooling, a dense layer, and a gather."""
+"""Small real networks for tests on TVM."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,36 @@ from onnx import TensorProto, helper, numpy_helper
 from tunery.domain import Network, TensorSpec
 
 
+def write_network(
+    directory: Path,
+    name: str,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    constants: Mapping[str, np.ndarray],
+) -> Network:
+    """Write nodes as ONNX and describe the network; the last node's output is its result; all is float32 or int64."""
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, shape) for value, shape in inputs.items()],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(array if array.dtype == np.int64 else array.astype(np.float32), constant)
+            for constant, array in constants.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    model = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    path = directory / f"{name}.onnx"
+    onnx.save(model, path)
+    [result] = model.graph.output
+    made = tuple(dimension.dim_value for dimension in result.type.tensor_type.shape.dim)
+    specs = tuple(TensorSpec(value, tuple(shape), "float32") for value, shape in inputs.items())
+    return Network(name, str(path), name, str(path), specs, (TensorSpec(result.name, made, "float32"),), 0)
+
+
 def small_network(directory: Path) -> Network:
-    """Write the network as ONNX and describe it."""
+    """A convolution with its epilogue, pooling, a dense layer, and a gather."""
     rng = np.random.default_rng(3)
 
     def weight(name: str, *shape: int) -> onnx.TensorProto:
@@ -62,16 +91,10 @@ def convolution_network(
     rng = np.random.default_rng(5)
     wide, out = channels
     shape = (out, wide // groups, kernel, kernel)
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, wide, size, size])]
-    specs = [TensorSpec("x", (batch, wide, size, size), "float32")]
-    if not constant:
-        inputs.append(helper.make_tensor_value_info("w0", TensorProto.FLOAT, list(shape)))
-        specs.append(TensorSpec("w0", shape, "float32"))
-    nodes, weights = [], []
+    inputs = {"x": (batch, wide, size, size)} | ({} if constant else {"w0": shape})
+    nodes, constants = [], {}
     for i in range(layers):
-        for name, array in ((f"w{i}", rng.standard_normal(shape) / 9), (f"b{i}", rng.standard_normal(out))):
-            if constant or name[0] != "w":
-                weights.append(numpy_helper.from_array(array.astype(np.float32), name))
+        constants |= {f"w{i}": rng.standard_normal(shape) / 9, f"b{i}": rng.standard_normal(out)}
         last, value = f"y{i}", f"y{i - 1}" if i else "x"
         attributes = {"pads": [padding] * 4, "strides": [stride] * 2, "group": groups}
         nodes.append(helper.make_node("Conv", [value, f"w{i}", f"b{i}"], [f"c{i}"], **attributes))
@@ -84,15 +107,5 @@ def convolution_network(
         else:
             nodes.append(helper.make_node("Sigmoid", [total], [f"s{i}"]))
             nodes.append(helper.make_node("Mul", [total, f"s{i}"], [last]))
-        size = (size + 2 * padding - kernel) // stride + 1
-    result = (batch, out, size, size)
-    outputs = [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, list(result))]
-    model = helper.make_model(
-        helper.make_graph(nodes, "convolutions", inputs, outputs, weights),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=9,
-    )
-    path = directory / "convolutions.onnx"
-    onnx.save(model, path)
-    spec = TensorSpec(nodes[-1].output[0], result, "float32")
-    return Network("convolutions", str(path), "convolutions", str(path), tuple(specs), (spec,), 0)
+    constants = {name: array for name, array in constants.items() if name not in inputs}
+    return write_network(directory, "convolutions", nodes, inputs, constants)

@@ -5,29 +5,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from metaschedule_models import write_network
+from onnx import helper
 
-from tunery.dialects import Dialect, get_dialect
+from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.concatenations import NAME
 from tunery.dialects.metaschedule.expressions import GENERIC, read_body
 from tunery.dialects.metaschedule.program import expressions
-from tunery.domain import Network, Target, Task, TensorSpec
+from tunery.domain import Network, Target, Task
 from tunery.measure import make_inputs
 from tunery.measure.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 
 _SIDE = 5
-
-
-@pytest.fixture(scope="module")
-def dialect() -> Dialect:
-    return get_dialect("metaschedule")
-
-
-@pytest.fixture(scope="module")
-def target(dialect: Dialect) -> Target:
-    return dialect.resolve_target("native", 2)
 
 
 def joining_network(
@@ -46,10 +37,9 @@ def joining_network(
         nodes.append(helper.make_node("BatchNormalization", [last, "scale", "shift", "mean", "variance"], ["b"]))
         nodes.append(helper.make_node("Relu", ["b"], ["r"]))
         last = "r"
-    whole = []
     if groups:
         shapes = {"grouped": [2, groups, wide // groups, _SIDE, _SIDE], "whole": [2, wide, _SIDE, _SIDE]}
-        whole = [numpy_helper.from_array(np.array(shape, np.int64), name) for name, shape in shapes.items()]
+        arrays |= {name: np.array(shape, np.int64) for name, shape in shapes.items()}
         nodes += [
             helper.make_node("Reshape", [last, "grouped"], ["g"]),
             helper.make_node("Transpose", ["g"], ["p"], perm=(0, 2, 1, 3, 4)),
@@ -58,19 +48,7 @@ def joining_network(
         last = "s"
     arrays["z"] = rng.standard_normal((3, wide, 1, 1)) / wide**0.5
     nodes.append(helper.make_node("Conv", [last, "z"], ["y"]))
-    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
-    shape, result = (2, 4, _SIDE, _SIDE), (2, 3, _SIDE * (len(channels) if axis == 2 else 1), _SIDE)
-    graph = helper.make_graph(
-        nodes,
-        "joining",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
-        weights + whole,
-    )
-    path = directory / "joining.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    specs = (TensorSpec("x", shape, "float32"),), (TensorSpec("y", result, "float32"),)
-    return Network("joining", str(path), "joining", str(path), *specs, 0)
+    return write_network(directory, "joining", nodes, {"x": (2, 4, _SIDE, _SIDE)}, arrays)
 
 
 def joint(dialect: Dialect, network: Network, target: Target) -> Task:

@@ -5,30 +5,20 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from metaschedule_models import convolution_network
-from onnx import TensorProto, helper, numpy_helper, save
+from metaschedule_models import convolution_network, write_network
+from onnx import helper
 
-from tunery.dialects import Dialect, get_dialect
+from tunery.dialects import Dialect
 from tunery.dialects.metaschedule import depthwise, place_sums
 from tunery.dialects.metaschedule.expressions import GENERIC, read_body
 from tunery.dialects.metaschedule.program import expressions, space_of
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.vectors import lengths
-from tunery.domain import Network, Target, Task, TensorSpec
+from tunery.domain import Network, Target, Task
 from tunery.measure import make_inputs
 from tunery.measure.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
-
-
-@pytest.fixture(scope="module")
-def dialect() -> Dialect:
-    return get_dialect("metaschedule")
-
-
-@pytest.fixture(scope="module")
-def target(dialect: Dialect) -> Target:
-    return dialect.resolve_target("native", 2)
 
 
 def bare_network(directory: Path, operator: str, shape: tuple[int, int, int, int], **attributes: object) -> Network:
@@ -46,20 +36,7 @@ def bare_network(directory: Path, operator: str, shape: tuple[int, int, int, int
         helper.make_node(operator, inner, ["u"], **attributes),
         helper.make_node("Conv", ["u", "w"], ["y"]),
     ]
-    weights = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()]
-    sides = (shape[2] - 2, shape[3] - 2) if operator == "Conv" else (1, 1)
-    result = (shape[0], channels, *sides)
-    graph = helper.make_graph(
-        nodes,
-        "bare",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
-        weights,
-    )
-    path = directory / "bare.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    specs = (TensorSpec("x", shape, "float32"),), (TensorSpec("y", result, "float32"),)
-    return Network("bare", str(path), "bare", str(path), *specs, 0)
+    return write_network(directory, "bare", nodes, {"x": shape}, arrays)
 
 
 def network_of(case: str, directory: Path) -> Network:

@@ -6,28 +6,18 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from metaschedule_models import convolution_network
-from onnx import TensorProto, helper, numpy_helper, save
+from metaschedule_models import convolution_network, write_network
+from onnx import helper
 
-from tunery.dialects import Dialect, get_dialect
+from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.expressions import GENERIC, read_body, transformed
 from tunery.dialects.metaschedule.padded import NAME, padded_channels, transform_weights
 from tunery.dialects.metaschedule.program import expressions
-from tunery.domain import Network, Target, Task, TensorSpec
+from tunery.domain import Network, Target, Task
 from tunery.measure import make_inputs
 from tunery.measure.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
-
-
-@pytest.fixture(scope="module")
-def dialect() -> Dialect:
-    return get_dialect("metaschedule")
-
-
-@pytest.fixture(scope="module")
-def target(dialect: Dialect) -> Target:
-    return dialect.resolve_target("native", 1)
 
 
 def product_network(directory: Path, rows: int = 12, columns: int = 100) -> Network:
@@ -39,17 +29,7 @@ def product_network(directory: Path, rows: int = 12, columns: int = 100) -> Netw
         helper.make_node("Add", ["m", "b"], ["a"]),
         helper.make_node("Relu", ["a"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [rows, 64])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [rows, columns])],
-        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in arrays.items()],
-    )
-    path = directory / "product.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    specs = (TensorSpec("x", (rows, 64), "float32"),), (TensorSpec("y", (rows, columns), "float32"),)
-    return Network("product", str(path), "product", str(path), *specs, 0)
+    return write_network(directory, "product", nodes, {"x": (rows, 64)}, arrays)
 
 
 def network_of(case: str, directory: Path) -> Network:

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from metaschedule_models import write_network
+from onnx import helper
 
-from tunery.dialects import Dialect, get_dialect
-from tunery.domain import Network, TensorSpec
+from tunery.dialects import Dialect
+from tunery.domain import Network
 from tunery.measure import make_inputs
 
 pytestmark = pytest.mark.tvm
@@ -16,24 +17,18 @@ pytestmark = pytest.mark.tvm
 _CHANNELS, _SIDE = 24, 6
 
 
-@pytest.fixture(scope="module")
-def dialect() -> Dialect:
-    return get_dialect("metaschedule")
-
-
 def shuffling_network(directory: Path, *, groups: int = 2, order: tuple[int, ...] = (0, 2, 1, 3, 4)) -> Network:
     """Two units as ShuffleNet has them: split, a convolution of one half, concatenated with the other, shuffled."""
     rng = np.random.default_rng(11)
     half = _CHANNELS // 2
     shapes = {"w": (_CHANNELS, 3, 3, 3), "a": (half, half, 1, 1), "b": (half, half, 1, 1), "z": (8, _CHANNELS, 1, 1)}
-    constants = [
-        numpy_helper.from_array((rng.standard_normal(shape) / 4).astype(np.float32), name)
-        for name, shape in shapes.items()
-    ]
+    constants = {name: rng.standard_normal(shape) / 4 for name, shape in shapes.items()}
     sides = [_SIDE, _SIDE]
-    grouped = np.array([1, groups, _CHANNELS // groups, *sides])
-    for name, values in (("grouped", grouped), ("whole", [1, _CHANNELS, *sides]), ("halves", [half, half])):
-        constants.append(numpy_helper.from_array(np.array(values, np.int64), name))
+    constants |= {
+        "grouped": np.array([1, groups, _CHANNELS // groups, *sides]),
+        "whole": np.array([1, _CHANNELS, *sides]),
+        "halves": np.array([half, half]),
+    }
     nodes = [helper.make_node("Conv", ["x", "w"], ["u0"], pads=[1, 1, 1, 1])]
     for unit, weight in enumerate("ab"):
         nodes += [
@@ -46,18 +41,7 @@ def shuffling_network(directory: Path, *, groups: int = 2, order: tuple[int, ...
             helper.make_node("Reshape", [f"p{unit}", "whole"], [f"u{unit + 1}"]),
         ]
     nodes.append(helper.make_node("Conv", ["u2", "z"], ["y"]))
-    shape, result = (1, 3, _SIDE, _SIDE), (1, 8, _SIDE, _SIDE)
-    graph = helper.make_graph(
-        nodes,
-        "shuffling",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, result)],
-        constants,
-    )
-    path = directory / "shuffling.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    specs = (TensorSpec("x", shape, "float32"),), (TensorSpec("y", result, "float32"),)
-    return Network("shuffling", str(path), "shuffling", str(path), *specs, 0)
+    return write_network(directory, "shuffling", nodes, {"x": (1, 3, *sides)}, constants)
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,18 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper, save
+from metaschedule_models import write_network
+from onnx import helper
 
 from tunery._errors import DialectError
-from tunery.dialects import Dialect, get_dialect
+from tunery.dialects import Dialect
 from tunery.dialects.metaschedule import lowering
-from tunery.domain import Network, TensorSpec
+from tunery.domain import Network
 from tunery.measure import make_inputs
 
 pytestmark = pytest.mark.tvm
 
 _GIVEN, _MADE, _SIDES = 6, 4, (5, 7)
-
-
-@pytest.fixture(scope="module")
-def dialect() -> Dialect:
-    return get_dialect("metaschedule")
 
 
 def upsampling_network(
@@ -35,24 +31,15 @@ def upsampling_network(
         "b": (_MADE,),
         "u": (5, _MADE, 1, 1),
     }
-    arrays = {name: (rng.standard_normal(shape) / 3).astype(np.float32) for name, shape in shapes.items()}
+    arrays = {name: rng.standard_normal(shape) / 3 for name, shape in shapes.items()}
     inputs = {"x": (2, 3 if between else _GIVEN, *_SIDES)} | ({} if constant else {"w": shapes["w"]})
     nodes = [helper.make_node("ConvTranspose", ["a" if between else "x", "w", "b"], ["t"], **attributes)]
     nodes.append(helper.make_node("Relu", ["t"], ["r" if between else "y"]))
     if between:
         nodes.insert(0, helper.make_node("Conv", ["x", "v"], ["a"], pads=[1, 1, 1, 1]))
         nodes.append(helper.make_node("Conv", ["r", "u"], ["y"]))
-    graph = helper.make_graph(
-        nodes,
-        "upsampling",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list("nchw"))],
-        [numpy_helper.from_array(array, name) for name, array in arrays.items() if name not in inputs],
-    )
-    path = directory / "upsampling.onnx"
-    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    specs = tuple(TensorSpec(name, shape, "float32") for name, shape in inputs.items())
-    return Network("upsampling", str(path), "upsampling", str(path), specs, (), 0)
+    constants = {name: array for name, array in arrays.items() if name not in inputs}
+    return write_network(directory, "upsampling", nodes, inputs, constants)
 
 
 def assert_same(dialect: Dialect, network: Network, directory: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from metaschedule_models import convolution_network
 
 from tunery.costmodels.registry import SHIPPED, shipped
-from tunery.dialects import Dialect, Told, get_dialect
+from tunery.dialects import Dialect, Told
 from tunery.dialects.metaschedule.expressions import expressions_of, read_body
 from tunery.dialects.metaschedule.genomes import Design
 from tunery.dialects.metaschedule.program import Space, expressions, program_key, space_of, tvm_target
@@ -24,16 +24,6 @@ from tunery.measure.verification import compare, expect
 pytestmark = pytest.mark.tvm
 
 ALL = ["generic", "winograd4", "winograd2"]
-
-
-@pytest.fixture(scope="module")
-def dialect() -> Dialect:
-    return get_dialect("metaschedule")
-
-
-@pytest.fixture(scope="module")
-def target(dialect: Dialect) -> Target:
-    return dialect.resolve_target("native", 2)
 
 
 def convolution(dialect: Dialect, network: Network, target: Target) -> Task:
