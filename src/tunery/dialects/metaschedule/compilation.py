@@ -25,6 +25,7 @@ from tunery.dialects.metaschedule.kernel import link
 from tunery.dialects.metaschedule.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.parts import Part, find_part, take_over, usable
 from tunery.dialects.metaschedule.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.weights import Weight
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
@@ -60,7 +61,7 @@ def _compile(
         whole, weights = take_over(_prepacked(module, target), found)
         executable = tvm.compile(whole, tvm_target(target), relax_pipeline=_finish())
     except Exception as error:
-        raise DialectError(f"TVM cannot compile {network.name}: {str(error).strip().splitlines()[-1][:200]}") from error
+        raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error
     objects = sorted({part.path for part in found.values()})
     _write(executable, objects, weights, manifest_of(network, target, coverage), output)
     return Compiled(str(output), coverage)

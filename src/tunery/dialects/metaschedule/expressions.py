@@ -17,6 +17,7 @@ from tunery._errors import DialectError
 from tunery.dialects._base import Array, Proposer, Told
 from tunery.dialects.metaschedule import concatenations, depthwise, padded, place_sums, winograd, winograd_space
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.vectors import lanes_of
 from tunery.domain import Candidate
 
@@ -24,7 +25,6 @@ GENERIC = "generic"
 CHANNELS_LAST = "channels-last"
 REMARK = "tunery.left_out"
 """Attribute of a workload's module: why its network, which could not be laid out so, is not channels last."""
-_REASON = 200
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,6 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Expression | None]] = {
     place_sums.NAME: partial(_own_space, place_sums),
     concatenations.NAME: _concatenation,
 }
-
-
-def reason_of(error: Exception) -> str:
-    """Return in one line why an expression is left out."""
-    if isinstance(error, DialectError):
-        return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"[:_REASON]
 
 
 def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from tunery.dialects._base import Told
 from tunery.dialects.metaschedule import depthwise, padded, place_sums, winograd
 from tunery.dialects.metaschedule.breeding import extent_of
-from tunery.dialects.metaschedule.expressions import GENERIC, reason_of, with_left_out
+from tunery.dialects.metaschedule.expressions import GENERIC, with_left_out
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.genomes import LOCATION, ROOT, TILE, Gene, Genome, divisors
 from tunery.dialects.metaschedule.portfolio import part
 from tunery.dialects.metaschedule.program import expressions, space_of
 from tunery.dialects.metaschedule.proposer import DraftedProposer
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.domain import Candidate, Task, digest
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.

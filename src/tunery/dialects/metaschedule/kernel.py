@@ -25,6 +25,7 @@ from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.expressions import read_body, read_left_out, transformed
 from tunery.dialects.metaschedule.packing import pack
 from tunery.dialects.metaschedule.program import REORDERED, expressions, scheduled_module, tvm_target
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.splitting import PREPACK, split_prepack
 from tunery.domain import Artifact, Candidate, Origin, Task
 
@@ -117,7 +118,7 @@ def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: 
             library = tvm.tirx.build(split.module, target=tvm_target(target))
         library.write_to_file(str(destination), "o")
     except Exception as error:
-        raise DialectError(f"code generation failed: {str(error).strip().splitlines()[-1][:200]}") from error
+        raise DialectError(f"code generation failed: {reason_of(error)}") from error
     return {
         "workload": task.workload.key,
         "entry": entry,

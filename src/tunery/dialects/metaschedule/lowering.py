@@ -15,6 +15,7 @@ from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.clipping import restore_clips
 from tunery.dialects.metaschedule.folding import move_constants
 from tunery.dialects.metaschedule.program import normalised, program_key, tvm_target
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.scaling import scale_and_shift
 from tunery.dialects.metaschedule.sinking import sink_layouts
 from tunery.dialects.metaschedule.transposed import interleave_phases
@@ -55,16 +56,16 @@ def lower(network: Network, target: Target) -> Lowered:
     try:
         module = from_onnx(onnx.load(network.path))
     except Exception as error:
-        raise DialectError(f"TVM cannot import {network.name}: {_reason(error)}") from error
+        raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
     left_out = ""
     try:
         lowered = _lowered(module, target, channels_last=True)
     except Exception as error:  # noqa: BLE001 - layout conversion fails on some real graphs (dynamic-rank reshapes around a conv)
-        left_out = _reason(error)
+        left_out = reason_of(error)
         try:
             lowered = _lowered(module, target, channels_last=False)
         except Exception as error:
-            raise DialectError(f"TVM cannot lower {network.name}: {_reason(error)}") from error
+            raise DialectError(f"TVM cannot lower {network.name}: {reason_of(error)}") from error
     functions = {}
     for name, function in lowered.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc):
@@ -199,8 +200,3 @@ def _call_sites(module: Any) -> tuple[dict[str, int], dict[str, int]]:
         if isinstance(function, relax.Function):
             relax.analysis.post_order_visit(function, visit)
     return calls, inputs
-
-
-def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:300]

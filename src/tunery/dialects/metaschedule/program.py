@@ -15,6 +15,7 @@ from tunery.dialects.metaschedule.expressions import (
     read_body,
     write_body,
 )
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.domain import Candidate, Origin, Target, Task
 
 UNSCHEDULED = ""
@@ -102,7 +103,7 @@ def open_expression(expression: Expression, target: Any, *, strategy: Any = "rep
 
 
 def _no_space(error: Exception) -> DialectError:
-    return DialectError(f"MetaSchedule has no design space for this program: {_first_line(error)}")
+    return DialectError(f"MetaSchedule has no design space for this program: {reason_of(error)}")
 
 
 def _generator(expression: Expression) -> Any:
@@ -182,7 +183,7 @@ def replay(space: Space, body: str) -> Any:
         tvm.s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
         accepted = post_process(schedule, space)
     except Exception as error:
-        raise DialectError(f"the trace does not replay on this program: {_first_line(error)}") from error
+        raise DialectError(f"the trace does not replay on this program: {reason_of(error)}") from error
     if not accepted:
         raise DialectError("the trace replays to a program that breaks a limit of the target")
     return schedule
@@ -247,11 +248,6 @@ def reordered(module: Any) -> Any:
             schedule.decompose_reduction(block, loops[0])
             schedule.reorder(*reduced, spatial[-1])
     return schedule
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[-1] if lines else type(error).__name__)[:200]
 
 
 def _quiet() -> Any:
