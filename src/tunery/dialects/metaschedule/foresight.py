@@ -1,26 +1,27 @@
-"""Candidates for a task that is not going to be measured: the best of few replays, by the cost model alone.
+"""Candidates for a task that is not going to be measured: winners of like tasks, or the best of few replays.
 
-Tasks of one network resemble one another, and often two have the same convolution with other operators fused to it. So
-what scored best for one is tried first for the next, with its tiles fitted to the other extents.
+What won for a like task, fitted to this one's extents, is near what tuning would end with: the cost model chooses among
+such (docs/decisions/025). Where there are none it chooses among what a search guided by it finds. Tasks of one network
+resemble one another, and often two have the same convolution with other operators fused to it. So what scored best for
+one is tried first for the next.
 """
 
 import json
-import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from tunery.dialects._base import Told
 from tunery.dialects.metaschedule import depthwise, padded, place_sums, winograd
-from tunery.dialects.metaschedule.breeding import extent_of
 from tunery.dialects.metaschedule.expressions import GENERIC, with_left_out
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.genomes import LOCATION, ROOT, TILE, Gene, Genome, divisors
+from tunery.dialects.metaschedule.genomes import Genome
 from tunery.dialects.metaschedule.portfolio import part
-from tunery.dialects.metaschedule.program import expressions, space_of
+from tunery.dialects.metaschedule.program import expressions, space_of, tvm_target
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.reasons import reason_of
-from tunery.domain import Candidate, Task, digest
+from tunery.dialects.metaschedule.vectors import lanes_of
+from tunery.dialects.metaschedule.winners import Place, Winners, fitted, place_of, shipped
+from tunery.domain import Candidate, Task
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
@@ -31,16 +32,7 @@ _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
 _BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
-
-Designs = Sequence[Sequence[Gene]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Memory:
-    """The best genomes of a task's search, with the extents of its tiles."""
-
-    extents: tuple[int, ...]
-    genomes: tuple[Genome, ...]
+_FEWEST_WINNERS, _MOST_WINNERS = 3, 12  # to choose among without a search
 
 
 class Foresight:
@@ -51,15 +43,40 @@ class Foresight:
 
     def __init__(self, lessons: Sequence[str] = ()) -> None:
         self.lesson = ""
-        self._memories: dict[str, list[_Memory]] = {}
+        self._memories: dict[str, list[tuple[Place, tuple[Genome, ...]]]] = {}
         self._losses: Counter[str] = Counter()  # in a row
         for lesson in lessons:
             self._learn(lesson)
 
     def candidates(self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache) -> list[Candidate]:
-        """Return what up to `n` replays of a tunable task found, the highest score first."""
-        names = self._worthwhile(task, n)
-        searches, left_out = searches_of(task, names, (), cost_model, seed, features=features)
+        """Return what up to `n` replays of a tunable task found, the highest score first.
+
+        Winners of like tasks are candidates enough, `n` or not.
+        """
+
+        def opened(names: Sequence[str]) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
+            return searches_of(task, names, (), cost_model, seed, features=features)
+
+        searches, left_out = opened([GENERIC])
+        winners = shipped(lanes_of(tvm_target(task.target)))
+        leading = leader(task, searches[GENERIC], winners)
+        if leading != GENERIC:
+            more, left_out = opened([leading])
+            searches |= more
+        if leading in searches:
+            search = searches[leading]
+            place = place_of(task.workload.kind, leading, search.designs)
+            seeds = winners.near(place, search.designs, min(_MOST_WINNERS, max(n, _FEWEST_WINNERS)))
+            if len(seeds) >= _FEWEST_WINNERS:
+                search.try_out(seeds)
+                return [with_left_out(candidate, left_out) for candidate in search.ranked()]
+        more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
+        return self._searched(task, n, searches | more, left_out | lost)
+
+    def _searched(
+        self, task: Task, n: int, searches: Mapping[str, DraftedProposer], left_out: Mapping[str, str]
+    ) -> list[Candidate]:
+        """Return what up to `n` replays found in searches of several expressions."""
         left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
         for name, search in searches.items():
             seeds = self._seeds(task, name, search)
@@ -76,10 +93,11 @@ class Foresight:
         for count in rounds_of(left):
             searches[best].explore(count)
         memories = [
-            (_structure(task, name, each.designs), _extents(each.designs), each.best_genomes(_KEPT))
+            (place_of(task.workload.kind, name, each.designs), each.best_genomes(_KEPT))
             for name, each in searches.items()
         ]
-        self.lesson = json.dumps([behind, [[*kept, [[g.design, g.choices] for g in best]] for *kept, best in memories]])
+        told = [[at.structure, at.extents, [[g.design, g.choices] for g in best]] for at, best in memories]
+        self.lesson = json.dumps([behind, told])
         self._learn(self.lesson)
         ranked = [candidate for search in searches.values() for candidate in search.ranked()]
         found = [with_left_out(candidate, left_out) for candidate in ranked]
@@ -91,7 +109,7 @@ class Foresight:
             self._losses[name] = self._losses[name] + 1 if lost else 0
         for structure, extents, best in memories:
             genomes = tuple(Genome(design, tuple(map(tuple, choices))) for design, choices in best)
-            self._memories.setdefault(structure, []).append(_Memory(tuple(extents), genomes))
+            self._memories.setdefault(structure, []).append((Place(structure, tuple(extents)), genomes))
 
     def _worthwhile(self, task: Task, n: int) -> list[str]:
         """Return the expressions that `n` replays are enough for, without those that keep losing."""
@@ -102,11 +120,21 @@ class Foresight:
     def _seeds(self, task: Task, name: str, search: DraftedProposer) -> list[Genome]:
         """Return the best of the tasks that are most like this one, fitted to it."""
         designs = search.designs
-        extents = _extents(designs)
-        known = self._memories.get(_structure(task, name, designs), [])
-        near = sorted(known, key=lambda memory: _distance(memory.extents, extents))
-        found = [fitted(genome, designs[genome.design]) for memory in near for genome in memory.genomes]
+        here = place_of(task.workload.kind, name, designs)
+        near = sorted(self._memories.get(here.structure, []), key=lambda memory: here.distance(memory[0]))
+        found = [fitted(genome, designs[genome.design]) for _, genomes in near for genome in genomes]
         return list(dict.fromkeys(found))[:_SEEDS]
+
+
+def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
+    """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
+    home = place_of(task.workload.kind, GENERIC, generic.designs)
+    leads = {
+        name: winners.lead(home, name, GENERIC) or 0.0
+        for name in _EXPRESSIONS
+        if name != GENERIC and name in expressions(task).found
+    }
+    return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
 
 
 def searches_of(
@@ -142,44 +170,3 @@ def rounds_of(count: int) -> list[int]:
     ([6, 2], [])
     """
     return [min(_ROUND, count - done) for done in range(0, count, _ROUND)]
-
-
-def _structure(task: Task, expression: str, designs: Designs) -> str:
-    """Return what two searches have in common if a genome of one can be fitted to the other."""
-    shape = tuple(tuple((gene.kind, gene.levels, gene.source) for gene in genes) for genes in designs)
-    return digest(task.workload.kind, expression, repr(shape))
-
-
-def _extents(designs: Designs) -> tuple[int, ...]:
-    return tuple(gene.extent for genes in designs for gene in genes if gene.kind == TILE)
-
-
-def _distance(a: Sequence[int], b: Sequence[int]) -> float:
-    return sum(abs(math.log(x / y)) for x, y in zip(a, b, strict=True))
-
-
-def fitted(genome: Genome, genes: Sequence[Gene]) -> Genome:
-    """Return a genome of another task with its tiles fitted to these extents, its other choices where they exist."""
-    choices: list[tuple[int, ...]] = []
-    for gene, choice in zip(genes, genome.choices, strict=True):
-        if gene.kind == TILE:
-            choices.append(fitted_tile(choice, extent_of(gene, choices), gene.innermost))
-        elif choice[0] in gene.values:
-            choices.append(choice)
-        else:
-            choices.append((ROOT if gene.kind == LOCATION else gene.values[-1],))
-    return Genome(genome.design, tuple(choices))
-
-
-def fitted_tile(factors: Sequence[int], extent: int, innermost: int) -> tuple[int, ...]:
-    """Return factors of `extent` near the given ones, the inner ones first; the outermost takes what is left.
-
-    >>> fitted_tile((7, 1, 2, 4), 28, 64)
-    (7, 1, 1, 4)
-    """
-    left, inner = extent, []
-    for place, factor in enumerate(reversed(factors[1:])):
-        fitting = [d for d in divisors(left) if place or d <= innermost]
-        inner.append(min(fitting, key=lambda d: abs(math.log(d / factor))))
-        left //= inner[-1]
-    return (left, *reversed(inner))
