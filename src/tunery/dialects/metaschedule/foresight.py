@@ -32,7 +32,7 @@ _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
 _BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
-_FEWEST_WINNERS, _MOST_WINNERS = 3, 12  # to choose among without a search
+_LEAST_WINNERS, _MOST_WINNERS = 6, 12  # to choose among without a search, the fewer for small tasks
 
 
 class Foresight:
@@ -66,8 +66,8 @@ class Foresight:
         if leading in searches:
             search = searches[leading]
             place = place_of(task.workload.kind, leading, search.designs)
-            seeds = winners.near(place, search.designs, min(_MOST_WINNERS, max(n, _FEWEST_WINNERS)))
-            if len(seeds) >= _FEWEST_WINNERS:
+            seeds = winners.near(place, search.designs, min(_MOST_WINNERS, max(n, _LEAST_WINNERS)))
+            if seeds:
                 search.try_out(seeds)
                 return [with_left_out(candidate, left_out) for candidate in search.ranked()]
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])

@@ -21,7 +21,7 @@ from tunery.domain import Task, digest
 Designs = Sequence[Sequence[Gene]]
 
 _FORMAT = 1
-_KEPT = 2  # genomes of an expression
+_KEPT = 4  # genomes of an expression
 _CLOSE = 1.1  # times the fastest: what is slower was no winner
 _REACH = 6.0  # logarithms of extents, in all, beyond which a task is not like another
 _WHOLE = (4, 8, 16, 32, 64)
