@@ -1,20 +1,18 @@
 """Candidates without a measurement: the best of few looks, and what one task teaches about the next."""
 
-import math
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
+from tunery.dialects.metaschedule import foresight
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.foresight import Foresight, fitted, fitted_tile
+from tunery.dialects.metaschedule.foresight import Foresight
 from tunery.dialects.metaschedule.genomes import Genome
 from tunery.dialects.metaschedule.program import space_of
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.specimens import _matmul
+from tunery.dialects.metaschedule.winners import Winners, fitted
 from tunery.domain import Task
 
 pytestmark = pytest.mark.tvm
@@ -36,17 +34,9 @@ def model(tasks: list[Task]) -> str:
     return BoostedModel.fit(dataset).dumps()
 
 
-@given(st.lists(st.integers(1, 64), min_size=2, max_size=4), st.integers(1, 4096), st.integers(1, 64))
-def test_a_fitted_tile_is_a_tile_of_the_extent(factors: list[int], extent: int, innermost: int) -> None:
-    tile = fitted_tile(factors, extent, innermost)
-    assert math.prod(tile) == extent
-    assert len(tile) == len(factors)
-    assert tile[-1] <= innermost
-
-
-@given(st.lists(st.integers(1, 32), min_size=2, max_size=4))
-def test_a_tile_that_fits_stays(factors: list[int]) -> None:
-    assert fitted_tile(factors, math.prod(factors), 64) == tuple(factors)
+@pytest.fixture(autouse=True)
+def no_winners(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(()))
 
 
 def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: str) -> None:
@@ -69,8 +59,8 @@ def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, m
         return replay(self, genomes)
 
     monkeypatch.setattr(DraftedProposer, "_replay", watched)
-    foresight = Foresight()
-    first = foresight.candidates(tasks[0], 16, model, 0, FeatureCache())
+    foreseeing = Foresight()
+    first = foreseeing.candidates(tasks[0], 16, model, 0, FeatureCache())
     looks, best = sum(map(len, tried)), first[0]
     search = DraftedProposer(tasks[1], space_of(tasks[1]), (), model, 0)
     other = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 0)
@@ -78,7 +68,7 @@ def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, m
     assert genome is not None
     tried.clear()
     # A lesson is text, for tasks that another process looks at.
-    Foresight([foresight.lesson]).candidates(tasks[1], 16, model, 0, FeatureCache())
+    Foresight([foreseeing.lesson]).candidates(tasks[1], 16, model, 0, FeatureCache())
     assert fitted(genome, search.designs[genome.design]) in tried[0]
     assert sum(map(len, tried)) < looks == 16, "what is known from another task need not be looked for again"
 

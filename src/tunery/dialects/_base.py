@@ -176,8 +176,13 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
-        """Start or resume the search for a task; what is in `history` is not proposed again."""
+    def open(
+        self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int, *, aided: bool = False
+    ) -> Proposer:
+        """Start or resume the search for a task; what is in `history` is not proposed again.
+
+        An `aided` search may use what the dialect knows of other tasks.
+        """
 
     def foresee(
         self,

@@ -57,6 +57,11 @@ class Learning:
         self._learned = 0
         self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
 
+    @property
+    def aided(self) -> bool:
+        """Whether searches start from what is known of other tasks."""
+        return self._base is not None
+
     def add(self, task_key: str, told: Told, row: bytes) -> None:
         """Take in a result with its candidate's features, unless those are not known."""
         if row:

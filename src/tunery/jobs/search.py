@@ -274,7 +274,7 @@ class TaskSearch:
         if self._opened is None or self._opened[0] != generation:
             history = self._known.opening()
             rows: Sequence[bytes] = await context.runtime.call(
-                self._proposer, "open", self.task, history, self._learning.model, context.seed,
+                self._proposer, "open", self.task, history, self._learning.model, context.seed, self._learning.aided,
                 deadline_s=PROPOSE_DEADLINE_S,
             )  # fmt: skip
             for told, row in zip(history, rows, strict=True):

@@ -63,7 +63,15 @@ class FakeDialect(Dialect):
         ]
         return sorted(tasks, key=lambda task: -task.weight * task.workload.flop)
 
-    def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> FakeProposer:
+    def open(
+        self,
+        task: Task,
+        history: Sequence[Told],
+        cost_model: str | None,
+        seed: int,
+        *,
+        aided: bool = False,  # noqa: ARG002 - it knows nothing of other tasks
+    ) -> FakeProposer:
         return FakeProposer(Space(task), history, cost_model, seed)
 
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

@@ -59,10 +59,12 @@ class MetaScheduleDialect(Dialect):
         return tasks_of(lower_and_keep(network, target), target)
 
     @override
-    def open(self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int) -> Proposer:
+    def open(
+        self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int, *, aided: bool = False
+    ) -> Proposer:
         from tunery.dialects.metaschedule.expressions import ReducedProposer
         from tunery.dialects.metaschedule.features import FeatureCache
-        from tunery.dialects.metaschedule.foresight import searches_of
+        from tunery.dialects.metaschedule.foresight import searches_of, welcome_winners
         from tunery.dialects.metaschedule.portfolio import PortfolioProposer
         from tunery.dialects.metaschedule.program import expressions, space_of
         from tunery.dialects.metaschedule.proposer import SingleProposer
@@ -72,6 +74,8 @@ class MetaScheduleDialect(Dialect):
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
         searches, left_out = searches_of(task, expressions(task).found, history, cost_model, seed, features=features)
+        if aided:
+            welcome_winners(task, searches)
         search = PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
         return ReducedProposer(search, left_out) if left_out else search
 

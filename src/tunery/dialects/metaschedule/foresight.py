@@ -58,17 +58,16 @@ class Foresight:
             return searches_of(task, names, (), cost_model, seed, features=features)
 
         searches, left_out = opened([GENERIC])
-        winners = shipped(lanes_of(tvm_target(task.target)))
+        winners = winners_for(task)
         leading = leader(task, searches[GENERIC], winners)
         if leading != GENERIC:
             more, left_out = opened([leading])
             searches |= more
         if leading in searches:
             search = searches[leading]
-            place = place_of(task.workload.kind, leading, search.designs)
-            seeds = winners.near(place, search.designs, min(_MOST_WINNERS, max(n, _LEAST_WINNERS)))
-            if seeds:
-                search.try_out(seeds)
+            won = _won(task, leading, search, winners, min(_MOST_WINNERS, max(n, _LEAST_WINNERS)))
+            if won:
+                search.try_out(won)
                 return [with_left_out(candidate, left_out) for candidate in search.ranked()]
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
@@ -135,6 +134,22 @@ def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
         if name != GENERIC and name in expressions(task).found
     }
     return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
+
+
+def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer]) -> None:
+    """Let searches of a task's expressions propose what won for like tasks before anything else."""
+    winners = winners_for(task)
+    for name, search in searches.items():
+        search.welcome(_won(task, name, search, winners, _MOST_WINNERS))
+
+
+def winners_for(task: Task) -> Winners:
+    """Return the winners that ship for a task's target."""
+    return shipped(lanes_of(tvm_target(task.target)))
+
+
+def _won(task: Task, expression: str, search: DraftedProposer, winners: Winners, count: int) -> list[Genome]:
+    return winners.near(place_of(task.workload.kind, expression, search.designs), search.designs, count)
 
 
 def searches_of(

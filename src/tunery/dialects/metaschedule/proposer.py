@@ -28,6 +28,7 @@ _TRIES = 4
 _BRED, _BRED_PER_REPLAY = 64, 16
 _ELITE = 12
 _RANDOM_SHARE = 16  # one candidate in so many is drawn at random, whatever the draft says
+_WINNERS_SHARE = 0.75  # of proposals, as long as there are candidates that have won for like tasks
 _EXPLORE, _EXPLOIT = 1.0, 0.3  # standard deviations of the draft added when choosing what to replay, and to propose
 _BACKGROUND = 256
 # Variances of the logarithm of a latency: of a full race, of an abandoned one (often a single sample), of what the cost
@@ -74,6 +75,8 @@ class DraftedProposer(Proposer):
         self._lessons: dict[Genome, Lesson] = {}
         self._proposed: set[str] = set()
         self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
+        self._welcome: Sequence[Genome] = ()
+        self._winners: list[str] = []  # what has won for like tasks, among what is waiting
         self._refused: dict[str, tuple[Genome, str]] = {}
         self._draft: Draft | None = None
         self.tell(history)
@@ -86,6 +89,10 @@ class DraftedProposer(Proposer):
             return []
         self._refit()
         left = n + (0 if not self._model.loaded else max(1, n // 8) if self._lessons else min(_OPENING, n))
+        self._winners += self._replay(self._welcome)
+        left -= len(self._welcome)
+        self._welcome = ()
+        winners = [key for key in self._by_score() if key in self._winners][: round(_WINNERS_SHARE * n)]
         lucky = self._replay([self._breeder.drawn() for _ in range(-(-n // _RANDOM_SHARE))]) if self._draft else []
         left -= len(lucky)
         while left > 0:
@@ -96,7 +103,11 @@ class DraftedProposer(Proposer):
         for _ in range(_TRIES):
             if len(self._waiting) < n:
                 self._replay(self._bred(n - len(self._waiting)))
-        return self._chosen(n, lucky[: n // _RANDOM_SHARE])
+        return self._chosen(n, winners + lucky[: n // _RANDOM_SHARE])
+
+    def welcome(self, genomes: Sequence[Genome]) -> None:
+        """Propose these, which have won for like tasks, before others; they are replayed with the next proposal."""
+        self._welcome = genomes
 
     @override
     def refused(self) -> list[tuple[Candidate, str]]:
