@@ -73,6 +73,9 @@ def test_the_nearest_winners_come_first_and_are_fitted() -> None:
 def test_what_lost_or_is_far_or_of_another_structure_is_no_start() -> None:
     known = Winners([won(64, 8, behind=1.5), won(64 * 1024, 16), won(64, 32, structure="other")])
     assert known.near(at(64), _DESIGNS, 9) == []
+    assert known.near(at(64 * 32), _DESIGNS, 9) == [Genome(0, ((4, 16),))], "of those like it, the nearest"
+    known = Winners([won(2**9, 16), won(2**20, 8), won(2**30, 4)])
+    assert len(known.near(at(64), _DESIGNS, 9)) == 2, "one that is twice as far, beside a near one"
 
 
 def test_the_leading_expression_is_what_near_tasks_say() -> None:

@@ -69,16 +69,24 @@ class Winners:
             self._homes.setdefault(winner.home, {})[winner.expression] = winner.behind
 
     def near(self, place: Place, designs: Designs, count: int) -> list[Genome]:
-        """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs."""
-        known = [winner for winner in self._by_structure.get(place.structure, ()) if winner.behind < _CLOSE]
+        """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs.
+
+        Those of tasks twice as far as `_REACH` are among them where there is a nearer one.
+        """
+        known = [
+            (winner.place.distance(place), winner)
+            for winner in self._by_structure.get(place.structure, ())
+            if winner.behind < _CLOSE
+        ]
+        known.sort(key=lambda one: one[0])
+        if not known or known[0][0] > _REACH:
+            return []
         found: dict[Genome, None] = {}
-        for winner in sorted(known, key=lambda winner: winner.place.distance(place)):
-            if winner.place.distance(place) > _REACH:
+        for distance, winner in known:
+            if distance > 2 * _REACH or len(found) >= count:
                 break
             for genome in winner.genomes:
                 found[fitted(genome, designs[genome.design])] = None
-            if len(found) >= count:
-                break
         return list(found)[:count]
 
     def lead(self, home: Place, expression: str, other: str) -> float | None:
