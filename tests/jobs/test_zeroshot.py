@@ -94,7 +94,15 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
 ) -> None:
     heard: list[list[str]] = []
 
-    def foresee(self: FakeDialect, task: Task, n: int, model: str, seed: int, lessons: Sequence[str] = ()) -> Foreseen:
+    def foresee(
+        self: FakeDialect,
+        task: Task,
+        n: int,
+        model: str,
+        seed: int,
+        lessons: Sequence[str] = (),
+        **_: bool,
+    ) -> Foreseen:
         heard.append(list(lessons))
         return Foreseen(tuple(self.open(task, (), model, seed).propose(n)), f"of {task.workload.name}")
 

@@ -35,10 +35,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """Candidates that a cost model thinks fast, and what they teach about like tasks, in words of the dialect's own."""
+    """Candidates that a cost model thinks fast, and what they teach about like tasks, in words of the dialect's own.
+
+    `rivals` are of another kind, which lost elsewhere: only a measurement says whether they lose here.
+    """
 
     candidates: tuple[Candidate, ...]
     lesson: str = ""
+    rivals: tuple[Candidate, ...] = ()
 
 
 class Proposer(ABC):
@@ -191,10 +195,13 @@ class Dialect(ABC):
         cost_model: str,
         seed: int,
         lessons: Sequence[str] = (),  # noqa: ARG002 - for those that learn
+        *,
+        rivals: bool = False,  # noqa: ARG002 - for those that know any
     ) -> Foreseen:
-        """Return candidates of a task that will not be measured: what `n` looks with the cost model find.
+        """Return candidates of a task that will not be searched: what `n` looks with the cost model find.
 
-        `lessons` are those of tasks that were looked at before, in any process.
+        `lessons` are those of tasks that were looked at before, in any process. `rivals` are wanted where a few are
+        going to be measured.
         """
         return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
 

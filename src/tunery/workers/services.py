@@ -191,21 +191,29 @@ class ProposerHost:
         return tuple(row.tobytes() for row in with_task(self._dialect.features(task, candidates), task))
 
 
+_WITH_RIVAL = 4  # of so many that are measured one is of another kind than the others (docs/decisions/025)
+
+
 def _predict(  # noqa: PLR0917 - what a prediction depends on
     dialect: Dialect, task: Task, n: int, keep: int, cost_model: str, seed: int, lessons: Sequence[str] = ()
 ) -> Prediction:
     from tunery.costmodels import with_task
 
-    foreseen = dialect.foresee(task, n, cost_model, seed, lessons)
+    foreseen = dialect.foresee(task, n, cost_model, seed, lessons, rivals=keep >= _WITH_RIVAL)
     worth = [one for one in foreseen.candidates if not dialect.reject(task, one)]
-    candidates = worth or foreseen.candidates
+    rivals = [one for one in foreseen.rivals if not dialect.reject(task, one)]
+    favourites = worth or list(foreseen.candidates)
+    candidates = favourites + rivals
     if not candidates:
         return Prediction((), (), foreseen.lesson)
     rows = with_task(dialect.features(task, candidates), task)
     model = load_cost_model(cost_model)
     # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
     scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
-    order = np.argsort(-scores, kind="stable")[:keep]
+    order = np.argsort(-scores[: len(favourites)], kind="stable")[:keep]
+    if rivals:
+        best = len(favourites) + int(np.argmax(scores[len(favourites) :]))
+        order = np.append(order[: keep - 1], best)
     doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
     doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
     return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.lesson)

@@ -80,7 +80,16 @@ class MetaScheduleDialect(Dialect):
         return ReducedProposer(search, left_out) if left_out else search
 
     @override
-    def foresee(self, task: Task, n: int, cost_model: str, seed: int, lessons: Sequence[str] = ()) -> Foreseen:
+    def foresee(
+        self,
+        task: Task,
+        n: int,
+        cost_model: str,
+        seed: int,
+        lessons: Sequence[str] = (),
+        *,
+        rivals: bool = False,
+    ) -> Foreseen:
         from tunery.dialects.metaschedule.features import FeatureCache
         from tunery.dialects.metaschedule.foresight import Foresight
         from tunery.dialects.metaschedule.program import space_of
@@ -89,8 +98,8 @@ class MetaScheduleDialect(Dialect):
             return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
         features = self._features[task.key] = FeatureCache()
         foresight = Foresight(lessons)
-        found = foresight.candidates(task, n, cost_model, seed, features)
-        return Foreseen(tuple(found), foresight.lesson)
+        found = foresight.candidates(task, n, cost_model, seed, features, rivals=rivals)
+        return Foreseen(tuple(found), foresight.lesson, tuple(foresight.rivals))
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

@@ -43,15 +43,19 @@ class Foresight:
 
     def __init__(self, lessons: Sequence[str] = ()) -> None:
         self.lesson = ""
+        self.rivals: list[Candidate] = []
         self._memories: dict[str, list[tuple[Place, tuple[Genome, ...]]]] = {}
         self._losses: Counter[str] = Counter()  # in a row
         for lesson in lessons:
             self._learn(lesson)
 
-    def candidates(self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache) -> list[Candidate]:
+    def candidates(
+        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, rivals: bool = False
+    ) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first.
 
-        Winners of like tasks are candidates enough, `n` or not.
+        Winners of like tasks are candidates enough, `n` or not; where they are of another expression than the generic
+        one, those of the generic one are kept as `rivals`, if wanted.
         """
 
         def opened(names: Sequence[str]) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
@@ -65,9 +69,13 @@ class Foresight:
             searches |= more
         if leading in searches:
             search = searches[leading]
-            won = _won(task, leading, search, winners, min(_MOST_WINNERS, max(n, _LEAST_WINNERS)))
+            count = min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
+            won = _won(task, leading, search, winners, count)
             if won:
                 search.try_out(won)
+                if rivals and leading != GENERIC:
+                    searches[GENERIC].try_out(_won(task, GENERIC, searches[GENERIC], winners, count))
+                    self.rivals = searches[GENERIC].ranked()
                 return [with_left_out(candidate, left_out) for candidate in search.ranked()]
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
