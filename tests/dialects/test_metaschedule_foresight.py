@@ -5,17 +5,16 @@ import pytest
 
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
-from tunery.dialects.metaschedule import foresight
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.foresight import Foresight
 from tunery.dialects.metaschedule.genomes import Genome
 from tunery.dialects.metaschedule.program import space_of
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.specimens import _matmul
-from tunery.dialects.metaschedule.winners import Winners, fitted
+from tunery.dialects.metaschedule.winners import fitted
 from tunery.domain import Task
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.usefixtures("no_winners")]
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +31,6 @@ def model(tasks: list[Task]) -> str:
     for number, (candidate, row) in enumerate(zip(candidates, rows, strict=True)):
         dataset.add(tasks[0].key, candidate.key, row, 1e-3 * (1 + number % 7))
     return BoostedModel.fit(dataset).dumps()
-
-
-@pytest.fixture(autouse=True)
-def no_winners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(()))
 
 
 def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: str) -> None:

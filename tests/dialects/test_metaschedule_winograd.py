@@ -12,10 +12,12 @@ from metaschedule_models import convolution_network
 
 from tunery.costmodels.registry import SHIPPED, shipped
 from tunery.dialects import Dialect, Told
+from tunery.dialects.metaschedule import foresight
 from tunery.dialects.metaschedule.expressions import expressions_of, read_body
 from tunery.dialects.metaschedule.genomes import Design
 from tunery.dialects.metaschedule.program import Space, expressions, program_key, space_of, tvm_target
 from tunery.dialects.metaschedule.proposer import DraftedProposer
+from tunery.dialects.metaschedule.winners import Winners, winners_of
 from tunery.dialects.metaschedule.winograd import TILES, matrices, name_of, transform_weights
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measure import make_inputs
@@ -139,7 +141,7 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     assert "channels-last" not in expressions(convolution(dialect, network, target)).left_out
 
     def broken(layouts: object) -> None:
-        raise RuntimeError("a traceback\n  the rank is not known")
+        raise RuntimeError("  a frame\nthe rank is not known\n@I.ir_module")
 
     monkeypatch.setattr(lowering, "_kept", {})
     monkeypatch.setattr(relax.transform, "ConvertLayout", broken)
@@ -147,7 +149,7 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     task = next(task for task in tasks if task.workload.kind == "conv2d")
     assert task.workload.arguments[0].shape == (1, 32, 11, 11), "channels first"
     kernel = dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path))
-    assert kernel.traits["left_out"]["channels-last"] == "the rank is not known"
+    assert kernel.traits["left_out"]["channels-last"] == "RuntimeError: the rank is not known"
     assert dialect.baseline(task).key == task.workload.key == program_key(space_of(task).module)
     others = [task for task in tasks if task.workload.kind != "conv2d"]
     assert all("channels-last" not in expressions(task).left_out for task in others)
@@ -164,7 +166,7 @@ def break_search(monkeypatch: pytest.MonkeyPatch, expression: str) -> None:
 
     def broken(number: int, trace: object, space: Space) -> Design:
         if space.expression.name == expression:
-            raise RuntimeError("a traceback\n  no genes")
+            raise RuntimeError("  a frame\nno genes")
         return whole(number, trace, space)
 
     monkeypatch.setattr(proposer, "Design", broken)
@@ -203,6 +205,7 @@ def model() -> str:
     return starting[1]
 
 
+@pytest.mark.usefixtures("no_winners")
 def test_what_is_foreseen_without_an_expression_says_why(
     dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +219,7 @@ def test_what_is_foreseen_without_an_expression_says_why(
     assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
 
 
+@pytest.mark.usefixtures("no_winners")
 def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
     dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +238,21 @@ def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
     monkeypatch.setattr(DraftedProposer, "best_score", prejudiced)
     dialect.foresee(task, 40, model, 0)
     assert looked == {"generic": 30, "winograd4": 10}
+
+
+def test_where_another_expression_led_generic_winners_are_its_rivals(
+    dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    by_name: dict[str, list[str]] = {}
+    for candidate in dialect.open(task, [], None, 0).propose(12):
+        by_name.setdefault(read_body(candidate.body)[0], []).append(candidate.body)
+    known = winners_of(task, [(by_name["winograd4"][0], 1e-3), (by_name["generic"][0], 1.05e-3)])
+    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(known))
+    found = dialect.foresee(task, 12, model, 0, rivals=True)
+    assert [read_body(candidate.body)[0] for candidate in found.candidates] == ["winograd4"]
+    assert [read_body(candidate.body)[0] for candidate in found.rivals] == ["generic"], "it lost by little there"
+    assert dialect.foresee(task, 12, model, 0).rivals == ()
 
 
 @pytest.mark.parametrize("channels", [(129, 128), (3, 5)])

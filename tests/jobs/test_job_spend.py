@@ -220,12 +220,18 @@ def test_what_a_daemon_did_while_it_had_no_job_is_nobodys_bill(tmp_path: Path) -
 def test_energy_is_measured_from_before_the_import(tmp_path: Path) -> None:
     class Counter(ModelledMeter):
         modelled, name = False, "rapl"
+        busy_s = 0.0
+
+        def busy_core_s(self) -> float:
+            self.busy_s = time.process_time()
+            return self.busy_s
 
         def read_j(self) -> float:
-            return 20.0 * time.process_time()
+            return 20.0 * self.busy_s  # of the same instant
 
     def metered(runtime: Runtime) -> None:
-        runtime.power = Power(Counter(), time.process_time, lambda: 2.0 * time.monotonic())
+        counter = Counter()
+        runtime.power = Power(counter, counter.busy_core_s, lambda: 2.0 * time.monotonic())
 
     with runtimes(metered):
         job = run_in(tmp_path, "fake:metered?tasks=1", "8trials").job

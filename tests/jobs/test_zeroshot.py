@@ -156,6 +156,23 @@ def test_scores_of_any_kind_still_give_candidates(
     assert np.isfinite(found.uncertainty).all()
 
 
+def test_the_last_of_four_is_the_best_of_another_kind(request_: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = next(t for t in extract(request_).tasks if t.tunable)
+    found_model = registry.starting("fake", "fake")
+    assert found_model is not None
+    proposed = FakeDialect().open(task, (), None, 0).propose(9)
+    favourites, others = tuple(proposed[:6]), tuple(proposed[6:])
+
+    def foresee(*_: object, rivals: bool) -> Foreseen:
+        return Foreseen(favourites, rivals=others if rivals else ())
+
+    monkeypatch.setattr(FakeDialect, "foresee", foresee)
+    monkeypatch.setattr(BoostedModel, "predict", lambda _, rows: np.arange(len(rows)) % 8.0)
+    four = ProposerHost("fake").predict(task, 8, 4, found_model[1], 0).candidates
+    assert four == (favourites[5], favourites[4], favourites[3], others[1])
+    assert ProposerHost("fake").predict(task, 8, 3, found_model[1], 0).candidates == four[:3]
+
+
 def test_what_is_heavy_and_unsure_is_measured_first() -> None:
     def task(flop: float, weight: int = 1) -> Task:
         return Task(Workload("k", "n", "conv2d", "", (), 0, flop), Target("fake", {}, 1), weight)

@@ -51,7 +51,11 @@ def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     said: list[str] = []
     report = run(
-        Options(quick=True, say=said.append), ["fake:study?tasks=2&space=16x16x16&noise=0.003"], 16, "fake", threads=1
+        Options(quick=True, say=said.append),
+        ["fake:study?tasks=2&space=16x16x16&noise=0.003&build_s=0.1"],
+        16,
+        "fake",
+        threads=1,
     )
     assert [run["arm"] for run in report.data["runs"]] == list(ARMS)
     assert len(said) == len(ARMS) + 1
