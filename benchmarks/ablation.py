@@ -48,7 +48,11 @@ TASKS = {
     "batch-matmul": ("zoo:bert-small", (65536, 65536, 131072)),
     "softmax": ("zoo:bert-small", (131072, 131072)),
     "layer-norm": ("zoo:bert-small", (512, 512, 65536, 65536)),
+    "narrow": ("zoo:mobilenet_v2", (24, 2304, 75264, 301056)),
+    "mean": ("zoo:efficientnet_b0", (144, 451584)),
 }
+_SPECIAL = ("narrow", "mean")  # one expression each is for these; the others are for what matters to all
+GENERAL = tuple(name for name in TASKS if name not in _SPECIAL)
 CONVS = ("conv3x3", "conv1x1", "depthwise")
 WEIGHTS = (*CONVS, "dense")
 ALL_ON = "all on"
@@ -63,7 +67,7 @@ class Arm:
     what also ends another thing is compared with that thing off.
     """
 
-    tasks: tuple[str, ...] = tuple(TASKS)
+    tasks: tuple[str, ...] = GENERAL
     constants: tuple[tuple[str, str, object], ...] = ()
     patch: Callable[[], None] | None = None
     touches: tuple[tuple[str, str], ...] = ()
@@ -82,6 +86,26 @@ def _c_library() -> None:
     sys.modules[f"{ROOM}.vector_math"] = ModuleType("vector_math")  # its rules are registered when it is imported
 
 
+def _without(kind: str) -> Arm:
+    """Return the arm without the expressions whose names begin so."""
+
+    def patch() -> None:
+        expressions = import_module(f"{ROOM}.expressions")
+        known = {name: make for name, make in expressions._ALTERNATIVES.items() if not name.startswith(kind)}
+        expressions._ALTERNATIVES = known  # type: ignore[attr-defined]
+
+    return Arm(_FOR[kind], patch=patch, touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
+
+
+_FOR = {"winograd": ("conv3x3",), "padded": ("narrow",), "depthwise": ("depthwise",), "place-sums": ("mean",)}
+
+
+def _no_winners() -> None:
+    winners = import_module(f"{ROOM}.winners")
+    none = winners.Winners(())
+    import_module(f"{ROOM}.foresight").shipped = lambda _: none  # type: ignore[attr-defined]
+
+
 def _blind_to_warm_ups() -> None:
     noise = import_module("tunery.measure.noise")
     noise.Noise.learn_cold = lambda *_: None  # type: ignore[attr-defined]
@@ -96,7 +120,10 @@ _NO_WINOGRAD = {"conv3x3": "Winograd"}
 ARMS = {
     ALL_ON: Arm(),
     "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.breeding", "_BIASED_SHARE", 0.0),)),
-    "Winograd": Arm(("conv3x3",), ((f"{ROOM}.winograd", "TILES", ()),)),
+    "Winograd": _without("winograd"),
+    "padded channels": _without("padded"),
+    "depthwise designs": _without("depthwise"),
+    "sums over places": _without("place-sums"),
     "free weight layouts": Arm(
         WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), beside=_NO_WINOGRAD, lowering=True
     ),
@@ -113,6 +140,7 @@ ARMS = {
     "LLVM level 2": Arm(constants=((f"{ROOM}.target", "_OPT_LEVEL", 3),), lowering=True),
     "draft": Arm(constants=((f"{ROOM}.proposer", "_LEAST_LESSONS", math.inf),)),
     "shipped cost model": Arm(changed=lambda request: replace(request, pretrained=False)),
+    "winners of like tasks": Arm(patch=_no_winners, touches=((f"{ROOM}.foresight", "shipped"),)),
     "filter": Arm(changed=_untrimmed(filter=False)),
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
     "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measure.noise", "Noise.learn_cold"),)),

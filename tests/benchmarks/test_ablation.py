@@ -17,6 +17,33 @@ def test_everything_that_an_arm_replaces_is_there() -> None:
     assert missing(list(ARMS)) == []
 
 
+@pytest.mark.tvm
+@pytest.mark.parametrize(("arm", "left"), [("Winograd", {"padded", "depthwise"}), ("padded channels", {"winograd4"})])
+def test_an_expression_can_be_off(arm: str, left: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunery.dialects.metaschedule import expressions
+
+    before = set(expressions._ALTERNATIVES)
+    monkeypatch.setattr(expressions, "_ALTERNATIVES", expressions._ALTERNATIVES)  # to have it back
+    patch = ARMS[arm].patch
+    assert patch
+    patch()
+    after = set(expressions._ALTERNATIVES)
+    assert left < after < before
+    assert {name for name in before if name.startswith(arm.lower().split()[0])} == before - after
+
+
+@pytest.mark.tvm
+def test_winners_of_like_tasks_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tunery.dialects.metaschedule import foresight
+    from tunery.dialects.metaschedule.winners import Place
+
+    monkeypatch.setattr(foresight, "shipped", foresight.shipped)
+    patch = ARMS["winners of like tasks"].patch
+    assert patch
+    patch()
+    assert foresight.shipped(16).near(Place("s", (64,)), [], 4) == []
+
+
 def test_what_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     constants = (("tunery.domain", "Budget", None), ("tunery.domain", "GONE", None), ("tunery.no_room", "X", None))
     monkeypatch.setitem(ARMS, "odd", Arm(constants=constants, touches=(("tunery.domain", "Budget.gone"),)))
