@@ -1,11 +1,12 @@
 """Gives the model that ships with tunery its card: judged on networks held out of its training, and gated.
 
-python tools/ship_model.py DATASET.parquet MODEL.json.gz [--grow ROUNDS]
+python tools/ship_model.py DATASET.parquet MODEL.json.gz [--fit | --grow ROUNDS]
 
 MODEL was trained on DATASET without the networks below, and is written back with its card; its trees stay as they are.
-With --grow the model that ships gets that many more trees, grown on DATASET without these networks for devices like its
-one, in place of what it had grown, and is written to MODEL. A model that does not pass its gate is not written. The
-model that ships now is a rival, unless it is MODEL itself.
+With --fit it is trained by the recipe below and written to MODEL. With --grow the model that ships gets that many more
+trees, grown on DATASET without these networks for devices like its one, in place of what it had grown, and is written
+to MODEL. A model that does not pass its gate is not written. The model that ships now is a rival, unless it is MODEL
+itself.
 
 What ships is in `costmodels/pretrained`, and found by its name: DIALECT-TARGET-BITS.json.gz.
 """
@@ -17,7 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tunery.costmodels import Table, load_cost_model
+from tunery.costmodels import Recipe, Table, load_cost_model
+from tunery.costmodels.automl import fit
 from tunery.costmodels.boosted import BoostedModel, trees_digest, trimmed
 from tunery.costmodels.cards import Version, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
@@ -26,6 +28,11 @@ from tunery.costmodels.registry import document, shipped
 from tunery.costmodels.splits import hold_out_networks
 from tunery.jobs.training import appraise, facts, plain
 
+RECIPE = Recipe(
+    "gain",
+    800,
+    {"learning_rate": 0.04, "num_leaves": 31, "min_data_in_leaf": 8, "feature_fraction": 0.3, "lambda_l2": 1.0},
+)
 GROWTH = {"learning_rate": 0.03, "num_leaves": 31, "feature_fraction": 0.3, "lambda_l2": 1.0}
 HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
 
@@ -35,7 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("dataset", type=Path)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--grow", type=int, default=0, metavar="ROUNDS")
+    made = parser.add_mutually_exclusive_group()
+    made.add_argument("--fit", action="store_true")
+    made.add_argument("--grow", type=int, default=0, metavar="ROUNDS")
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     table = read_parquet(chosen.dataset)
@@ -45,7 +54,10 @@ def main() -> None:
     if chosen.grow and (current is None or len(table.devices) != 1):
         raise SystemExit("what grows is a model that ships, on a dataset of one device")
     base = current if chosen.grow else None
-    text = _trunk(base[1]) if base else _text(chosen.model)
+    if chosen.fit:
+        text = fit([group for group in learn if group.usable], RECIPE, threads=chosen.threads, members=2).dumps()
+    else:
+        text = _trunk(base[1]) if base else _text(chosen.model)
     model = load_cost_model(text)
     if not isinstance(model, BoostedModel):
         raise SystemExit("a model of trees is what ships")
