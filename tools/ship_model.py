@@ -31,7 +31,7 @@ from tunery.jobs.training import appraise, facts, plain
 RECIPE = Recipe(
     "gain",
     800,
-    {"learning_rate": 0.04, "num_leaves": 31, "min_data_in_leaf": 8, "feature_fraction": 0.3, "lambda_l2": 1.0},
+    {"learning_rate": 0.04, "num_leaves": 63, "min_data_in_leaf": 8, "feature_fraction": 0.15, "lambda_l2": 1.0},
 )
 GROWTH = {"learning_rate": 0.03, "num_leaves": 31, "feature_fraction": 0.3, "lambda_l2": 1.0}
 HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
