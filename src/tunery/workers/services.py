@@ -165,7 +165,10 @@ class ProposerHost:
         return tuple(float(score) if np.isfinite(score) else None for score in scores)
 
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
-        """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest."""
+        """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest.
+
+        Of four or more the last may be a rival: the best of another kind than the others.
+        """
         prediction = _predict(self._dialect, task, n, keep, cost_model, seed)
         if task.key not in self._open:
             self._dialect.forget(task)
