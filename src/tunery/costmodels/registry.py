@@ -189,8 +189,8 @@ def starting(
 def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[Version, str] | None:
     """Return the shipped cost model for a family of targets, with its card; None if there is none for it.
 
-    One has grown for each width of vectors on which favourites were measured, all beyond the same first trees. Devices
-    with others get any of them: `for_device` leaves what it has grown out there.
+    There is one for each width of vectors on which candidates were measured. Devices with others get the first by name,
+    without what it has grown: `for_device` leaves that out there.
     """
     if (dialect, target) != SHIPPED:
         return None
