@@ -153,14 +153,17 @@ class Tuned(_Step):
     def compile(self, path: str | os.PathLike[str] | None = None) -> "CompiledModel":
         """Build the network with the best verified records to `path` (default: its name in the current directory).
 
+        Operators that tuning did not reach run as the cost model predicts to be fastest, verified but not measured.
+
         Raises:
             UsageError: `path` cannot be written.
             WorkError: the network does not compile.
         """
+        from tunery.jobs._request import Guess
         from tunery.jobs.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name))
-        report, _ = compile_model(self.request, output)
+        report, _ = compile_model(self.request, output, Guess())
         return CompiledModel(self.request, output, report)
 
 

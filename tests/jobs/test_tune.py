@@ -265,3 +265,15 @@ def test_every_task_has_a_first_look_before_any_has_a_long_one(tmp_path: Path) -
     looks = [record.candidate.task_key for record in records_in(tmp_path, Mode.RACE)
              if record.candidate.origin is Origin.SEARCH]  # fmt: skip
     assert len(set(looks[:30])) == 6
+
+
+def test_what_finals_leave_of_a_budget_goes_into_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.jobs.finals.predicted_s", lambda *_: 1.2)  # they take a tenth of that
+    phases: list[str] = []
+
+    def note(progress: Progress) -> None:
+        if progress.phase != (phases[-1] if phases else ""):
+            phases.append(progress.phase)
+
+    run_in(tmp_path, "fake:rest?tasks=2&space=64x64x64", "4s", on_progress=note)
+    assert phases[phases.index("finals") :][:3] == ["finals", "search", "finals"]

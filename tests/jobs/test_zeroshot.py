@@ -1,5 +1,6 @@
 import gzip
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from job_tools import records_in, register_model, request_in, run_in
 
-from tunery._errors import UsageError
+from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, registry
 from tunery.dialects import Foreseen
 from tunery.dialects.fake import FakeDialect
@@ -47,6 +48,16 @@ def test_records_come_before_predictions_and_need_no_model(
     assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
     assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
+
+
+def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(request_: Request, tmp_path: Path) -> None:
+    tuned = run_in(tmp_path, SOURCE, "1trials")
+    reached = {task.workload_key for task in tuned.job.tasks if task.measured}
+    assert len(reached) == 1
+    report, _ = compile_model(request_, tmp_path / "net", Guess())
+    assert Counter(rung for rung, _ in report.coverage.values()) == {"exact": 1, "zero-shot": 2}
+    report, _ = compile_model(request_, tmp_path / "net")
+    assert {rung for rung, _ in report.coverage.values()} == {"exact"}, "the compiler's default was measured"
 
 
 def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Request, tmp_path: Path) -> None:
@@ -129,8 +140,13 @@ def test_half_of_them_wrong_costs_only_those(request_: Request) -> None:
 
 def test_without_a_model_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(UsageError, match="train one with `tunery costmodel collect`"):
+    with pytest.raises(NothingFoundError, match="train one with `tunery costmodel collect`"):
         query(request_in(tmp_path, SOURCE), Guess())
+    with pytest.raises(UsageError, match="train one with `tunery costmodel collect`"):
+        query(request_in(tmp_path, SOURCE), Guess(few_shot=4))
+    report, _ = compile_model(request_in(tmp_path, SOURCE), tmp_path / "net", Guess())
+    assert {rung for rung, _ in report.coverage.values()} == {"compiler-default"}
+    assert len(report.refused) == 3, "each task says why"
 
 
 def test_a_model_for_another_compiler_predicts_nothing(request_: Request, tmp_path: Path) -> None:
@@ -138,7 +154,7 @@ def test_a_model_for_another_compiler_predicts_nothing(request_: Request, tmp_pa
     document = json.loads(gzip.decompress(Path(card.path).read_bytes()))
     document["compiler"] = "fake 0.1"
     Path(card.path).write_bytes(gzip.compress(json.dumps(document).encode()))
-    with pytest.raises(UsageError, match="there is no cost model for"):
+    with pytest.raises(NothingFoundError, match="there is no cost model for"):
         query(request_, Guess())
 
 

@@ -28,8 +28,11 @@ def compile_(
     *,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
     effort: Annotated[
-        Ready, typer.Option("--effort", help="quick: predict a schedule where there is no record.")
-    ] = Ready.RECORDS,
+        Ready,
+        typer.Option(
+            "--effort", help="What was not measured is predicted (quick), or the compiler's default (records)."
+        ),
+    ] = Ready.QUICK,
     few_shot: options.FewShot = 0,
     few_shot_budget: options.FewShotBudget = None,
     target: options.TargetName = "native",
@@ -40,7 +43,7 @@ def compile_(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Build a model with the best verified records to one file, and say which operator is covered by which record."""
+    """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
     path = Path(check_output(output, default_name(model)))
     _begin(dialect)
     from tunery._report import as_text, call, compile_data, new_table
@@ -64,8 +67,10 @@ def compile_(
     say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record")
     if guessed:
         say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
-    for task, why in report.refused.items():
-        say(f"{task} runs as the compiler makes it: {why}")
+    for why in dict.fromkeys(report.refused.values()):
+        said = [task for task, reason in report.refused.items() if reason == why]
+        names = said[0] if len(said) == 1 else f"{len(said)} tasks"
+        say(f"{names} {'runs' if len(said) == 1 else 'run'} as the compiler makes it: {why}")
     for line in of_compile(report, request) if verbose else ():
         say(line)
     if report.max_abs_error is not None:

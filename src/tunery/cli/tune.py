@@ -108,11 +108,12 @@ def _deliver(
 
     compiled = compared = None
     if output is not None:
+        from tunery.jobs._request import Guess
         from tunery.jobs.session import compile_model
 
         with LiveLine(verbose=verbose) as live:
             live.say("compiling the network, and checking its outputs", phase="compiling")
-            compiled, _ = compile_model(request, output)
+            compiled, _ = compile_model(request, output, Guess())
     if rivals:
         compared = compared_with(request, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared

@@ -3,26 +3,36 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tunery.domain import Choice, Origin, Provenance, Rung, Task
+from tunery.domain import Choice, Origin, Outcome, Provenance, Rung, Task
 from tunery.store import Skipped, Store
+
+_RUN = frozenset({Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT})
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """One choice per task, in their order, and per task key the records that were not used, with the reason.
 
-    `refused` says of tasks, by their keys, why no prediction of the cost model was good enough to be used.
+    `refused` says of tasks, by their keys, why no prediction of the cost model was good enough to be used. `untried`
+    are the keys of tunable tasks of which nothing but the compiler's default was measured.
     """
 
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, Skipped], ...]
     refused: Mapping[str, str] = field(default_factory=dict)
+    untried: frozenset[str] = frozenset()
+
+    @property
+    def open(self) -> frozenset[str]:
+        """The keys of tasks for which a prediction is better than what is known."""
+        return self.untried | {choice.task_key for choice in self.choices if choice.candidate is None}
 
 
 def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known:
     """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
     choices: list[Choice] = []
     skipped: list[tuple[str, Skipped]] = []
+    untried: set[str] = set()
     for task in tasks:
         ranked = store.best(task.key, provenance, limit=None)
         baseline = next((r for r in ranked if r.candidate.origin is Origin.BASELINE), None)
@@ -30,7 +40,17 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known
         if ranked:
             best = ranked[0]
             choices.append(Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s))
+            if task.tunable and best is baseline and not _tried(store, task, provenance):
+                untried.add(task.key)
             continue
         choices.append(Choice(task.key, Rung.DEFAULT))
         skipped.extend((task.key, reason) for reason in store.skipped(task, provenance))
-    return Known(tuple(choices), tuple(skipped))
+    return Known(tuple(choices), tuple(skipped), untried=frozenset(untried))
+
+
+def _tried(store: Store, task: Task, provenance: Provenance) -> bool:
+    """Return whether a candidate of a task's search was run: then the compiler's default has won, or was beaten."""
+    return any(
+        record.candidate.origin is not Origin.BASELINE and record.measurement.outcome in _RUN
+        for record in store.records(task.key, provenance=provenance)
+    )

@@ -52,10 +52,10 @@ class Allowance:
         """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
         return self._meter.allowance_s(self.elapsed_s(), self.account.joules())
 
-    def spare_s(self, reserve_s: float) -> float:
-        """Return how long the run may go on if `reserve_s`, at most half of the whole, are set aside."""
+    def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
+        """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""
         left_s = self.left_s()
-        return math.inf if left_s is None else left_s - min(reserve_s, 0.5 * self.whole_s())
+        return math.inf if left_s is None else left_s - min(reserve_s, most * self.whole_s())
 
     def trials_left(self, in_flight: int) -> int | None:
         """Return how many more trials may be started, None for no limit."""

@@ -22,11 +22,14 @@ def about_target(target_s: float, latency_s: float | None, *, served: bool, unpr
     return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
 
 
-def about_rest(states: Sequence[TaskState], fresh: int, earlier_s: float, unproven: int = 0) -> str:
+def about_rest(
+    states: Sequence[TaskState], fresh: int, earlier_s: float, unproven: int = 0, *, predicted: bool = False
+) -> str:
     """Say how many tasks were not reached, since the network stays slow by them, and why a resumed run found nothing.
 
     `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used,
-    `unproven` the tasks whose finals the budget left no time for.
+    `unproven` the tasks whose finals the budget left no time for; `predicted` says that there is a cost model, which
+    chooses for what was not reached.
     """
     said = []
     if not fresh and earlier_s:
@@ -34,7 +37,8 @@ def about_rest(states: Sequence[TaskState], fresh: int, earlier_s: float, unprov
         said.append(f"nothing new was tried: a job's budget is for all its runs, and {used}")
     tunable = [state for state in states if state.tunable]
     if missed := sum(state.unreached for state in tunable):
-        said.append(f"{missed} of {len(tunable)} tasks were not reached and keep the compiler's slow default")
+        how = "will run as the cost model predicts" if predicted else "keep the compiler's slow default"
+        said.append(f"{missed} of {len(tunable)} tasks were not reached and {how}")
     if unproven:
         said.append(f"no time was left for the finals of {unproven} of {len(tunable)} tasks, whose races alone count")
     return f"{'; '.join(said)}: the same command with a larger --budget goes on" if said else ""

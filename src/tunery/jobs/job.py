@@ -35,6 +35,8 @@ _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
+_FINALS, _FINALS_AT_FIRST = 0.5, 0.2  # of the budget may be kept for finals, the latter while tasks are untried
+_WORTH_A_SEARCH = 0.1  # of the budget
 _LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
@@ -148,7 +150,7 @@ class Job:
             return
         await self._measure_baselines()
         self._since_finals_s = self._allowance.elapsed_s()
-        while True:  # again where the finals say that the target was met only by lucky races
+        while True:  # again where finals took less time than thought, or say that only lucky races met the target
             before = self._context.trials
             self._enter("search")
             began_s = self._allowance.elapsed_s()
@@ -157,8 +159,15 @@ class Job:
             searched, due = self._context.trials != before, self._sums.finals_due()
             target = self._request.latency_target_s is not None
             await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
-            if not target or self._sums.met(proven=True) or not (searched or self._sums.finals_due() < due):
+            if not target and not (searched and self._time_remains()):
                 return
+            if target and (self._sums.met(proven=True) or not (searched or self._sums.finals_due() < due)):
+                return
+
+    def _time_remains(self) -> bool:
+        """Return whether finals have left so much of what was set aside for them that a search pays."""
+        left_s = self._allowance.left_s()
+        return left_s is not None and not self._stop.is_set() and left_s > _WORTH_A_SEARCH * self._allowance.whole_s()
 
     async def _measure_baselines(self) -> None:
         """Time the untuned kernels, the heaviest work first; while one is timed, the next are built."""
@@ -228,7 +237,10 @@ class Job:
         if untouched and not self._context.trials:
             return TOO_LITTLE
         fresh = self._context.trials - self._tried_before
-        return about_rest(self._reporter.states(), fresh, self._allowance.earlier_s, len(self._unproven))
+        predicted = self._context.learning.aided
+        return about_rest(
+            self._reporter.states(), fresh, self._allowance.earlier_s, len(self._unproven), predicted=predicted
+        )
 
     async def _in_time(self, work: Coroutine[None, None, bool]) -> bool:
         """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up.
@@ -351,8 +363,14 @@ class Job:
         return self._spare_s() <= 0
 
     def _spare_s(self) -> float:
-        """Return how long the phase may go on: to the end of the budget, less what is set aside for finals."""
-        return self._allowance.spare_s(0.0 if self._reporter.phase == "finals" else self._sums.finals_cost_s())
+        """Return how long the phase may go on: to the end of the budget, less what is set aside for finals.
+
+        A first look at a task wins more than finals of another: what nobody has looked at is the compiler's default.
+        """
+        if self._reporter.phase == "finals":
+            return self._allowance.spare_s(0.0)
+        most = _FINALS_AT_FIRST if any(search.untried for search in self.searches) else _FINALS
+        return self._allowance.spare_s(self._sums.finals_cost_s(), most)
 
     # -- reporting ------------------------------------------------------------------------------------------------
 

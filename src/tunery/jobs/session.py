@@ -186,7 +186,8 @@ def _choices(store: Store, request: Request, imported: Imported, runtime: Runtim
 def compile_model(request: Request, output: Path, guess: Guess | None = None) -> tuple[CompileReport, Network]:
     """Build the model with the best verified records to one loadable file; what has none uses the compiler's default.
 
-    With `guess` it uses what the cost model predicts to be fastest, verified but not measured.
+    With `guess` such operators, and those of which only that default was measured, use what the cost model predicts to
+    be fastest, verified but not measured.
 
     Raises:
         UsageError: the model, shapes or target are wrong, or `output` cannot be written.
@@ -231,7 +232,7 @@ async def _compile(
     begun: Callable[[], None] = lambda: None,
 ) -> tuple[CompileReport, Network]:
     imported = await import_model(runtime, store, request, cache_directory(), "compile", begun)
-    known, chosen = await _chosen(runtime, store, request, imported, None, tuned=tuned)
+    known, chosen = await _chosen(runtime, store, request, imported, Guess() if tuned else None, tuned=tuned)
     return await _link(runtime, imported, known, chosen, output), imported.network
 
 

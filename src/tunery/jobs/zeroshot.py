@@ -58,23 +58,25 @@ class Filled:
 async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     runtime: Runtime, store: Store, request: Request, tasks: Sequence[Task], provenance: Provenance, guess: Guess
 ) -> tuple[Known, Filled]:
-    """Return the ladder's choices for `tasks`, with predicted ones where it has no record.
+    """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
 
     Raises:
-        UsageError: a task has no record, and there is no cost model for the target.
+        UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
     known = choose(store, tasks, provenance)
-    by_key = {task.key: task for task in tasks}
-    open_ = [by_key[choice.task_key] for choice in known.choices if choice.candidate is None]
+    open_ = [task for task in tasks if task.key in known.open]
     if not open_:
         return known, Filled()
     device = this_device(runtime.cores)
     start = start_for(request.dialect, tasks[0].target.config, provenance.compiler, device)
     if start is None:
-        raise UsageError(
+        why = (
             f"there is no cost model for {tasks[0].target}; train one with `tunery costmodel collect` and "
-            "`tunery costmodel train`, or use `tunery tune`"
+            "`tunery costmodel train`"
         )
+        if guess.few_shot:
+            raise UsageError(why)
+        return replace(known, refused={task.key: why for task in open_}), Filled()
     account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
     context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, start.model))
     filled = Filled()
@@ -86,14 +88,12 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         predicted = [(task, prediction) for task, prediction in zip(open_, done, strict=True) if prediction]
         await _measure(context, predicted, guess, filled)
         known = choose(store, tasks, provenance)
-        answered = {choice.task_key for choice in known.choices if choice.candidate}
-        left = (pair for pair in predicted if pair[0].key not in answered)
+        left = (pair for pair in predicted if pair[0].key in known.open)
         await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
     else:
         await _pick_all(context, [(task, counts[task.key]) for task in open_], guess, filled)
     choices = tuple(filled.choices.get(choice.task_key, choice) for choice in known.choices)
-    without = {choice.task_key for choice in choices if choice.candidate is None}
-    refused = {key: why for key, why in filled.refused.items() if key in without}
+    refused = {key: why for key, why in filled.refused.items() if key in known.open - filled.choices.keys()}
     return replace(known, choices=choices, refused=refused), filled
 
 

@@ -62,10 +62,8 @@ class MetaScheduleDialect(Dialect):
     def open(
         self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int, *, aided: bool = False
     ) -> Proposer:
-        from tunery.dialects.metaschedule.expressions import ReducedProposer
         from tunery.dialects.metaschedule.features import FeatureCache
-        from tunery.dialects.metaschedule.foresight import searches_of, welcome_winners
-        from tunery.dialects.metaschedule.portfolio import PortfolioProposer
+        from tunery.dialects.metaschedule.first_look import open_search
         from tunery.dialects.metaschedule.program import expressions, space_of
         from tunery.dialects.metaschedule.proposer import SingleProposer
 
@@ -73,11 +71,7 @@ class MetaScheduleDialect(Dialect):
             return SingleProposer(task, [space_of(task, name) for name in expressions(task).found], history)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
-        searches, left_out = searches_of(task, expressions(task).found, history, cost_model, seed, features=features)
-        if aided:
-            welcome_winners(task, searches)
-        search = PortfolioProposer(searches, history) if len(searches) > 1 else next(iter(searches.values()))
-        return ReducedProposer(search, left_out) if left_out else search
+        return open_search(task, history, cost_model, seed, features, aided=aided)
 
     @override
     def foresee(

@@ -109,6 +109,11 @@ class DraftedProposer(Proposer):
         """Propose these, which have won for like tasks, before others; they are replayed with the next proposal."""
         self._welcome = genomes
 
+    @property
+    def welcomes(self) -> bool:
+        """Whether there are such that were not proposed yet."""
+        return bool(self._welcome or self._winners)
+
     @override
     def refused(self) -> list[tuple[Candidate, str]]:
         taken, self._refused = self._refused, {}

@@ -1,0 +1,85 @@
+"""The first look at a task is at one expression; what follows knows all of them, and what the look has found."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tunery.dialects import Dialect, Proposer, Told
+from tunery.dialects.metaschedule import foresight
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body
+from tunery.dialects.metaschedule.first_look import FirstLook
+from tunery.dialects.metaschedule.program import expressions
+from tunery.dialects.metaschedule.specimens import _matmul
+from tunery.dialects.metaschedule.winners import Winners, winners_of
+from tunery.domain import Candidate, Outcome
+
+pytestmark = pytest.mark.tvm
+
+
+class Scripted(Proposer):
+    """Proposes numbered candidates, up to `most`, and remembers what it was told."""
+
+    def __init__(self, name: str, most: int = 99) -> None:
+        self.name, self.left = name, most
+        self.told: list[Told] = []
+        self.models: list[str] = []
+
+    def propose(self, n: int) -> list[Candidate]:
+        count = min(n, self.left)
+        self.left -= count
+        return [Candidate(f"{self.name}{self.left + i}", "t", self.name) for i in range(count)]
+
+    def tell(self, results: Sequence[Told]) -> None:
+        self.told += results
+
+    def learn(self, cost_model: str) -> None:
+        self.models.append(cost_model)
+
+
+def look(first: Scripted, whole: Scripted) -> tuple[FirstLook, list[Sequence[Told]]]:
+    handed: list[Sequence[Told]] = []
+
+    def widen(told: Sequence[Told]) -> Proposer:
+        handed.append(list(told))
+        return whole
+
+    return FirstLook(first, widen), handed
+
+
+def test_only_the_first_few_come_from_one_search() -> None:
+    first, whole = Scripted("a"), Scripted("b")
+    search, handed = look(first, whole)
+    found = search.propose(4)
+    assert [c.body for c in found] == ["a"] * 4
+    assert handed == [], "the others are not prepared yet"
+    told = [Told(c, Outcome.OK, 1e-3) for c in found]
+    search.tell(told)
+    search.learn("model")
+    assert [c.body for c in search.propose(4)] == ["b"] * 4
+    assert handed == [told]
+    assert whole.models == ["model"], "what came meanwhile"
+    search.tell(told[:1])
+    assert whole.told == told[:1]
+
+
+def test_a_large_first_proposal_and_a_poor_search_open_all() -> None:
+    search, handed = look(Scripted("a"), Scripted("b"))
+    assert {c.body for c in search.propose(16)} == {"b"}
+    assert handed == [[]]
+    search, _ = look(Scripted("a", most=1), Scripted("b"))
+    assert [c.body for c in search.propose(3)] == ["a", "b", "b"]
+
+
+def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
+    names = set(expressions(task).found)
+    assert len(names) > 1, "a task with one expression proves nothing"
+    bodies = [c.body for c in dialect.open(task, (), None, 0).propose(24)]
+    won = winners_of(task, [(body, 1e-3) for body in bodies if read_body(body)[0] == GENERIC][:4])
+    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
+    search = dialect.open(task, (), None, 0, aided=True)
+    assert {read_body(c.body)[0] for c in search.propose(4)} == {GENERIC}
+    later = {read_body(c.body)[0] for c in search.propose(16)}
+    assert later == names
+    unaided = dialect.open(task, (), None, 0).propose(4)
+    assert {read_body(c.body)[0] for c in unaided} == names
