@@ -9,7 +9,7 @@ from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtim
 from tunery._errors import StoreError
 from tunery._report import tune_text
 from tunery.dialects.fake import FakeDialect
-from tunery.domain import JobState, Mode, Origin
+from tunery.domain import JobState, Mode, Origin, Outcome
 from tunery.engines import Role
 from tunery.jobs import Progress, query
 from tunery.jobs.runtime import Runtime
@@ -277,3 +277,17 @@ def test_what_finals_leave_of_a_budget_goes_into_the_search(tmp_path: Path, monk
 
     run_in(tmp_path, "fake:rest?tasks=2&space=64x64x64", "4s", on_progress=note)
     assert phases[phases.index("finals") :][:3] == ["finals", "search", "finals"]
+
+
+def test_baselines_that_would_take_the_budget_are_timed_with_the_finals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.jobs.job._BASELINES", 1e-9)
+    report = run_in(tmp_path, "fake:slow?tasks=2", "16trials,60s")
+    assert all(state.baseline_s and state.best_s and state.best_s <= state.baseline_s for state in report.job.tasks)
+    raced = [r for r in records_in(tmp_path) if r.measurement.mode is Mode.RACE and r.measurement.outcome is Outcome.OK]
+    first = {}
+    for record in raced:
+        first.setdefault(record.candidate.task_key, record.candidate.origin)
+    assert set(first.values()) == {Origin.SEARCH}, "the search did not wait for them"
+    assert report.before_s

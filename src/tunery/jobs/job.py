@@ -36,7 +36,7 @@ _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
 _FINALS, _FINALS_AT_FIRST = 0.5, 0.2  # of the budget may be kept for finals, the latter while tasks are untried
-_WORTH_A_SEARCH = 0.1  # of the budget
+_BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
 _LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
@@ -170,17 +170,23 @@ class Job:
         return left_s is not None and not self._stop.is_set() and left_s > _WORTH_A_SEARCH * self._allowance.whole_s()
 
     async def _measure_baselines(self) -> None:
-        """Time the untuned kernels, the heaviest work first; while one is timed, the next are built."""
+        """Time the untuned kernels, the heaviest work first; while one is timed, the next are built.
+
+        Naive loops are slow: those that take more than a share of the budget are timed with their task's finals.
+        """
         self._enter("baseline", f"0 of {len(self.searches)}")
         waiting, done = deque(self.searches), itertools.count(1)
 
         async def some() -> None:
-            while waiting and not self._cut_off():
+            while waiting and not self._cut_off() and not self._baselines_cost_too_much():
                 search = waiting.popleft()
                 await self._in_time(self._guarded(search, search.measure_baseline()))
                 self._progress(f"{next(done)} of {len(self.searches)}")
 
         await together([some() for _ in range(_DEPTH)])
+
+    def _baselines_cost_too_much(self) -> bool:
+        return self._allowance.elapsed_s() > _BASELINES * self._allowance.whole_s() > 0.0
 
     async def _hold_finals(self, *, within: float | None) -> None:
         """Time the best of each task once more, those first that the network spends most time in.

@@ -343,7 +343,7 @@ class TaskSearch:
         if self._decided(challengers):
             self._finals_stale = self._news != news
             return
-        if self._yardsticks is None:
+        if self._yardsticks is None or self.baseline_s is None:
             await self._measure_baseline()
         yardsticks = await self._built_yardsticks()
         self.baseline_s, held = await finals.hold(
