@@ -32,6 +32,8 @@ RECIPE = Recipe(
     "gain",
     800,
     {"learning_rate": 0.04, "num_leaves": 63, "min_data_in_leaf": 8, "feature_fraction": 0.15, "lambda_l2": 1.0},
+    members=1,
+    store_members=2,
 )
 GROWTH = {"learning_rate": 0.03, "num_leaves": 31, "feature_fraction": 0.3, "lambda_l2": 1.0}
 HELD_OUT = ("bert-small", "efficientnet_b0", "mobilenet_v2", "resnet18", "vit_b_32")
@@ -55,7 +57,9 @@ def main() -> None:
         raise SystemExit("what grows is a model that ships, on a dataset of one device")
     base = current if chosen.grow else None
     if chosen.fit:
-        text = fit([group for group in learn if group.usable], RECIPE, threads=chosen.threads, members=2).dumps()
+        text = fit(
+            [group for group in learn if group.usable], RECIPE, threads=chosen.threads, members=RECIPE.members
+        ).dumps()
     else:
         text = _trunk(base[1]) if base else _text(chosen.model)
     model = load_cost_model(text)
@@ -63,7 +67,7 @@ def main() -> None:
         raise SystemExit("a model of trees is what ships")
     if base:
         trunk = model.rounds
-        model = model.grown([(group.rows, group.gains) for group in learn if group.usable], chosen.grow, GROWTH)
+        model = model.grown([(group.inputs, group.gains) for group in learn if group.usable], chosen.grow, GROWTH)
         model = model.grown_for(bits, trunk)
         text = model.dumps()
     if current is not None and json.loads(current[1])["digest"] == json.loads(text)["digest"]:
@@ -124,6 +128,7 @@ def _recipe(text: str) -> dict[str, object]:
         "rounds": int(said["num_iterations"]),
         "parameters": {name: float(said[name]) for name in names},
         "members": len(model["boosters"]),
+        "store_members": len(model["stores"]["boosters"]) if model.get("stores") else 0,
     }
 
 

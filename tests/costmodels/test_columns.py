@@ -2,7 +2,20 @@ import math
 
 import numpy as np
 
-from tunery.costmodels.columns import DEVICE_COLUMNS, TASK_COLUMNS, device_columns, fold, with_task
+from tunery.costmodels.columns import (
+    DEVICE_COLUMNS,
+    MOST_STORES,
+    STORE_WIDTH,
+    TASK_COLUMNS,
+    device_columns,
+    fold,
+    folded,
+    has_stores,
+    stores_of,
+    unfolded,
+    with_stores,
+    with_task,
+)
 from tunery.domain import Target, Task, TensorSpec, Workload
 
 
@@ -47,3 +60,36 @@ def test_stores_are_folded_to_the_busiest_the_largest_and_their_number() -> None
     assert row.shape == (41,)
     assert (row[0], row[19], row[39], row[40]) == (5, 0, 7, 2)
     assert np.isnan(fold(np.empty((0, 20), np.float32))).all()
+
+
+def programs() -> list[np.ndarray[tuple[int, int], np.dtype[np.float32]]]:
+    """Stores of three programs: of two, of none, and of more than a row holds, the first with the least arithmetic."""
+    rng = np.random.default_rng(0)
+    many = rng.random((MOST_STORES + 1, STORE_WIDTH)).astype(np.float32)
+    many[0, :16] = 0
+    return [many[:2] + 1, many[:0], many]
+
+
+def test_a_row_holds_stores_one_by_one() -> None:
+    two, none, many = programs()
+    rows = with_task(np.stack([unfolded(each) for each in (two, none, many)]), task())
+    assert has_stores(rows)
+    stores, owner = stores_of(rows)
+    assert owner.tolist() == [0, 0, *[2] * MOST_STORES], "a program without stores has none"
+    assert np.array_equal(stores[:2, :STORE_WIDTH], two)
+    assert np.array_equal(stores[2:, :STORE_WIDTH], many[1:]), "the one with the least arithmetic is left out"
+    assert np.array_equal(stores[0, STORE_WIDTH:-2], rows[0, -TASK_COLUMNS:])
+    assert stores[:2, -2:].tolist() == [[2, 0], [2, 1]], "how many there are, and which it is"
+    narrow = with_task(np.stack([fold(each) for each in (two, none, many)]), task())
+    assert np.array_equal(folded(rows), narrow, equal_nan=True)
+    assert np.array_equal(folded(narrow), narrow, equal_nan=True)
+    assert not has_stores(narrow)
+
+
+def test_a_datasets_rows_get_their_stores_back() -> None:
+    two, none, many = programs()
+    narrow = with_task(np.stack([fold(each) for each in (two, none, many)]), task())
+    narrow = np.concatenate([narrow, np.ones((3, DEVICE_COLUMNS), np.float32)], axis=1)
+    rows = with_stores(narrow, (two, none, many))
+    assert np.array_equal(folded(rows), narrow, equal_nan=True)
+    assert np.array_equal(stores_of(rows)[0][:2, :STORE_WIDTH], two)

@@ -6,7 +6,7 @@ chose models that rank badly within a task, whatever product ran it.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ def search(
         scores: list[float] = []
         for step, (pairs, test) in enumerate(prepared):
             model = BoostedModel.train(pairs, recipe, threads)
-            scores += [ndcg(group.gains, model.predict(group.rows)) for group in test]
+            scores += [ndcg(group.gains, model.predict(group.inputs)) for group in test]
             trial.report(float(np.mean(scores)), step)
             if trial.should_prune():
                 raise optuna.TrialPruned
@@ -87,7 +87,7 @@ def search(
 
 def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1, members: int = _MEMBERS) -> BoostedModel:
     """Train the final model by a recipe, with voters and with the cost of builds beside it."""
-    voting = Recipe(recipe.family, recipe.rounds, recipe.parameters, members)
+    voting = replace(recipe, members=members)
     model = BoostedModel.train(_pairs(groups), voting, threads)
     builds = np.concatenate([group.build_s for group in groups])
     known = np.isfinite(builds) & (builds > 0)
@@ -95,7 +95,7 @@ def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1, members: i
 
 
 def _pairs(groups: Sequence[Group]) -> list[tuple[Any, Any]]:
-    return [(group.rows, group.gains) for group in groups]
+    return [(group.inputs, group.gains) for group in groups]
 
 
 _DEFAULTS: dict[str, float | int] = {

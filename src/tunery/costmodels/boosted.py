@@ -1,4 +1,8 @@
-"""Gradient-boosted trees over feature rows, trained on latencies relative to each task's best."""
+"""Gradient-boosted trees over feature rows, trained on latencies relative to each task's best.
+
+Most take a candidate's stores folded to one row. Voters on stores see each store by itself, and a candidate's score is
+the sum over its stores, as in MetaSchedule's own model (Ansor, OSDI 2020); with another loss, and the task's columns.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +15,7 @@ from typing_extensions import override
 
 from tunery._errors import UsageError
 from tunery.costmodels._base import CostModel
-from tunery.costmodels.columns import DEVICE_COLUMNS
+from tunery.costmodels.columns import DEVICE_COLUMNS, folded, has_stores, stores_of
 from tunery.costmodels.dataset import Dataset
 from tunery.domain import digest
 
@@ -22,6 +26,9 @@ LEAST_ROWS = 16
 _MORE = 60
 _GRADES = 30
 """LightGBM's ranker takes whole labels up to 30."""
+
+_STORE_LEAVES = 31
+"""Of trees on stores; 63 do as well and take twice the room."""
 
 _PARAMETERS: dict[str, Any] = {
     "learning_rate": 0.1,
@@ -44,6 +51,8 @@ _PARAMETERS: dict[str, Any] = {
 class Recipe:
     """How a model is trained: `family` is what it predicts, `parameters` go to LightGBM, `members` vote.
 
+    With `store_members` so many voters on stores vote, too, where rows hold stores; only for `gain`.
+
     `gain` regresses best latency over latency; `log` the logarithm of it, centred in each task, so that only the order
     within tasks is learned; `rank` is LambdaMART (Burges 2010) on gains in 30 grades.
     """
@@ -52,6 +61,48 @@ class Recipe:
     rounds: int = 120
     parameters: Mapping[str, float | int] = field(default_factory=dict)
     members: int = 1
+    store_members: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreVoters:
+    """Trees of which a candidate's score is `mean`, that of what they learned from, and the sum over its stores."""
+
+    boosters: tuple[Any, ...]
+    mean: float
+
+    @classmethod
+    def train(cls, rows: Rows, gains: Floats, recipe: Recipe, threads: int) -> "StoreVoters":
+        """Train on rows that hold stores one by one: the squared error of the sum, the same slope for each store."""
+        import lightgbm
+
+        stores, owner = stores_of(rows)
+        mean = float(gains.mean())
+
+        def slope(predicted: Floats, _: Any) -> tuple[Floats, Floats]:
+            error = mean + np.bincount(owner, weights=predicted, minlength=len(rows)) - gains
+            return error[owner], np.ones(len(owner))
+
+        data = lightgbm.Dataset(
+            stores, np.zeros(len(stores)), params={"max_bin": _PARAMETERS["max_bin"], "verbosity": -1}
+        )
+        settings = {**parameters(recipe, threads), "num_leaves": _STORE_LEAVES, "objective": slope}
+        boosters = [
+            lightgbm.train({**settings, "seed": settings["seed"] + member}, data, recipe.rounds)
+            for member in range(recipe.store_members)
+        ]
+        return cls(tuple(boosters), mean)
+
+    def votes(self, rows: Rows) -> Floats:
+        """Return each voter's scores, `(voters, n)`."""
+        stores, owner = stores_of(rows)
+        if not len(stores):
+            return np.full((len(self.boosters), len(rows)), self.mean)
+        sums = [
+            np.bincount(owner, weights=booster.predict(stores, num_threads=1), minlength=len(rows))
+            for booster in self.boosters
+        ]
+        return np.asarray(self.mean + np.stack(sums), np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +126,12 @@ class BoostedModel(CostModel):
         family: str = "gain",
         device: Sequence[float] = (),
         growth: Growth | None = None,
+        *,
+        store_voters: StoreVoters | None = None,
     ) -> None:
         self._boosters, self._build_booster = tuple(boosters), build_booster
         self._family, self._device, self._growth = family, tuple(device), growth
+        self._store_voters = store_voters
 
     @classmethod
     def fit(cls, dataset: Dataset, base: "BoostedModel | None" = None) -> "BoostedModel":
@@ -100,8 +154,9 @@ class BoostedModel(CostModel):
         """Train by a recipe on groups of (rows, gains), one for each task."""
         import lightgbm
 
+        rows_ = np.concatenate([rows for rows, _ in groups])
         data = lightgbm.Dataset(
-            np.concatenate([rows for rows, _ in groups]),
+            folded(rows_),
             np.concatenate([labels(gains, recipe.family) for _, gains in groups]),
             group=[len(gains) for _, gains in groups],
             params={"max_bin": _PARAMETERS["max_bin"], "feature_pre_filter": False, "verbosity": -1},
@@ -112,7 +167,10 @@ class BoostedModel(CostModel):
             lightgbm.train({**settings, "seed": settings["seed"] + member}, data, recipe.rounds)
             for member in range(recipe.members)
         ]
-        return cls(boosters, family=recipe.family)
+        voters = None
+        if recipe.store_members and recipe.family == "gain" and has_stores(rows_):
+            voters = StoreVoters.train(rows_, np.concatenate([gains for _, gains in groups]), recipe, threads)
+        return cls(boosters, family=recipe.family, store_voters=voters)
 
     def grown(
         self, groups: Sequence[tuple[Rows, Floats]], rounds: int, parameters_: Mapping[str, float | int] | None = None
@@ -130,7 +188,7 @@ class BoostedModel(CostModel):
                 wanted = wanted * _scale(self.predict(rows), gains)
             elif self._family == "log":
                 wanted = wanted + float(np.mean(np.log(np.maximum(self.predict(rows), 1e-9)) - wanted))
-            y.append(wanted)
+            y.append(self._left(rows, wanted))
         rows_ = self._fitted(np.concatenate([rows for rows, _ in groups]), self._boosters[0])
         sizes = [len(gains) for _, gains in groups]
         boosters = []
@@ -139,7 +197,9 @@ class BoostedModel(CostModel):
             settings = parameters(Recipe(self._family, parameters=parameters_ or {}), 1)
             more = {**settings, "seed": settings["seed"] + number}
             boosters.append(lightgbm.train(more, data, num_boost_round=rounds, init_model=booster))
-        return BoostedModel(boosters, self._build_booster, self._family, self._device, self._growth)
+        return BoostedModel(
+            boosters, self._build_booster, self._family, self._device, self._growth, store_voters=self._store_voters
+        )
 
     def grown_for(self, vector_bits: float, trunk: int) -> "BoostedModel":
         """Return this model with all trees after the first `trunk` of each voter meant for such vectors only.
@@ -150,7 +210,9 @@ class BoostedModel(CostModel):
         if trunk < 1 or (self._growth and self._growth.vector_bits != vector_bits):
             raise ValueError("a model has trees for every device, and grows for one kind of device only")
         growth = Growth(min(trunk, self._growth.trunk) if self._growth else trunk, vector_bits)
-        return BoostedModel(self._boosters, self._build_booster, self._family, self._device, growth)
+        return BoostedModel(
+            self._boosters, self._build_booster, self._family, self._device, growth, store_voters=self._store_voters
+        )
 
     @property
     def rounds(self) -> int:
@@ -161,9 +223,11 @@ class BoostedModel(CostModel):
         """Return this model with a regression of the logarithm of build seconds beside it."""
         import lightgbm
 
-        data = lightgbm.Dataset(features, np.log(np.maximum(build_s, 1e-3)))
+        data = lightgbm.Dataset(folded(features), np.log(np.maximum(build_s, 1e-3)))
         booster = lightgbm.train(parameters(Recipe(), 1), data, num_boost_round=Recipe().rounds)
-        return BoostedModel(self._boosters, booster, self._family, self._device, self._growth)
+        return BoostedModel(
+            self._boosters, booster, self._family, self._device, self._growth, store_voters=self._store_voters
+        )
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> "BoostedModel":
@@ -180,7 +244,11 @@ class BoostedModel(CostModel):
             growth = Growth(**data["growth"]) if data.get("growth") else None
             boosters = [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]]
             build_booster = lightgbm.Booster(model_str=str(build)) if build else None
-            return cls(boosters, build_booster, str(data["objective"]), device, growth)
+            voters = None
+            if data.get("stores"):
+                texts, mean = data["stores"]["boosters"], float(data["stores"]["mean"])
+                voters = StoreVoters(tuple(lightgbm.Booster(model_str=str(text)) for text in texts), mean)
+            return cls(boosters, build_booster, str(data["objective"]), device, growth, store_voters=voters)
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
 
@@ -208,10 +276,23 @@ class BoostedModel(CostModel):
             "device": self._device,
             "growth": asdict(self._growth) if self._growth else None,
         }
+        if self._store_voters:
+            texts = [booster.model_to_string() for booster in self._store_voters.boosters]
+            data["stores"] = {"boosters": texts, "mean": self._store_voters.mean}
         return json.dumps(data | {"digest": trees_digest(data)})
 
     def _votes(self, features: Rows) -> Floats:
-        return np.stack([_positive(self._raw(booster, features), self._family) for booster in self._boosters])
+        votes = np.stack([_positive(self._raw(booster, features), self._family) for booster in self._boosters])
+        if self._store_voters is None or not has_stores(features):
+            return votes
+        return np.concatenate([votes, self._store_voters.votes(features)])
+
+    def _left(self, rows: Rows, wanted: Floats) -> Floats:
+        """Return what the voters on folded rows have to say so that the mean of all votes is what is wanted."""
+        if self._store_voters is None or not has_stores(rows):
+            return wanted
+        others, mine = self._store_voters.votes(rows), len(self._boosters)
+        return np.asarray(((mine + len(others)) * wanted - others.sum(axis=0)) / mine)
 
     def _raw(self, booster: Any, features: Rows) -> Floats:
         if not len(features):
@@ -225,6 +306,7 @@ class BoostedModel(CostModel):
         Raises:
             UsageError: they differ by more than those, so the rows are of another dialect or version.
         """
+        features = folded(features)
         width, given = int(booster.num_feature()), features.shape[1]
         if abs(given - width) > DEVICE_COLUMNS:
             raise UsageError(
@@ -256,7 +338,9 @@ def trees_digest(data: Mapping[str, Any]) -> str:
     """Return the identity of a model's trees in the form that `dumps` writes, and of whom they are for."""
     growth = data.get("growth")
     whom = [json.dumps(growth, sort_keys=True)] if growth else []
-    return digest(str(data["objective"]), *map(str, data["boosters"]), str(data["build_booster"]), *whom)
+    stores = data.get("stores")
+    voters = [*map(str, stores["boosters"]), str(stores["mean"])] if stores else []
+    return digest(str(data["objective"]), *map(str, data["boosters"]), str(data["build_booster"]), *whom, *voters)
 
 
 def trimmed(data: Mapping[str, Any]) -> dict[str, Any]:

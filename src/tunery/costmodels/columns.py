@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,11 @@ _KINDS = ("conv2d", "depthwise", "matmul", "norm", "pool", "reduce", "softmax", 
 TASK_COLUMNS = 9
 DEVICE_COLUMNS = 5
 _UNKNOWN = np.full(DEVICE_COLUMNS, np.nan, np.float32)
+STORE_WIDTH = 164
+"""Columns of a store as MetaSchedule counts them."""
+MOST_STORES = 6
+"""Stores that a row holds one by one, behind what they are folded to; 1 candidate in 100 has more."""
+_FOLDED, _PACKED = 2 * STORE_WIDTH + 1, MOST_STORES * STORE_WIDTH
 
 
 def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
@@ -28,6 +33,43 @@ def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
         return np.full(2 * stores.shape[1] + 1, np.nan, dtype=np.float32)
     main = stores[stores[:, :16].sum(axis=1).argmax()]
     return np.concatenate([main, stores.max(axis=0), [len(stores)]]).astype(np.float32)
+
+
+def unfolded(stores: npt.NDArray[np.floating[Any]]) -> Row:
+    """Return `fold`'s row of MetaSchedule's stores with the stores themselves behind it, zeros where there are fewer.
+
+    Of more than `MOST_STORES` those with the most arithmetic are kept, in their order. Without a store the row is NaN.
+    """
+    return np.concatenate([fold(stores), _packed(stores)])
+
+
+def with_stores(rows: Row, stores: Sequence[npt.NDArray[np.floating[Any]]]) -> Row:
+    """Return rows of which only `fold` is left of the stores as they are in a search, with the stores one by one."""
+    packed = np.stack([_packed(each) for each in stores])
+    return np.concatenate([rows[:, :_FOLDED], packed, rows[:, _FOLDED:]], axis=1)
+
+
+def has_stores(rows: Row) -> bool:
+    """Return whether rows, with the task's columns and perhaps the device's, hold their stores one by one."""
+    rest = rows.shape[1] - _FOLDED - _PACKED
+    return rest in {TASK_COLUMNS, TASK_COLUMNS + DEVICE_COLUMNS}
+
+
+def folded(rows: Row) -> Row:
+    """Return rows without the stores one by one."""
+    return np.delete(rows, np.s_[_FOLDED : _FOLDED + _PACKED], axis=1) if has_stores(rows) else rows
+
+
+def stores_of(rows: Row) -> tuple[Row, npt.NDArray[np.intp]]:
+    """Return the stores of all rows, and which row each is of; of a row of NaN there is none.
+
+    Behind a store's own columns are the task's, how many stores the program has, and which of them this one is.
+    """
+    packed = rows[:, _FOLDED : _FOLDED + _PACKED].reshape(len(rows), MOST_STORES, STORE_WIDTH)
+    owner, place = np.nonzero(np.nan_to_num(packed).any(axis=2))
+    task = rows[owner, _FOLDED + _PACKED :][:, :TASK_COLUMNS]
+    count = rows[owner, _FOLDED - 1]
+    return np.column_stack([packed[owner, place], task, count, place]).astype(np.float32), owner
 
 
 def task_columns(task: Task) -> Row:
@@ -70,6 +112,16 @@ def device_columns(facts: Mapping[str, Any] | None) -> Row:
     caches = facts.get("caches", {})
     sizes = [_log_kib(str(caches[name])) if name in caches else math.nan for name in ("L1d", "L2", "L3")]
     return np.asarray([bits, *sizes, float(bool(facts.get("virtual")))], np.float32)
+
+
+def _packed(stores: npt.NDArray[np.floating[Any]]) -> Row:
+    if not len(stores):
+        return np.full(_PACKED, np.nan, np.float32)
+    if len(stores) > MOST_STORES:
+        stores = stores[np.sort(np.argsort(-stores[:, :16].sum(axis=1), kind="stable")[:MOST_STORES])]
+    packed = np.zeros(_PACKED, np.float32)
+    packed[: stores.size] = stores.ravel()
+    return packed
 
 
 def _log_kib(text: str) -> float:

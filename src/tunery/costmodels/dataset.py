@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from tunery.costmodels.columns import DEVICE_COLUMNS
+from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, with_stores
 from tunery.domain import digest
 
 Rows = npt.NDArray[np.float32]
@@ -69,6 +69,13 @@ class Group:
     def gains(self) -> Floats:
         """Labels in [0, 1]."""
         return gains(self.latencies)
+
+    @property
+    def inputs(self) -> Rows:
+        """What a model takes: the rows, and where MetaSchedule's stores are known these, too, as a search's rows do."""
+        if self.stores is None or any(each.shape[1] != STORE_WIDTH for each in self.stores):
+            return self.rows
+        return with_stores(self.rows, self.stores)
 
     @property
     def usable(self) -> bool:

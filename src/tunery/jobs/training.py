@@ -296,7 +296,7 @@ def _columns(groups: Sequence[Group]) -> npt.NDArray[np.float32]:
 
 
 def _ranker(model: CostModel) -> Ranker:
-    return lambda group: model.predict(group.rows)
+    return lambda group: model.predict(group.inputs)
 
 
 def _drawn(table: Table, seed: int) -> tuple[str, ...]:
@@ -341,7 +341,7 @@ def _by_kind(groups: Sequence[Group], found: Search, threads: int, notify: Notif
     rows = []
     for kind, (learn, judged) in by_kind(groups).items():
         notify(f"judging on {judged[0].kind}, left out of training")
-        model = BoostedModel.train([(g.rows, g.gains) for g in learn], found.recipe, threads)
+        model = BoostedModel.train([(g.inputs, g.gains) for g in learn], found.recipe, threads)
         scored = evaluate(judged, rankers(model, learn, threads)[0])
         rows += [Row(kind, row.device, row.ranking, row.quality) for row in scored if row.kind == "all"]
     return rows

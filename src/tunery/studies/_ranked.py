@@ -76,14 +76,15 @@ def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, optio
     ours, theirs = fit(fair, recipe_of(card), threads=threads), StockModel(fair, threads)
     if theirs.capped:
         options.say("MetaSchedule's own model was still learning when its rounds, the most it is given, were over")
-    return evaluate(groups, {OURS: lambda group: ours.predict(group.rows), STOCK: theirs.predict})
+    return evaluate(groups, {OURS: lambda group: ours.predict(group.inputs), STOCK: theirs.predict})
 
 
 def recipe_of(card: Version) -> Recipe:
     """Return the recipe on a card; JSON may have made numbers of it that LightGBM wants whole."""
     said = card.recipe
     parameters = {name: int(value) if value == int(value) else value for name, value in said["parameters"].items()}
-    return Recipe(said["family"], int(said["rounds"]), parameters)
+    stores = int(said.get("store_members", 0))
+    return Recipe(said["family"], int(said["rounds"]), parameters, store_members=stores)
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:

@@ -1,4 +1,4 @@
-"""MetaSchedule's per-store features, folded to one fixed row per candidate and cached by program hash."""
+"""MetaSchedule's per-store features, one row of fixed width per candidate, cached by program hash."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError
-from tunery.costmodels.columns import fold
+from tunery.costmodels.columns import MOST_STORES, STORE_WIDTH, unfolded
 from tunery.dialects.metaschedule._tvm import meta_schedule
 from tunery.dialects.metaschedule.program import replay, space_for
 from tunery.domain import Candidate, Task
 
-STORE_WIDTH = 164
-WIDTH = 2 * STORE_WIDTH + 1
-_LIMIT = 20_000
+WIDTH = (2 + MOST_STORES) * STORE_WIDTH + 1
+_LIMIT = 5_000  # 26 MB
 
 Row = npt.NDArray[np.float32]
 
@@ -44,7 +43,10 @@ class FeatureCache:
 
     def _extract(self, context: Any, candidates: list[Any]) -> list[Row]:
         try:
-            return [fold(array.numpy()) for array in self._extractor.extract_from(context, candidates)]
+            return [
+                unfolded(array.numpy().reshape(-1, STORE_WIDTH))
+                for array in self._extractor.extract_from(context, candidates)
+            ]
         except Exception:  # noqa: BLE001 - one bad candidate must not cost the batch
             if len(candidates) == 1:
                 return [np.full(WIDTH, np.nan, dtype=np.float32)]

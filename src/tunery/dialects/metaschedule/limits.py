@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError
+from tunery.costmodels.columns import STORE_WIDTH
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.code_size import LARGEST, code_size
-from tunery.dialects.metaschedule.features import STORE_WIDTH, Row
+from tunery.dialects.metaschedule.features import Row
 from tunery.dialects.metaschedule.program import Space
 
 _VTHREADS = 64  # each repeats the body; TVM states 8, and counts them when none is left

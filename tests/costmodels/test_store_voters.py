@@ -1,0 +1,97 @@
+"""Voters that see a candidate's stores one by one."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tunery._errors import UsageError
+from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
+from tunery.costmodels._base import for_device
+from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, TASK_COLUMNS, fold
+from tunery.costmodels.metrics import kendall
+
+RECIPE = Recipe("gain", 60, {"feature_fraction": 1.0, "min_data_in_leaf": 4}, members=1, store_members=2)
+
+
+def group(seed: int, candidates: int = 64) -> Group:
+    """A task of programs whose time is that of all their stores, of which the busiest tells little."""
+    rng = np.random.default_rng(seed)
+    stores = []
+    for _ in range(candidates):
+        each = np.zeros((int(rng.integers(2, 5)), STORE_WIDTH), np.float32)
+        each[:, :4] = rng.random((len(each), 4))
+        each[:, 50] = 1
+        stores.append(each)
+    latencies = np.array([np.exp(2 * each[:, 2]).sum() for each in stores], np.float64) * 10.0**-seed
+    task = np.full(TASK_COLUMNS + DEVICE_COLUMNS, seed, np.float32)
+    rows = np.stack([np.concatenate([fold(each), task]) for each in stores])
+    keys = tuple(f"c{i}" for i in range(candidates))
+    return Group(
+        f"t{seed}",
+        f"w{seed}",
+        "op",
+        "conv2d",
+        "device",
+        "fake",
+        ("n",),
+        keys,
+        rows,
+        latencies,
+        latencies,
+        tuple(stores),
+    )
+
+
+LEARN, UNSEEN = [group(seed) for seed in range(4)], group(4)
+
+
+@pytest.fixture(scope="module")
+def model() -> BoostedModel:
+    return BoostedModel.train([(each.inputs, each.gains) for each in LEARN], RECIPE)
+
+
+def order(model: BoostedModel, rows: np.ndarray[tuple[int, int], np.dtype[np.float32]]) -> float:
+    return kendall(UNSEEN.gains, model.predict(rows))
+
+
+def test_they_learn_what_folding_loses(model: BoostedModel) -> None:
+    alone = BoostedModel.train([(each.rows, each.gains) for each in LEARN], RECIPE)
+    assert order(model, UNSEEN.inputs) > order(alone, UNSEEN.rows) + 0.1
+
+
+def test_rows_without_stores_are_scored_by_the_others_alone(model: BoostedModel) -> None:
+    assert np.isfinite(model.predict(UNSEEN.rows)).all()
+    assert not np.array_equal(model.predict(UNSEEN.rows), model.predict(UNSEEN.inputs))
+    empty = np.full_like(UNSEEN.inputs[:1], np.nan)
+    assert np.isfinite(model.predict(empty)).all(), "a row that could not be computed is no reason to fail"
+    assert len(model.predict(UNSEEN.inputs[:0])) == 0
+
+
+def test_a_search_has_none_of_the_devices_columns(model: BoostedModel) -> None:
+    told = load_cost_model(for_device(model.dumps(), UNSEEN.rows[0, -DEVICE_COLUMNS:]))
+    assert np.allclose(told.predict(UNSEEN.inputs[:, :-DEVICE_COLUMNS]), model.predict(UNSEEN.inputs))
+
+
+def test_a_model_without_them_takes_rows_with_stores() -> None:
+    alone = BoostedModel.train([(each.rows, each.gains) for each in LEARN], RECIPE)
+    assert np.array_equal(alone.predict(UNSEEN.inputs), alone.predict(UNSEEN.rows))
+
+
+def test_they_are_written_and_read(model: BoostedModel) -> None:
+    text = model.with_build_cost(UNSEEN.inputs, UNSEEN.build_s).dumps()
+    again = load_cost_model(text)
+    assert np.array_equal(again.predict(UNSEEN.inputs), model.predict(UNSEEN.inputs))
+    assert again.uncertainty(UNSEEN.inputs).max() > 0
+    data = json.loads(text)
+    data["stores"]["boosters"][0] = data["stores"]["boosters"][0][:300]
+    with pytest.raises(UsageError, match="not as they were written"):
+        load_cost_model(json.dumps(data))
+
+
+def test_a_job_goes_on_learning_on_top(model: BoostedModel) -> None:
+    reverse = 1.05 - UNSEEN.gains  # nothing that was learned before holds here
+    grown = model.grown([(UNSEEN.inputs, reverse)], 60)
+    assert kendall(reverse, model.predict(UNSEEN.inputs)) < -0.3
+    assert kendall(reverse, grown.predict(UNSEEN.inputs)) > 0.5
+    assert np.array_equal(load_cost_model(grown.dumps()).predict(UNSEEN.inputs), grown.predict(UNSEEN.inputs))
