@@ -11,6 +11,7 @@ import pytest
 from job_tools import raced, records_in, register_model, request_in
 
 from tunery._errors import UsageError, WorkError
+from tunery.budgets import Trimming
 from tunery.costmodels import BoostedModel, Dataset, registry
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Target, Task, Workload
@@ -19,6 +20,7 @@ from tunery.jobs.collect import Collector, affordable, collect, spread
 from tunery.jobs.dataset import generator, load
 from tunery.jobs.extraction import Extraction, extract_many
 from tunery.jobs.runtime import Runtime
+from tunery.measure import FULL_LENGTH
 from tunery.store import open_store
 
 FIRST, SECOND = "fake:one?tasks=3&frozen=1", "fake:two?tasks=3&seed=7"
@@ -73,6 +75,15 @@ def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
     assert set(done.values()) == {1}, "nothing is measured twice"
     assert sorted(Counter(task for task, _ in done).values()) == [12] * 5
     assert collect(request, [FIRST, SECOND], tasks=5, per_task=12).candidates == 0
+
+
+def test_without_abandoning_every_candidate_is_sampled_to_the_end(tmp_path: Path) -> None:
+    source = "fake:slow?tasks=1&space=16x16x4"
+    assert "abandoned" in collect(request_in(tmp_path / "raced", "collect"), [source], tasks=1, per_task=24).outcomes
+    whole = replace(request_in(tmp_path / "whole", "collect"), trimming=Trimming(abandon=False))
+    assert set(collect(whole, [source], tasks=1, per_task=24).outcomes) == {"ok"}
+    [settings] = {record.provenance.settings for record in records_in(tmp_path / "whole")}
+    assert settings == FULL_LENGTH.key, "what was measured otherwise stands apart"
 
 
 def test_reading_the_networks_is_not_part_of_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

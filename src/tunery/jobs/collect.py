@@ -34,7 +34,7 @@ from tunery.jobs.learning import Learning, start_for
 from tunery.jobs.opening import workplace
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.search import PROPOSE_DEADLINE_S
-from tunery.measure import Settings, this_device
+from tunery.measure import FULL_LENGTH, Settings, this_device
 from tunery.store import open_store
 from tunery.workers.services import Prediction, Proposal
 
@@ -89,7 +89,7 @@ def collect(
 
     Tasks are spread over operator kinds, networks and sizes; what the store holds already is counted and not measured
     again. Workloads that occur in a network of `hold_out` are left out. A budget of time begins when the networks were
-    read and measuring starts.
+    read and measuring starts. Where the request's trimming does not abandon, every candidate is sampled to the end.
 
     Raises:
         UsageError: a model, the target or the store is wrong, or no task is left to collect from.
@@ -108,10 +108,12 @@ def collect(
     if not chosen and not (stop and stop.is_set()):
         raise UsageError(_nothing(failed))
     with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
-        runtime = Runtime(engine, request.dialect, threads, scratch)
+        whole = not request.trimming.abandon
+        runtime = Runtime(engine, request.dialect, threads, scratch, full_length=whole)
         runtime.submit(JOB)
         fingerprint = this_device(runtime.cores).fingerprint
-        provenance = Provenance(request.dialect, extraction.compiler, fingerprint, Settings().key)
+        settings = FULL_LENGTH if whole else Settings()
+        provenance = Provenance(request.dialect, extraction.compiler, fingerprint, settings.key)
         # Nothing is charged: a collection is nobody's job.
         account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
         context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))

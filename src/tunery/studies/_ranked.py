@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tunery._errors import UsageError
+from tunery.budgets import Trimming
 from tunery.costmodels import Group, Recipe
 from tunery.costmodels.automl import fit
 from tunery.costmodels.cards import Version
@@ -49,9 +50,18 @@ def learnable(data: Path, held_out: Sequence[str]) -> list[Group]:
 
 
 def ranked(scale: Scale, options: Options, directory: Path) -> tuple[list[Row], tuple[Group, ...]]:
-    """Measure candidates of the networks' tasks; return how the model in use ranks them, and the candidates."""
+    """Measure candidates of the networks' tasks; return how the model in use ranks them, and the candidates.
+
+    None is given up: of what is, a race knows little but that it is slower, and an order is judged by all.
+    """
     options.say("measuring candidates of held-out networks")
-    request = Request("collect", store=str(directory / "judge.db"), seed=options.seed, pretrained=False)
+    request = Request(
+        "collect",
+        store=str(directory / "judge.db"),
+        seed=options.seed,
+        pretrained=False,
+        trimming=Trimming(abandon=False),
+    )
     models = [f"zoo:{name}" for name in scale.networks]
     collect(request, models, tasks=scale.tasks, per_task=scale.per_task)
     table = load(request.store, request.dialect)
