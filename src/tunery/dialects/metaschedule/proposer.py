@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -67,11 +68,9 @@ class DraftedProposer(Proposer):
         self._task, self._space = task, space
         self._model = SteeringModel(self.features, task)
         self._designs = [Design(number, design.trace, space) for number, design in enumerate(space.designs)]
-        genes = [design.genes for design in self._designs]
         # A resumed search must not repeat its own first steps.
-        self._breeder = Breeder(genes, task.workload.kind, 1 + (seed * 7919 + len(history) * 104729) % 2**30)
-        self._encoder = Encoder(genes)
-        self._background = self._encoder.rows([self._breeder.drawn() for _ in range(_BACKGROUND)])
+        self._seed = 1 + (seed * 7919 + len(history) * 104729) % 2**30
+        self._encoder = Encoder(self.designs)
         self._lessons: dict[Genome, Lesson] = {}
         self._proposed: set[str] = set()
         self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
@@ -125,13 +124,14 @@ class DraftedProposer(Proposer):
         return [design.genes for design in self._designs]
 
     def try_out(self, genomes: Sequence[Genome]) -> None:
-        """Replay these."""
+        """Replay these; the draft, which whoever looks at nothing else has no use for, learns from them later."""
         self._replay(genomes)
-        self._refit()
 
     def explore(self, n: int) -> None:
         """Replay `n` more genomes."""
         if n > 0:
+            if self._draft is None:
+                self._refit()
             self._replay(self._bred(n))
             self._refit(again=True)
 
@@ -166,6 +166,22 @@ class DraftedProposer(Proposer):
             body = self._designs[genome.design].body(genome)
             chosen.append(Candidate(key, self._task.key, body, score=float(score) if np.isfinite(score) else None))
         return chosen
+
+    # -- made when a draft is first wanted: winners are judged without one --------------------------------------------
+
+    @cached_property
+    def _bred_and_drawn(self) -> tuple[Breeder, Floats]:
+        """The breeder, and what it has drawn first: the rows by which the draft knows how genomes vary."""
+        breeder = Breeder(self.designs, self._task.workload.kind, self._seed)
+        return breeder, self._encoder.rows([breeder.drawn() for _ in range(_BACKGROUND)])
+
+    @property
+    def _breeder(self) -> Breeder:
+        return self._bred_and_drawn[0]
+
+    @property
+    def _background(self) -> Floats:
+        return self._bred_and_drawn[1]
 
     # -- genomes to programs --------------------------------------------------------------------------------------
 
