@@ -15,7 +15,7 @@ from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.genomes import Design, Gene, Genome
+from tunery.dialects.metaschedule.genomes import Design, Gene, Genes, Genome
 from tunery.dialects.metaschedule.limits import post_processed
 from tunery.dialects.metaschedule.program import Space, program_key, replay, trace_body
 from tunery.domain import Candidate, Outcome, Task
@@ -70,7 +70,6 @@ class DraftedProposer(Proposer):
         self._designs = [Design(number, design.trace, space) for number, design in enumerate(space.designs)]
         # A resumed search must not repeat its own first steps.
         self._seed = 1 + (seed * 7919 + len(history) * 104729) % 2**30
-        self._encoder = Encoder(self.designs)
         self._lessons: dict[Genome, Lesson] = {}
         self._proposed: set[str] = set()
         self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
@@ -119,9 +118,14 @@ class DraftedProposer(Proposer):
     # -- without measurements: what is replayed is chosen by the draft, what is best by the cost model alone -----------
 
     @property
-    def designs(self) -> list[tuple[Gene, ...]]:
+    def designs(self) -> Genes:
         """The genes of each design."""
-        return [design.genes for design in self._designs]
+        return Genes(self._designs)
+
+    @property
+    def outlines(self) -> list[tuple[Gene, ...]]:
+        """The genes of each design, as far as they tell its place among others."""
+        return [design.outline for design in self._designs]
 
     def try_out(self, genomes: Sequence[Genome]) -> None:
         """Replay these; the draft, which whoever looks at nothing else has no use for, learns from them later."""
@@ -168,6 +172,10 @@ class DraftedProposer(Proposer):
         return chosen
 
     # -- made when a draft is first wanted: winners are judged without one --------------------------------------------
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.designs)
 
     @cached_property
     def _bred_and_drawn(self) -> tuple[Breeder, Floats]:
