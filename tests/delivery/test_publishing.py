@@ -1,5 +1,6 @@
 """A finished file appears whole, or what was there stays."""
 
+import errno
 import os
 import resource
 import subprocess
@@ -12,7 +13,19 @@ from tunery._errors import UsageError
 from tunery.delivery import publish
 
 
-def test_a_file_is_replaced_and_the_leftovers_of_the_dead_go(tmp_path: Path) -> None:
+def to_another_filesystem(path: Path, to: Path) -> Path:
+    if path.name == "made":
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+    os.replace(path, to)  # noqa: PTH105 - `Path.replace` is this function
+    return to
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_file_is_replaced_and_the_leftovers_of_the_dead_go(
+    copied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if copied:
+        monkeypatch.setattr(Path, "replace", to_another_filesystem)
     made, output = tmp_path / "made", tmp_path / "net[1].tunery"
     made.write_bytes(b"new" * 1000)
     output.write_bytes(b"old")
@@ -20,7 +33,8 @@ def test_a_file_is_replaced_and_the_leftovers_of_the_dead_go(tmp_path: Path) -> 
     for path in (dead, living, other):
         path.touch()
     publish(made, output)
-    assert output.read_bytes() == made.read_bytes()
+    assert output.read_bytes() == b"new" * 1000
+    assert made.exists() == copied
     assert not dead.exists()
     assert living.exists()
     assert other.exists()
@@ -30,9 +44,15 @@ def test_a_file_is_replaced_and_the_leftovers_of_the_dead_go(tmp_path: Path) -> 
 def test_a_disk_that_fills_leaves_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "made").write_bytes(bytes(1 << 16))
     (tmp_path / "net").write_bytes(b"old")
-    code = "from pathlib import Path; from tunery.delivery import publish; publish(Path('made'), Path('net'))"
+    code = """
+import errno, pathlib, signal, tunery.delivery
+def to_another_filesystem(path, to): raise OSError(errno.EXDEV, "Invalid cross-device link")
+pathlib.Path.replace = to_another_filesystem
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+tunery.delivery.publish(pathlib.Path("made"), pathlib.Path("net"))
+"""
     done = subprocess.run(
-        [sys.executable, "-c", f"import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); {code}"],
+        [sys.executable, "-c", code],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)),
     )  # fmt: skip

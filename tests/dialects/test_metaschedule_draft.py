@@ -14,7 +14,7 @@ from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.metaschedule.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.draft import Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
-from tunery.dialects.metaschedule.genomes import CATEGORY, TILE, Design, Gene, Genome, tilings
+from tunery.dialects.metaschedule.genomes import CATEGORY, LOCATION, TILE, Design, Gene, Genome, tilings
 from tunery.dialects.metaschedule.program import (
     Space,
     expressions,
@@ -24,6 +24,7 @@ from tunery.dialects.metaschedule.program import (
     space_of,
     trace_body,
 )
+from tunery.dialects.metaschedule.specimens import _matmul
 from tunery.domain import Outcome, Task
 
 pytestmark = pytest.mark.tvm
@@ -205,3 +206,16 @@ def test_a_draft_of_a_long_search_learns_from_the_best_and_the_latest(
     task = next(task for task in tasks if task.workload.kind == "matmul")
     assert len({one.candidate.key for one in told(get_dialect("metaschedule"), task, 8, 5, None)}) == 40
     assert max(sizes) == 12
+
+
+def test_an_outline_tells_the_genes_but_for_where_blocks_may_be_computed() -> None:
+    target = get_dialect("metaschedule").resolve_target("native", 1)
+    space = space_of(_matmul("product", 64, 96, 128, target))
+    for number, one in enumerate(space.designs):
+        design = Design(number, one.trace, space)
+        outline = design.outline
+        assert "genes" not in vars(design), "to find these takes as long as the rest of a search without measurements"
+        assert [(gene.kind, gene.extent, gene.source) for gene in outline] == [
+            (gene.kind, gene.extent, gene.source) for gene in design.genes
+        ]
+        assert [gene for gene in outline if gene.kind != LOCATION] == [g for g in design.genes if g.kind != LOCATION]

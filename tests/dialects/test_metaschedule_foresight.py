@@ -69,3 +69,13 @@ def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, m
 
 def test_few_looks_are_few(tasks: list[Task], model: str) -> None:
     assert 1 <= len(Foresight().candidates(tasks[0], 4, model, 0, FeatureCache())) <= 6
+
+
+def test_what_is_only_judged_by_the_model_needs_no_draft(tasks: list[Task], model: str) -> None:
+    genomes = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 1)._bred(10)
+    search = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 0)
+    search.try_out(genomes)
+    assert search.ranked()
+    assert "_bred_and_drawn" not in vars(search), "that took a twentieth of a delivery's time"
+    search.explore(1)
+    assert search._draft is not None, "what follows learns from what was tried"

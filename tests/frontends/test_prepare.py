@@ -163,7 +163,7 @@ def test_half_precision_stays_half_precision_and_is_folded_all_the_same(tmp_path
 
 
 def test_operators_of_the_optimiser_itself_are_not_let_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def spoil(proto: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+    def spoil(proto: onnx.ModelProto, path: Path, aside: object) -> onnx.ModelProto:
         spoilt = onnx.ModelProto.FromString(proto.SerializeToString())
         spoilt.graph.node[0].domain = "com.microsoft"
         return spoilt

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tunery.costmodels import BoostedModel, registry
 from tunery.dialects import Foreseen
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import Rung, Target, Task, Workload
-from tunery.jobs import Request, query
+from tunery.jobs import Request, query, session
 from tunery.jobs._request import Guess
 from tunery.jobs.session import compile_model, extract
 from tunery.jobs.zeroshot import looks, urgency, wanted
@@ -198,3 +199,25 @@ def test_what_is_heavy_and_unsure_is_measured_first() -> None:
     assert urgency(task(1e6, 4), sure) > urgency(task(1e6), sure)
     assert urgency(task(1e9), sure) > urgency(task(1e6), unsure)
     assert [wanted(share) for share in (1.0, 0.05, 0.01, 0.0)] == [32, 16, 8, 4]
+
+
+@pytest.mark.parametrize("few_shot", [0, 2])
+def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measurement(
+    few_shot: int, request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = []
+
+    async def outputs(*_: object) -> list[object]:
+        done.append("outputs")
+        return []
+
+    async def chosen(*given: Any, **more: Any) -> Any:
+        found = await choose(*given, **more)
+        done.append("chosen")
+        return found
+
+    choose = session._chosen
+    monkeypatch.setattr(session, "onnxruntime_outputs", outputs)
+    monkeypatch.setattr(session, "_chosen", chosen)
+    compile_model(request_, tmp_path / "net", Guess(few_shot=few_shot))
+    assert done == (["chosen", "outputs"] if few_shot else ["outputs", "chosen"])

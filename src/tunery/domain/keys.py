@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
+from mmap import mmap
 from typing import Any
 
 
@@ -11,7 +12,7 @@ def canonical_json(value: Mapping[str, Any] | list[Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def digest(*parts: str | bytes) -> str:
+def digest(*parts: str | bytes | mmap) -> str:
     """Return a 16-digit hex hash of the parts; part borders count, so ("ab", "c") differs from ("a", "bc")."""
     state = hashlib.blake2b(digest_size=8)
     for part in parts:

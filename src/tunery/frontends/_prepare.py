@@ -1,10 +1,11 @@
 """The way from a model source to its normal form on disk."""
 
 import contextlib
+import mmap
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import onnx
 from tunery._errors import ModelError
 from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.frontends import _onnx_file, _torch, zoo
+from tunery.frontends._aside import serialised
 from tunery.frontends._bind import bind
 from tunery.frontends._simplify import simplify
 
@@ -105,8 +107,8 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
             source.complete(source.model)
         _sweep(directory)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch:
-            prepared = simplify(source.model, Path(scratch))
-            _write(prepared, Path(scratch) / "prepared.onnx", path)
+            prepared, weights = simplify(source.model, Path(scratch))
+            _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)
     return Network(source.name, model, identity, str(path), inputs, outputs, parameters)
@@ -165,7 +167,7 @@ def _reuse(path: Path) -> onnx.ModelProto | None:
     return _onnx_file.parse(body, str(path)) if data[len(body) :] == _seal(body) else None
 
 
-def _seal(body: bytes) -> bytes:
+def _seal(body: bytes | mmap.mmap) -> bytes:
     """Return a message with the digest of `body`; written behind it, protobuf reads the two as one model."""
     seal = onnx.ModelProto()
     seal.metadata_props.add(key="tunery_digest", value=digest(body))
@@ -180,12 +182,14 @@ def _sweep(directory: Path) -> None:
                 shutil.rmtree(left)
 
 
-def _write(model: onnx.ModelProto, temporary: Path, path: Path) -> None:
+def _write(body: Iterable[bytes], temporary: Path, path: Path) -> None:
     """Write under a temporary name first: nobody ever sees a torn file, and of two writers the last one wins."""
-    with temporary.open("wb") as stream:
-        body = model.SerializeToString(deterministic=True)
-        stream.write(body)
-        stream.write(_seal(body))  # tells a file that a power cut has torn, so nobody need wait for the disk
+    with temporary.open("w+b") as stream:
+        stream.writelines(body)
+        stream.flush()
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as written:
+            seal = _seal(written)
+        stream.write(seal)  # tells a file that a power cut has torn, so nobody need wait for the disk
     temporary.replace(path)
 
 

@@ -6,12 +6,14 @@ is what makes the file importable for a compiler. The basic level keeps to stand
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import onnxruntime
 
 from tunery._errors import ModelError
+from tunery.frontends._aside import as_inputs, as_weights, set_aside
 from tunery.frontends._fold import fold
 from tunery.frontends._onnx_file import graphs
 
@@ -37,31 +39,34 @@ _REMARKS = (
 )
 
 
-def simplify(model: onnx.ModelProto, scratch: Path) -> onnx.ModelProto:
+def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, dict[str, bytes]]:
     """Return the model with constants folded, dead and redundant nodes gone, and all inferable shapes written down.
 
     `model` has static inputs; `scratch` is a directory for a temporary file. Names of inputs and outputs are kept.
+    Values of large weights that were not needed for it come beside the model, by name (`_aside`).
 
     Raises:
         ModelError: ONNX Runtime refuses the model (corrupt, shapes that do not fit, unknown operators), or an output
             has no static shape.
     """
-    optimised = _optimise(model, scratch / "optimised.onnx")
+    values = set_aside(model)
+    optimised = _optimise(model, scratch / "optimised.onnx", values)
     result = fold(model) if _spoilt(optimised, model) else optimised
     _tidy(result)
     inferred = _inferred(result)
     _check_outputs(inferred)
-    return inferred
+    return inferred, values
 
 
-def _serialised(model: onnx.ModelProto) -> bytes:
+def _serialised(model: onnx.ModelProto, beside: int) -> bytes:
+    """Return the model's bytes, which have to fit one file with those `beside` it."""
     try:
         data = bytes(model.SerializeToString())
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 - protobuf's own, which has no types
         data = None
-    if data is None or len(data) > _MAX_BYTES:
+    if data is None or len(data) + beside > _MAX_BYTES:
         raise ModelError(
             "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
         )
@@ -89,19 +94,20 @@ def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
     return widened or not _domains(optimised) <= _domains(model)
 
 
-def _optimise(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
+def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) -> onnx.ModelProto:
+    """Return the optimised model; the weights that are set `aside` are inputs to the optimiser."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = _SILENT
-    data = _serialised(model)
+    data = _serialised(as_inputs(model, aside), sum(map(len, aside.values())))
     try:
         # Its fallback would print to standard output and try the same provider again.
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
         raise ModelError(explain(error)) from None
-    return onnx.load(str(path))
+    return as_weights(onnx.load(str(path)), model, aside)
 
 
 def explain(error: Exception) -> str:

@@ -40,11 +40,12 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     job_id: str,
     begun: Callable[[], None] = lambda: None,
     used: list[Grant] | None = None,
+    prepared: Callable[[Network], None] = lambda _: None,
 ) -> Imported:
     """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
 
     `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
-    the grants of its stages, also where it fails.
+    the grants of its stages, also where it fails. `prepared` is called with the network before its tasks are known.
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
@@ -62,6 +63,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         network, (target, compiler) = await both(
             _load(runtime, request, cache, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
         )
+        prepared(network)
         tasks = store.load_tasks(network.digest, target.key, compiler)
         if tasks is None:
             async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:

@@ -26,7 +26,7 @@ from tunery.jobs._request import (
     TaskShare,
     TuneReport,
 )
-from tunery.jobs.bench import check, check_rivals, compare, onnxruntime_outputs, with_tasks
+from tunery.jobs.bench import Output, check, check_rivals, compare, onnxruntime_outputs, with_tasks
 from tunery.jobs.calibrate import calibrate
 from tunery.jobs.calls import BUILD_DEADLINE_S
 from tunery.jobs.checks import check_limits
@@ -208,11 +208,14 @@ async def _compile_checked(
 ) -> tuple[CompileReport, Network]:
     """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime."""
     fresh = runtime.scratch / "compiled"
-    imported = await import_model(runtime, store, request, cache_directory(), "compile")
-    network = imported.network
-    known, chosen = await _chosen(runtime, store, request, imported, guess)
-    # Linking keeps one core busy; what the result is compared with is made on another.
-    report, theirs = await both(_link(runtime, imported, known, chosen, fresh), onnxruntime_outputs(runtime, network))
+    prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
+
+    async def expected() -> Sequence[Output]:
+        return await onnxruntime_outputs(runtime, await prepared)
+
+    # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
+    made = _compile_beside(runtime, store, request, fresh, guess, prepared.set_result)
+    (report, network), theirs = await both(made, expected())
     error = None
     if network.path:
         # No measurement, so it need not wait until others leave the machine alone.
@@ -220,6 +223,25 @@ async def _compile_checked(
             error = await check(runtime, network, fresh, theirs)
     publish(fresh, output)
     return replace(report, path=str(output), max_abs_error=error), network
+
+
+async def _compile_beside(  # noqa: PLR0917 - passed on from `_compile_checked`
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    output: Path,
+    guess: Guess | None,
+    allow: Callable[[Network], None],
+) -> tuple[CompileReport, Network]:
+    """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
+    measuring = guess is not None and guess.few_shot > 0
+    imported = await import_model(
+        runtime, store, request, cache_directory(), "compile", prepared=(lambda _: None) if measuring else allow
+    )
+    known, chosen = await _chosen(runtime, store, request, imported, guess)
+    if measuring:
+        allow(imported.network)
+    return await _link(runtime, imported, known, chosen, output), imported.network
 
 
 async def _compile(

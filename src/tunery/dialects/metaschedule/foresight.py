@@ -100,7 +100,7 @@ class Foresight:
         for count in rounds_of(left):
             searches[best].explore(count)
         memories = [
-            (place_of(task.workload.kind, name, each.designs), each.best_genomes(_KEPT))
+            (place_of(task.workload.kind, name, each.outlines), each.best_genomes(_KEPT))
             for name, each in searches.items()
         ]
         told = [[at.structure, at.extents, [[g.design, g.choices] for g in best]] for at, best in memories]
@@ -127,7 +127,7 @@ class Foresight:
     def _seeds(self, task: Task, name: str, search: DraftedProposer) -> list[Genome]:
         """Return the best of the tasks that are most like this one, fitted to it."""
         designs = search.designs
-        here = place_of(task.workload.kind, name, designs)
+        here = place_of(task.workload.kind, name, search.outlines)
         near = sorted(self._memories.get(here.structure, []), key=lambda memory: here.distance(memory[0]))
         found = [fitted(genome, designs[genome.design]) for _, genomes in near for genome in genomes]
         return list(dict.fromkeys(found))[:_SEEDS]
@@ -135,7 +135,7 @@ class Foresight:
 
 def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
     """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
-    home = place_of(task.workload.kind, GENERIC, generic.designs)
+    home = place_of(task.workload.kind, GENERIC, generic.outlines)
     leads = {
         name: winners.lead(home, name, GENERIC) or 0.0
         for name in _EXPRESSIONS
@@ -157,7 +157,7 @@ def winners_for(task: Task) -> Winners:
 
 
 def _won(task: Task, expression: str, search: DraftedProposer, winners: Winners, count: int) -> list[Genome]:
-    return winners.near(place_of(task.workload.kind, expression, search.designs), search.designs, count)
+    return winners.near(place_of(task.workload.kind, expression, search.outlines), search.designs, count)
 
 
 def searches_of(

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from tunery._errors import DialectError
@@ -53,13 +53,32 @@ class Design:
         self._insts = list(self._trace.insts)
         self._samples = [i for i, inst in enumerate(self._insts) if str(inst.kind.name).startswith("Sample")]
         self._number, self._space = number, space
-        self._written: list[Any] = read_body(trace_body(self._trace, space))[1][0]
-        self._plain = tvm.s_tir.Schedule(space.module, error_render_level="none")
         self._shortcuts: dict[tuple[tuple[int, int], ...], list[Any]] = {}
         self._loops: dict[int, tuple[int, int]] = {}  # consumers, and loops of the first, where a location is chosen
         kinds = [str(self._insts[at].kind.name) for at in self._samples]
         self._settles = kinds.count(LOCATION) == 1  # of several, each decides what the next one may be
-        self.genes = self._find_genes()
+
+    @cached_property
+    def outline(self) -> tuple[Gene, ...]:
+        """The genes without what a compute location may be, which takes as long to find as all else of them."""
+        return self._find_outline()
+
+    @cached_property
+    def genes(self) -> tuple[Gene, ...]:
+        """What may be chosen at each sampling instruction."""
+        return tuple(
+            self._location(at) if gene.kind == LOCATION else gene
+            for at, gene in zip(self._samples, self.outline, strict=True)
+        )
+
+    @cached_property
+    def _written(self) -> list[Any]:
+        written: list[Any] = read_body(trace_body(self._trace, self._space))[1][0]
+        return written
+
+    @cached_property
+    def _plain(self) -> Any:
+        return tvm.s_tir.Schedule(self._space.module, error_render_level="none")
 
     def settled(self, genome: Genome) -> Genome:
         """Return the genome as TVM reads it.
@@ -67,10 +86,11 @@ class Design:
         For a compute location it takes the innermost loop up to the one asked for that runs more than once and is not a
         spatial loop inside a reduction.
         """
+        genes = self.genes  # first: they tell whether it settles
         if not self._settles:
             return genome
         choices = list(genome.choices)
-        for number, gene in enumerate(self.genes):
+        for number, gene in enumerate(genes):
             if gene.kind == LOCATION and choices[number][0] >= 0:
                 choices[number] = (self._loop(gene, choices, choices[number][0]),)
         return Genome(genome.design, tuple(choices))
@@ -155,7 +175,7 @@ class Design:
 
     # -- genes ----------------------------------------------------------------------------------------------------
 
-    def _find_genes(self) -> tuple[Gene, ...]:
+    def _find_outline(self) -> tuple[Gene, ...]:
         tried = [self._decisions(self._trace)]
         if self._space.expression.design is not None:  # our own designs tile what earlier tiles left
             rng = random.Random(0)  # noqa: S311
@@ -179,7 +199,7 @@ class Design:
         if str(inst.kind.name) == CATEGORY:
             return Gene(CATEGORY, values=tuple(range(len(inst.attrs[0]))))
         if str(inst.kind.name) == LOCATION:
-            return self._location(at)
+            return Gene(LOCATION)
         if str(inst.kind.name) != TILE:
             raise DialectError(f"a search cannot choose for {inst.kind.name}")
         extents = [math.prod(one[number]) for one in tried]
@@ -241,6 +261,19 @@ class Design:
             for mine, other in zip(self._insts[:at], schedule.trace.insts, strict=True)
             for ours, theirs in zip(mine.outputs, other.outputs, strict=True)
         }
+
+
+class Genes(Sequence[tuple[Gene, ...]]):
+    """The genes of several designs, each found when it is asked for."""
+
+    def __init__(self, designs: Sequence[Design]) -> None:
+        self._designs = designs
+
+    def __len__(self) -> int:
+        return len(self._designs)
+
+    def __getitem__(self, number: Any) -> Any:
+        return self._designs[number].genes
 
 
 def _possible(schedule: Any, act: Callable[[Any], None]) -> bool:

@@ -50,11 +50,8 @@ def lower(network: Network, target: Target) -> Lowered:
     Raises:
         DialectError: an operator is not supported; the message names it.
     """
-    import onnx
-    from tvm.relax.frontend.onnx import from_onnx
-
     try:
-        module = from_onnx(onnx.load(network.path))
+        module = _imported(network.path)
     except Exception as error:
         raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
     left_out = ""
@@ -72,6 +69,21 @@ def lower(network: Network, target: Target) -> Lowered:
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
     return Lowered(lowered, functions, *_call_sites(lowered), left_out)
+
+
+def _imported(path: str) -> Any:
+    """Return TVM's module of an ONNX file, without its check of the model.
+
+    That copies all weights three times, and all that follows is a warning; ONNX Runtime has taken the file already.
+    """
+    import onnx
+    from tvm.relax.frontend.onnx import from_onnx
+
+    check, onnx.checker.check_model = onnx.checker.check_model, lambda _: None
+    try:
+        return from_onnx(onnx.load(path))
+    finally:
+        onnx.checker.check_model = check
 
 
 _KEPT_BYTES = 512 << 20

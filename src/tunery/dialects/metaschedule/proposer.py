@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.genomes import Design, Gene, Genome
+from tunery.dialects.metaschedule.genomes import Design, Gene, Genes, Genome
 from tunery.dialects.metaschedule.limits import post_processed
 from tunery.dialects.metaschedule.program import Space, program_key, replay, trace_body
 from tunery.domain import Candidate, Outcome, Task
@@ -67,11 +68,8 @@ class DraftedProposer(Proposer):
         self._task, self._space = task, space
         self._model = SteeringModel(self.features, task)
         self._designs = [Design(number, design.trace, space) for number, design in enumerate(space.designs)]
-        genes = [design.genes for design in self._designs]
         # A resumed search must not repeat its own first steps.
-        self._breeder = Breeder(genes, task.workload.kind, 1 + (seed * 7919 + len(history) * 104729) % 2**30)
-        self._encoder = Encoder(genes)
-        self._background = self._encoder.rows([self._breeder.drawn() for _ in range(_BACKGROUND)])
+        self._seed = 1 + (seed * 7919 + len(history) * 104729) % 2**30
         self._lessons: dict[Genome, Lesson] = {}
         self._proposed: set[str] = set()
         self._waiting: dict[str, Genome] = {}  # replayed, not yet proposed
@@ -125,18 +123,24 @@ class DraftedProposer(Proposer):
     # -- without measurements: what is replayed is chosen by the draft, what is best by the cost model alone -----------
 
     @property
-    def designs(self) -> list[tuple[Gene, ...]]:
+    def designs(self) -> Genes:
         """The genes of each design."""
-        return [design.genes for design in self._designs]
+        return Genes(self._designs)
+
+    @property
+    def outlines(self) -> list[tuple[Gene, ...]]:
+        """The genes of each design, as far as they tell its place among others."""
+        return [design.outline for design in self._designs]
 
     def try_out(self, genomes: Sequence[Genome]) -> None:
-        """Replay these."""
+        """Replay these; the draft, which whoever looks at nothing else has no use for, learns from them later."""
         self._replay(genomes)
-        self._refit()
 
     def explore(self, n: int) -> None:
         """Replay `n` more genomes."""
         if n > 0:
+            if self._draft is None:
+                self._refit()
             self._replay(self._bred(n))
             self._refit(again=True)
 
@@ -171,6 +175,26 @@ class DraftedProposer(Proposer):
             body = self._designs[genome.design].body(genome)
             chosen.append(Candidate(key, self._task.key, body, score=float(score) if np.isfinite(score) else None))
         return chosen
+
+    # -- made when a draft is first wanted: winners are judged without one --------------------------------------------
+
+    @cached_property
+    def _encoder(self) -> Encoder:
+        return Encoder(self.designs)
+
+    @cached_property
+    def _bred_and_drawn(self) -> tuple[Breeder, Floats]:
+        """The breeder, and what it has drawn first: the rows by which the draft knows how genomes vary."""
+        breeder = Breeder(self.designs, self._task.workload.kind, self._seed)
+        return breeder, self._encoder.rows([breeder.drawn() for _ in range(_BACKGROUND)])
+
+    @property
+    def _breeder(self) -> Breeder:
+        return self._bred_and_drawn[0]
+
+    @property
+    def _background(self) -> Floats:
+        return self._bred_and_drawn[1]
 
     # -- genomes to programs --------------------------------------------------------------------------------------
 
