@@ -30,7 +30,7 @@ from tunery.dialects.metaschedule.winners import (
     shipped,
     winners_of,
 )
-from tunery.domain import Task
+from tunery.domain import Target, Task, TensorSpec, Workload
 
 pytestmark = pytest.mark.tvm
 
@@ -66,14 +66,16 @@ def won(extent: int, inner: int, *, expression: str = GENERIC, behind: float = 1
 
 def test_the_nearest_winners_come_first_and_are_fitted() -> None:
     known = Winners([won(2048, 8), won(128, 16), won(96, 32)])
-    assert known.near(at(64), _DESIGNS, 9) == [Genome(0, ((2, 32),)), Genome(0, ((4, 16),)), Genome(0, ((8, 8),))]
-    assert known.near(at(64), _DESIGNS, 1) == [Genome(0, ((2, 32),))]
+    found = known.near(at(64), _DESIGNS, 9)
+    assert list(found) == [Genome(0, ((2, 32),)), Genome(0, ((4, 16),)), Genome(0, ((8, 8),))]
+    assert len(set(found.values())) == 3, "each of another task"
+    assert list(known.near(at(64), _DESIGNS, 1)) == [Genome(0, ((2, 32),))]
 
 
 def test_what_lost_or_is_far_or_of_another_structure_is_no_start() -> None:
     known = Winners([won(64, 8, behind=1.5), won(64 * 1024, 16), won(64, 32, structure="other")])
-    assert known.near(at(64), _DESIGNS, 9) == []
-    assert known.near(at(64 * 32), _DESIGNS, 9) == [Genome(0, ((4, 16),))], "of those like it, the nearest"
+    assert not known.near(at(64), _DESIGNS, 9)
+    assert list(known.near(at(64 * 32), _DESIGNS, 9)) == [Genome(0, ((4, 16),))], "of those like it, the nearest"
     known = Winners([won(2**9, 16), won(2**20, 8), won(2**30, 4)])
     assert len(known.near(at(64), _DESIGNS, 9)) == 2, "one that is twice as far, beside a near one"
 
@@ -178,6 +180,30 @@ def test_an_expression_that_led_elsewhere_is_chosen(
     assert len(found) > 1, "a program that lost is no start, so there is a search"
 
 
+def test_winners_of_one_task_are_told_from_those_of_others(
+    dialect: Dialect, tasks: list[Task], measured: list[tuple[str, float]], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generic = [(body, 1e-3) for body, _ in measured if read_body(body)[0] == GENERIC]
+    won = [*winners_of(tasks[0], generic[:2]), *winners_of(tasks[0], generic[4:6])]
+    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
+    found = dialect.foresee(tasks[1], 16, model, 0)
+    assert found.origins.keys() == {candidate.key for candidate in found.candidates}
+    assert set(found.origins.values()) == {0, 1}
+
+
+def test_winograd_does_not_lead_where_it_would_wait_for_its_weights() -> None:
+    def convolution(channels: int, size: int) -> Task:
+        data = TensorSpec("x", (1, size, size, channels), "float32")
+        specs = (data, TensorSpec("w", (3, 3, channels, channels), "float32"), data)
+        flop = 2.0 * size * size * 9 * channels * channels
+        return Task(Workload("c", "c", "conv2d", "", specs, 1, flop), Target("x86", {}, 1), 1, tunable=True)
+
+    assert foresight.starved(convolution(512, 7), "winograd4")
+    assert not foresight.starved(convolution(512, 14), "winograd4")
+    assert not foresight.starved(convolution(64, 56), "winograd4")
+    assert not foresight.starved(convolution(512, 7), GENERIC)
+
+
 def test_an_aided_search_proposes_winners_first(
     dialect: Dialect, tasks: list[Task], measured: list[tuple[str, float]], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,4 +232,4 @@ def test_what_ships_can_be_read_and_holds_out_what_the_model_does() -> None:
     assert set(card["held_out"]) == set(found[0].held_out)
     assert not set(card["held_out"]) & set(card["networks"])
     assert len(loads(data)) > 100
-    assert shipped(1).near(at(64), _DESIGNS, 1) == [], "none for vectors that nobody tuned for"
+    assert not shipped(1).near(at(64), _DESIGNS, 1), "none for vectors that nobody tuned for"

@@ -14,11 +14,11 @@ from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, registry
 from tunery.dialects import Foreseen
 from tunery.dialects.fake import FakeDialect
-from tunery.domain import Rung, Target, Task, Workload
+from tunery.domain import Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.jobs import Request, query, session
 from tunery.jobs._request import Guess
 from tunery.jobs.session import compile_model, extract
-from tunery.jobs.zeroshot import looks, urgency, wanted
+from tunery.jobs.zeroshot import heavy, looks, urgency, wanted
 from tunery.workers.services import Builder, Prediction, ProposerHost
 
 SOURCE = "fake:unseen?tasks=3"
@@ -70,6 +70,34 @@ def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Requ
         raced = [r.measurement.latency_s for r in records_in(tmp_path) if r.candidate.task_key == key]
         assert len(raced) == 4
         assert chosen[key].latency_s == min(s for s in raced if s)
+
+
+def test_few_shots_with_large_weights_are_decided_with_weights_from_memory(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.jobs.zeroshot._HEAVY_BYTES", 0)
+    answer = query(request_, Guess(few_shot=4))
+    finals = {r.candidate.key: r.measurement for r in records_in(tmp_path, Mode.FINAL)}
+    assert finals
+    assert {measurement.outcome for measurement in finals.values()} == {Outcome.OK}
+    chosen = [choice for choice in answer.choices if choice.candidate and choice.candidate.key in finals]
+    assert chosen
+    for choice in chosen:
+        assert choice.candidate
+        held = finals[choice.candidate.key]
+        assert choice.latency_s == held.latency_s
+        assert held.verification
+        assert held.verification.deliverable
+
+
+def test_weights_are_large_from_a_megabyte_on() -> None:
+    def task(*channels: int) -> Task:
+        specs = tuple(TensorSpec("x", (size, size), "float32") for size in (*channels, 4))
+        return Task(Workload("w", "w", "matmul", "", specs, 1, 50.0), Target("fake", {}, 1), 1, tunable=True)
+
+    assert heavy(task(8, 512))
+    assert not heavy(task(2048, 511))
+    assert not heavy(task(2048))
 
 
 def test_where_measurements_follow_more_is_looked_at() -> None:

@@ -7,7 +7,7 @@ where they were made.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,12 +37,14 @@ class Told:
 class Foreseen:
     """Candidates that a cost model thinks fast, and what they teach about like tasks, in words of the dialect's own.
 
-    `rivals` are of another kind, which lost elsewhere: only a measurement says whether they lose here.
+    `rivals` are of another kind, which lost elsewhere: only a measurement says whether they lose here. `origins` tells
+    by the key which candidates are alike, for having come from the same place.
     """
 
     candidates: tuple[Candidate, ...]
     lesson: str = ""
     rivals: tuple[Candidate, ...] = ()
+    origins: Mapping[str, int] = field(default_factory=dict)
 
 
 class Proposer(ABC):

@@ -65,7 +65,7 @@ async def hold(  # noqa: PLR0917 - what one round needs
     reference = yardsticks.reference[1]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         try:
-            results = await _call(context, task, grant.worker, entrants, reference, baseline_s)
+            results = await call_finals(context, task, grant.worker, entrants, reference, baseline_s)
         except EngineError:
             # One of them took the worker down: alone, each pays for itself.
             results = [await _alone(context, task, grant.worker, one, reference, baseline_s) for one in entrants]
@@ -76,16 +76,22 @@ async def hold(  # noqa: PLR0917 - what one round needs
     return (results[0].latency_s or baseline_s if baseline_s else None), results
 
 
-async def _call(  # noqa: PLR0917 - what one call needs
+async def call_finals(  # noqa: PLR0917 - what one call needs
     context: Context,
     task: Task,
     worker: str,
     entrants: Sequence[Entrant],
     reference: Artifact,
     baseline_s: float | None,
+    rounds: int = ROUNDS,
 ) -> list[Measurement]:
+    """Have `worker` verify and time the entrants in turns, with weights from memory, and return their results.
+
+    Raises:
+        EngineError: one of them took the worker down.
+    """
     results: list[Measurement] = await context.runtime.call(
-        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, ROUNDS,
+        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, rounds,
         deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
     )  # fmt: skip
     return results
@@ -95,6 +101,6 @@ async def _alone(  # noqa: PLR0917 - what one call needs
     context: Context, task: Task, worker: str, entrant: Entrant, reference: Artifact, baseline_s: float | None
 ) -> Measurement:
     try:
-        return (await _call(context, task, worker, [entrant], reference, baseline_s))[0]
+        return (await call_finals(context, task, worker, [entrant], reference, baseline_s))[0]
     except EngineError as error:
         return replace(failure(error), mode=Mode.FINAL)

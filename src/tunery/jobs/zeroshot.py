@@ -3,12 +3,14 @@
 Nothing is timed, so nothing here waits for a quiet device: all cores propose, build and verify at once. Nothing
 unverified is delivered either: each pick runs on three inputs beside the task's reference, which the dialect makes
 quick to run. With `few_shot` the best few picks of a task are raced on the device and recorded; tasks whose predictions
-are heavy and uncertain come first, in case the time ends.
+are heavy and uncertain come first, in case the time ends. Of tasks with large weights they are timed once more, with
+weights from memory.
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
@@ -29,8 +31,9 @@ from tunery.domain import (
 from tunery.engines import Role
 from tunery.jobs._request import Guess, Request
 from tunery.jobs.account import Account
-from tunery.jobs.calls import call_build, discard, race, stage
+from tunery.jobs.calls import Entrant, call_build, discard, race, stage
 from tunery.jobs.context import Context
+from tunery.jobs.finals import call_finals
 from tunery.jobs.learning import Learning, start_for
 from tunery.jobs.runtime import Runtime
 from tunery.measure import this_device
@@ -44,6 +47,8 @@ _KEEP = 3  # picks that are tried until one is right
 # measurements follow, each of which costs more than ten looks, there are more.
 _EFFORTS = ((0.08, 32), (0.02, 16), (0.002, 8), (0.0, 4))
 _FEW_SHOT_EFFORT = 2
+_HEAVY_BYTES = 1 << 20
+_FAR, _ROUNDS = 2.5, 40  # times the fastest with its weights in the cache; rounds of finals
 
 
 @dataclass
@@ -212,6 +217,7 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
         raise DialectError(f"its reference does not build: {yardstick.detail}")
     best_s: float | None = None
     measured = 0
+    ran: list[tuple[Entrant, float]] = []
     async with stage(context, task, "measure", Role.MEASURER, len(candidates)) as grant:
         for candidate, artifact in zip(candidates, built[1:], strict=True):
             if isinstance(artifact, Measurement):
@@ -222,12 +228,36 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
                     baseline_s=1e-3 if measured else None,
                 )  # fmt: skip
                 measured += 1
-                discard(artifact)
+                if measurement.outcome in {Outcome.OK, Outcome.ABANDONED} and measurement.latency_s:
+                    ran.append(((candidate, artifact), measurement.latency_s))
             if measurement.outcome is Outcome.OK and measurement.latency_s:
                 best_s = min(measurement.latency_s, best_s or measurement.latency_s)
             context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
-    discard(yardstick)
+    if best_s and heavy(task):
+        await _hold_finals(context, task, [one for one, latency_s in ran if latency_s < _FAR * best_s], yardstick)
+    for artifact in built:
+        if isinstance(artifact, Artifact):
+            discard(artifact)
     return measured
+
+
+def heavy(task: Task) -> bool:
+    """Return whether a task's weights do not stay in a core's own cache until the network's next run.
+
+    A race leaves them there; in the network they come from memory, and other candidates may be the fastest.
+    """
+    return max((4 * spec.size for spec in task.workload.input_specs[1:]), default=0) >= _HEAVY_BYTES
+
+
+async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant], reference: Artifact) -> None:
+    """Time those that may win once more, in turns, with weights from memory; without these races decide."""
+    if len(entrants) < 2:
+        return
+    with suppress(EngineError):
+        async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
+            results = await call_finals(context, task, grant.worker, entrants, reference, None, _ROUNDS)
+        for (candidate, _), measurement in zip(entrants, results, strict=True):
+            context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
 
 
 async def _build(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:

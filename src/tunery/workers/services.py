@@ -213,13 +213,26 @@ def _predict(  # noqa: PLR0917 - what a prediction depends on
     model = load_cost_model(cost_model)
     # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
     scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
-    order = np.argsort(-scores[: len(favourites)], kind="stable")[:keep]
+    order = np.argsort(-scores[: len(favourites)], kind="stable")
+    if keep >= _WITH_RIVAL:
+        order = order[unlike([foreseen.origins.get(favourites[i].key) for i in order])]
+    order = order[:keep]
     if rivals:
         best = len(favourites) + int(np.argmax(scores[len(favourites) :]))
         order = np.append(order[: keep - 1], best)
     doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
     doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
     return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.lesson)
+
+
+def unlike(origins: Sequence[int | None]) -> list[int]:
+    """Return the places of candidates with the first of each origin before all others, each in their order.
+
+    >>> unlike([7, 7, None, 3, None])
+    [0, 2, 3, 4, 1]
+    """
+    again = [origin is not None and origin in origins[:place] for place, origin in enumerate(origins)]
+    return sorted(range(len(origins)), key=lambda place: again[place])
 
 
 @lru_cache(maxsize=1)

@@ -93,7 +93,7 @@ class MetaScheduleDialect(Dialect):
         features = self._features[task.key] = FeatureCache()
         foresight = Foresight(lessons)
         found = foresight.candidates(task, n, cost_model, seed, features, rivals=rivals)
-        return Foreseen(tuple(found), foresight.lesson, tuple(foresight.rivals))
+        return Foreseen(tuple(found), foresight.lesson, tuple(foresight.rivals), foresight.origins)
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

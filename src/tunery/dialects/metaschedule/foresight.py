@@ -32,18 +32,23 @@ _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
 _BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
+_LEAST_FLOP_PER_BYTE = (
+    10.0  # of transformed weights: below that a core waits for memory longer than it computes directly
+)
 _LEAST_WINNERS, _MOST_WINNERS = 6, 12  # to choose among without a search, the fewer for small tasks
 
 
 class Foresight:
     """Finds candidates by the cost model, and keeps what was best for the tasks that follow.
 
-    `lesson` is what the latest task taught; another instance, in any process, may be given it.
+    `lesson` is what the latest task taught; another instance, in any process, may be given it. `rivals` and `origins`
+    are the latest task's, as in `Foreseen`.
     """
 
     def __init__(self, lessons: Sequence[str] = ()) -> None:
         self.lesson = ""
         self.rivals: list[Candidate] = []
+        self.origins: dict[str, int] = {}
         self._memories: dict[str, list[tuple[Place, tuple[Genome, ...]]]] = {}
         self._losses: Counter[str] = Counter()  # in a row
         for lesson in lessons:
@@ -72,9 +77,9 @@ class Foresight:
             count = min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
             won = _won(task, leading, search, winners, count)
             if won:
-                search.try_out(won)
+                self.origins = _tried_out(search, won)
                 if rivals and leading != GENERIC:
-                    searches[GENERIC].try_out(_won(task, GENERIC, searches[GENERIC], winners, count))
+                    searches[GENERIC].try_out(list(_won(task, GENERIC, searches[GENERIC], winners, count)))
                     self.rivals = searches[GENERIC].ranked()
                 return [with_left_out(candidate, left_out) for candidate in search.ranked()]
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
@@ -139,16 +144,29 @@ def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
     leads = {
         name: winners.lead(home, name, GENERIC) or 0.0
         for name in _EXPRESSIONS
-        if name != GENERIC and name in expressions(task).found
+        if name != GENERIC and name in expressions(task).found and not starved(task, name)
     }
     return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
+
+
+def starved(task: Task, expression: str) -> bool:
+    """Return whether an expression spends its time on reading weights that it has made larger.
+
+    Like tasks do not say it: with images of half the size there is a quarter of the work, and as many weights.
+    """
+    tiles = {winograd.name_of(tile): tile for tile in winograd.TILES}
+    if expression not in tiles:
+        return False
+    kernel = next((4 * spec.size for spec in task.workload.input_specs if spec.shape[:2] == (3, 3)), 0)
+    weights = kernel * ((tiles[expression] + 2) / 3) ** 2
+    return task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
 
 
 def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer]) -> None:
     """Let searches of a task's expressions propose what won for like tasks before anything else."""
     winners = winners_for(task)
     for name, search in searches.items():
-        search.welcome(_won(task, name, search, winners, _MOST_WINNERS))
+        search.welcome(list(_won(task, name, search, winners, _MOST_WINNERS)))
 
 
 def winners_for(task: Task) -> Winners:
@@ -156,7 +174,16 @@ def winners_for(task: Task) -> Winners:
     return shipped(lanes_of(tvm_target(task.target)))
 
 
-def _won(task: Task, expression: str, search: DraftedProposer, winners: Winners, count: int) -> list[Genome]:
+def _tried_out(search: DraftedProposer, won: Mapping[Genome, int]) -> dict[str, int]:
+    """Replay winners, and return by the key of each new program which task it is of."""
+    found = {}
+    for number in dict.fromkeys(won.values()):
+        keys = search.try_out([genome for genome, origin in won.items() if origin == number])
+        found.update(dict.fromkeys(keys, number))
+    return found
+
+
+def _won(task: Task, expression: str, search: DraftedProposer, winners: Winners, count: int) -> dict[Genome, int]:
     return winners.near(place_of(task.workload.kind, expression, search.outlines), search.designs, count)
 
 

@@ -132,9 +132,12 @@ class DraftedProposer(Proposer):
         """The genes of each design, as far as they tell its place among others."""
         return [design.outline for design in self._designs]
 
-    def try_out(self, genomes: Sequence[Genome]) -> None:
-        """Replay these; the draft, which whoever looks at nothing else has no use for, learns from them later."""
-        self._replay(genomes)
+    def try_out(self, genomes: Sequence[Genome]) -> list[str]:
+        """Replay these, and return the keys of new programs.
+
+        The draft, which whoever looks at nothing else has no use for, learns from them later.
+        """
+        return self._replay(genomes)
 
     def explore(self, n: int) -> None:
         """Replay `n` more genomes."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.resources import files
+from itertools import islice
 
 from tunery.dialects.metaschedule.breeding import extent_of
 from tunery.dialects.metaschedule.expressions import GENERIC, read_body
@@ -68,9 +69,10 @@ class Winners:
             self._by_structure.setdefault(winner.place.structure, []).append(winner)
             self._homes.setdefault(winner.home, {})[winner.expression] = winner.behind
 
-    def near(self, place: Place, designs: Designs, count: int) -> list[Genome]:
+    def near(self, place: Place, designs: Designs, count: int) -> dict[Genome, int]:
         """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs.
 
+        Each comes with the number of the task that it is of. Near ones of one task are mostly much alike.
         Those of tasks twice as far as `_REACH` are among them where there is a nearer one.
         """
         known = [
@@ -80,14 +82,14 @@ class Winners:
         ]
         known.sort(key=lambda one: one[0])
         if not known or known[0][0] > _REACH:
-            return []
-        found: dict[Genome, None] = {}
-        for distance, winner in known:
+            return {}
+        found: dict[Genome, int] = {}
+        for number, (distance, winner) in enumerate(known):
             if distance > 2 * _REACH or len(found) >= count:
                 break
             for genome in winner.genomes:
-                found[fitted(genome, designs[genome.design])] = None
-        return list(found)[:count]
+                found.setdefault(fitted(genome, designs[genome.design]), number)
+        return dict(islice(found.items(), count))
 
     def lead(self, home: Place, expression: str, other: str) -> float | None:
         """Return the expected logarithm of `other`'s latency over `expression`'s, None if no like task had both."""
