@@ -14,8 +14,8 @@ from tunery.costmodels.registry import SHIPPED, shipped
 from tunery.dialects import Dialect, Told
 from tunery.dialects.metaschedule import foresight
 from tunery.dialects.metaschedule.expressions import expressions_of, read_body
-from tunery.dialects.metaschedule.genomes import Design
-from tunery.dialects.metaschedule.program import Space, expressions, program_key, space_of, tvm_target
+from tunery.dialects.metaschedule.genomes import Design, Gene
+from tunery.dialects.metaschedule.program import expressions, program_key, space_of, tvm_target
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.winners import Winners, winners_of
 from tunery.dialects.metaschedule.winograd import TILES, matrices, name_of, transform_weights
@@ -160,16 +160,14 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
 
 def break_search(monkeypatch: pytest.MonkeyPatch, expression: str) -> None:
     """Let the genes of an expression's designs not be found."""
-    from tunery.dialects.metaschedule import proposer
+    whole = Design._find_outline
 
-    whole = proposer.Design
-
-    def broken(number: int, trace: object, space: Space) -> Design:
-        if space.expression.name == expression:
+    def broken(design: Design) -> tuple[Gene, ...]:
+        if design._space.expression.name == expression:
             raise RuntimeError("  a frame\nno genes")
-        return whole(number, trace, space)
+        return whole(design)
 
-    monkeypatch.setattr(proposer, "Design", broken)
+    monkeypatch.setattr(Design, "_find_outline", broken)
 
 
 def test_a_search_that_cannot_be_had_costs_only_itself_and_its_records_say_why(

@@ -53,8 +53,13 @@ def test_what_only_meets_data_is_set_aside_and_told_from_the_rest_by_value_alone
             ("MatMul", ["x", "a"], "p"), ("BatchNormalization", ["p", "s", "s", "s", "s"], "y"),
             a=weight(1), s=np.ones(SIZE, "float32"),
         ),
+        products(
+            ("MatMul", ["x", "a"], "p"), ("Transpose", ["p"], "q"),
+            ("BatchNormalization", ["q", "s", "s", "s", "s"], "y"),
+            a=weight(1), s=np.ones(SIZE, "float32"),
+        ),
     ],
-    ids=["product of constants", "changed before", "small, and added", "normalised"],
+    ids=["product of constants", "changed before", "small, and added", "normalised", "moved and normalised"],
 )  # fmt: skip
 def test_what_a_step_may_change_stays(proto: onnx.ModelProto) -> None:
     assert not set_aside(proto)

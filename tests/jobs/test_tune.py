@@ -291,3 +291,11 @@ def test_baselines_that_would_take_the_budget_are_timed_with_the_finals(
         first.setdefault(record.candidate.task_key, record.candidate.origin)
     assert set(first.values()) == {Origin.SEARCH}, "the search did not wait for them"
     assert report.before_s
+
+
+def test_a_task_without_a_finalist_still_has_its_default_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.jobs.job._BASELINES", 1e-9)
+    report = run_in(tmp_path, "fake:faulty?tasks=2&fault_tasks=0&fail=1.0", "8trials,60s")
+    assert all(state.baseline_s for state in report.job.tasks)
+    assert report.before_s
+    assert report.after_s

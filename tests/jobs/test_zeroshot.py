@@ -90,6 +90,18 @@ def test_few_shots_with_large_weights_are_decided_with_weights_from_memory(
         assert held.verification.deliverable
 
 
+def test_finals_of_few_shots_do_not_outrank_a_default_that_may_win(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunery.jobs.zeroshot._HEAVY_BYTES", 0)
+    monkeypatch.setattr("tunery.jobs.zeroshot._FAR", 1e9)
+    run_in(tmp_path, SOURCE, "1trials")  # the defaults of all three tasks are known now
+    finals = len(records_in(tmp_path, Mode.FINAL))
+    query(request_, Guess(few_shot=4))
+    assert len(records_in(tmp_path, Mode.RACE)) >= 8, "two tasks were open"
+    assert len(records_in(tmp_path, Mode.FINAL)) == finals
+
+
 def test_weights_are_large_from_a_megabyte_on() -> None:
     def task(*channels: int) -> Task:
         specs = tuple(TensorSpec("x", (size, size), "float32") for size in (*channels, 4))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tunery.domain import Choice, Origin, Outcome, Provenance, Rung, Task
 from tunery.store import Skipped, Store
 
-_RUN = frozenset({Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT})
+_RUN = frozenset({Outcome.OK, Outcome.ABANDONED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ _PLACES = {"MatMul": 1, "Gemm": 1, "Gather": 0}
 """Operators, and which input may be set aside: no optimiser changes it where the other is data."""
 _GRAPH, _INITIALIZER, _RAW_DATA = b"\x3a", b"\x2a", b"\x4a"  # fields 7, 5 and 9 of their messages, all with a length
 _FIXED = frozenset({"Constant", "Shape", "ConstantOfShape"})  # known from shapes alone
+_MOVES = frozenset({"Reshape", "Transpose"})
 _FUSED = "BatchNormalization"  # is multiplied into the weights of what is before it
 
 
@@ -103,8 +104,15 @@ def _meets_data(
     place = _PLACES.get(node.op_type)
     if place is None or node.domain or [at for at, each in enumerate(node.input) if each == name] != [place]:
         return False
-    fused = any(reader.op_type == _FUSED for output in node.output for reader in readers.get(output, ()))
-    return node.input[1 - place] not in fixed and not fused
+    return node.input[1 - place] not in fixed and not _normalised(node, readers)
+
+
+def _normalised(node: onnx.NodeProto, readers: Mapping[str, list[onnx.NodeProto]]) -> bool:
+    """Return whether a normalisation follows, which is multiplied into the weights across what only moves elements."""
+    after = [reader for output in node.output for reader in readers.get(output, ())]
+    return any(
+        reader.op_type == _FUSED or (reader.op_type in _MOVES and _normalised(reader, readers)) for reader in after
+    )
 
 
 def _fixed(graph: onnx.GraphProto) -> set[str]:

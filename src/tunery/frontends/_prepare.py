@@ -18,7 +18,7 @@ from tunery.frontends._aside import serialised
 from tunery.frontends._bind import bind
 from tunery.frontends._simplify import simplify
 
-PREPARING_VERSION = "1"
+PREPARING_VERSION = "2"
 _ZOO = "zoo:"
 _SCRATCH = ".scratch-"
 _STALE_S = 86_400.0

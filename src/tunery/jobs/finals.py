@@ -64,19 +64,14 @@ async def hold(  # noqa: PLR0917 - what one round needs
                 entrants.append((candidate, artifact))
     reference = yardsticks.reference[1]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
-        try:
-            results = await call_finals(context, task, grant.worker, entrants, reference, baseline_s)
-        except EngineError:
-            # One of them took the worker down: alone, each pays for itself.
-            results = [await _alone(context, task, grant.worker, one, reference, baseline_s) for one in entrants]
-    results = [marked(result, context.runtime.foreign) for result in results]
+        results = await time_in_turns(context, task, grant.worker, entrants, reference, baseline_s)
     for (candidate, _), measurement in zip(entrants, results, strict=True):
         context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
     charge(context, task.key, "finals", "", grant, len(entrants), device=True)
     return (results[0].latency_s or baseline_s if baseline_s else None), results
 
 
-async def call_finals(  # noqa: PLR0917 - what one call needs
+async def time_in_turns(  # noqa: PLR0917 - what one call needs
     context: Context,
     task: Task,
     worker: str,
@@ -85,11 +80,27 @@ async def call_finals(  # noqa: PLR0917 - what one call needs
     baseline_s: float | None,
     rounds: int = ROUNDS,
 ) -> list[Measurement]:
-    """Have `worker` verify and time the entrants in turns, with weights from memory, and return their results.
+    """Have `worker` verify the entrants and time them in turns, with weights from memory, and return their results.
 
-    Raises:
-        EngineError: one of them took the worker down.
+    One that takes the worker down costs itself alone.
     """
+    try:
+        results = await _call(context, task, worker, entrants, reference, baseline_s, rounds)
+    except EngineError:
+        alone = [_alone(context, task, worker, one, reference, baseline_s, rounds) for one in entrants]
+        results = [await each for each in alone]
+    return [marked(result, context.runtime.foreign) for result in results]
+
+
+async def _call(  # noqa: PLR0917 - what one call needs
+    context: Context,
+    task: Task,
+    worker: str,
+    entrants: Sequence[Entrant],
+    reference: Artifact,
+    baseline_s: float | None,
+    rounds: int,
+) -> list[Measurement]:
     results: list[Measurement] = await context.runtime.call(
         worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, rounds,
         deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
@@ -98,9 +109,15 @@ async def call_finals(  # noqa: PLR0917 - what one call needs
 
 
 async def _alone(  # noqa: PLR0917 - what one call needs
-    context: Context, task: Task, worker: str, entrant: Entrant, reference: Artifact, baseline_s: float | None
+    context: Context,
+    task: Task,
+    worker: str,
+    entrant: Entrant,
+    reference: Artifact,
+    baseline_s: float | None,
+    rounds: int,
 ) -> Measurement:
     try:
-        return (await call_finals(context, task, worker, [entrant], reference, baseline_s))[0]
+        return (await _call(context, task, worker, [entrant], reference, baseline_s, rounds))[0]
     except EngineError as error:
         return replace(failure(error), mode=Mode.FINAL)

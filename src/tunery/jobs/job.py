@@ -176,17 +176,18 @@ class Job:
         """
         self._enter("baseline", f"0 of {len(self.searches)}")
         waiting, done = deque(self.searches), itertools.count(1)
+        began_s, most_s = self._allowance.elapsed_s(), _BASELINES * self._allowance.whole_s()
+
+        def too_long() -> bool:
+            return self._allowance.elapsed_s() - began_s > most_s > 0.0
 
         async def some() -> None:
-            while waiting and not self._cut_off() and not self._baselines_cost_too_much():
+            while waiting and not self._cut_off() and not too_long():
                 search = waiting.popleft()
                 await self._in_time(self._guarded(search, search.measure_baseline()))
                 self._progress(f"{next(done)} of {len(self.searches)}")
 
         await together([some() for _ in range(_DEPTH)])
-
-    def _baselines_cost_too_much(self) -> bool:
-        return self._allowance.elapsed_s() > _BASELINES * self._allowance.whole_s() > 0.0
 
     async def _hold_finals(self, *, within: float | None) -> None:
         """Time the best of each task once more, those first that the network spends most time in.
@@ -208,6 +209,9 @@ class Job:
                 self._unproven.discard(search.task.key)
             else:
                 self._unproven.add(search.task.key)
+        for search in self.searches:  # of those without a finalist nothing else would be known
+            if search.baseline_s is None and not search.finals_cost_s() and not self._cut_off():
+                await self._in_time(self._guarded(search, search.measure_baseline()))
         proven = any(search.proven_s for search in self.searches if search.task.tunable)
         if not proven and not self._cut_off():
             left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)

@@ -88,7 +88,7 @@ class Races:
         board = self._board
         return await race(
             board.context, self._task, worker, entrant, reference,
-            incumbent_s=incumbent_s, baseline_s=board.baseline_s, degree=degree,
+            incumbent_s=incumbent_s, baseline_s=board.baseline_s or board.fastest_s(), degree=degree,
             deviation=self._sharing.deviation if degree > 1 else 0.0,
         )  # fmt: skip
 

@@ -29,6 +29,7 @@ PROPOSE_DEADLINE_S = 180.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
 _PROPOSER_TRIES = 3
 _STALE_TRIES = 3  # proposals in a row without a new candidate after which a task is exhausted
+_NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
 _REFUSED = 0.2  # what one counts for of which all that was new is not worth a build
 
 
@@ -101,7 +102,8 @@ class TaskSearch:
             if candidate.origin is Origin.BASELINE:
                 self.baseline_s = measurement.latency_s or self.baseline_s
             if measurement.mode is Mode.FINAL:
-                self._held.add(candidate.key)
+                if record.job_id:  # those of a delivery were not held beside the baseline
+                    self._held.add(candidate.key)
                 self._raced_then_s = self._raced_s()  # oldest first: what comes later was raced since
                 continue
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
@@ -326,7 +328,10 @@ class TaskSearch:
         missing = sum(key not in self._at_hand for key in likely) + 2 * (self._yardsticks is None)
         builds_s = missing * self._build_s / max(self._builds, 1)
         inputs_mb = 4e-6 * sum(spec.size for spec in self.task.workload.input_specs)  # nearly all of 32 bits
-        return finals.predicted_s(self.baseline_s, self._known.best_s(), len(likely), builds_s, inputs_mb)
+        untimed_s = 0.0 if self.baseline_s else self.task.workload.flop / _NAIVE_FLOPS
+        baseline_s = self.baseline_s or untimed_s
+        cost_s = finals.predicted_s(baseline_s, self._known.best_s(), len(likely), builds_s, inputs_mb)
+        return cost_s + _FIRST_RUNS * untimed_s
 
     async def finals(self) -> None:
         """Hold the finals, unless nothing was measured since the last."""

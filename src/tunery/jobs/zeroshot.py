@@ -10,7 +10,6 @@ weights from memory.
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
@@ -21,6 +20,7 @@ from tunery.domain import (
     Candidate,
     Choice,
     Measurement,
+    Origin,
     Outcome,
     Provenance,
     Record,
@@ -33,7 +33,7 @@ from tunery.jobs._request import Guess, Request
 from tunery.jobs.account import Account
 from tunery.jobs.calls import Entrant, call_build, discard, race, stage
 from tunery.jobs.context import Context
-from tunery.jobs.finals import call_finals
+from tunery.jobs.finals import time_in_turns
 from tunery.jobs.learning import Learning, start_for
 from tunery.jobs.runtime import Runtime
 from tunery.measure import this_device
@@ -233,8 +233,9 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
             if measurement.outcome is Outcome.OK and measurement.latency_s:
                 best_s = min(measurement.latency_s, best_s or measurement.latency_s)
             context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
-    if best_s and heavy(task):
-        await _hold_finals(context, task, [one for one, latency_s in ran if latency_s < _FAR * best_s], yardstick)
+    near = [one for one, latency_s in ran if best_s and latency_s < _FAR * best_s]
+    if best_s and len(near) > 1 and heavy(task) and _far_ahead(context, task, best_s):
+        await _hold_finals(context, task, near, yardstick)
     for artifact in built:
         if isinstance(artifact, Artifact):
             discard(artifact)
@@ -249,15 +250,19 @@ def heavy(task: Task) -> bool:
     return max((4 * spec.size for spec in task.workload.input_specs[1:]), default=0) >= _HEAVY_BYTES
 
 
+def _far_ahead(context: Context, task: Task, best_s: float) -> bool:
+    """Return whether the compiler's default cannot win: it takes no part in these finals, which outrank its race."""
+    known = context.store.best(task.key, context.provenance, limit=None)
+    default_s = next((r.measurement.latency_s for r in known if r.candidate.origin is Origin.BASELINE), None)
+    return default_s is None or default_s > _FAR * best_s
+
+
 async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant], reference: Artifact) -> None:
-    """Time those that may win once more, in turns, with weights from memory; without these races decide."""
-    if len(entrants) < 2:
-        return
-    with suppress(EngineError):
-        async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
-            results = await call_finals(context, task, grant.worker, entrants, reference, None, _ROUNDS)
-        for (candidate, _), measurement in zip(entrants, results, strict=True):
-            context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
+    """Time those that may win once more, in turns, with weights from memory."""
+    async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
+        results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
+    for (candidate, _), measurement in zip(entrants, results, strict=True):
+        context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
 
 
 async def _build(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:

@@ -57,7 +57,7 @@ def ranked(scale: Scale, options: Options, directory: Path) -> tuple[list[Row], 
     options.say("measuring candidates of held-out networks")
     request = Request(
         "collect",
-        store=str(directory / "judge.db"),
+        store=str(directory / "judge-whole.db"),
         seed=options.seed,
         pretrained=False,
         trimming=Trimming(abandon=False),
@@ -83,7 +83,8 @@ def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, optio
         raise UsageError("the dataset holds no workload but those that are judged; collect from other networks")
     options.say(f"training two models on {len(fair)} tasks of other networks")
     threads = len(usable_cores())
-    ours, theirs = fit(fair, recipe_of(card), threads=threads), StockModel(fair, threads)
+    recipe = recipe_of(card)
+    ours, theirs = fit(fair, recipe, threads=threads, members=recipe.members), StockModel(fair, threads)
     if theirs.capped:
         options.say("MetaSchedule's own model was still learning when its rounds, the most it is given, were over")
     return evaluate(groups, {OURS: lambda group: ours.predict(group.inputs), STOCK: theirs.predict})
@@ -93,8 +94,8 @@ def recipe_of(card: Version) -> Recipe:
     """Return the recipe on a card; JSON may have made numbers of it that LightGBM wants whole."""
     said = card.recipe
     parameters = {name: int(value) if value == int(value) else value for name, value in said["parameters"].items()}
-    stores = int(said.get("store_members", 0))
-    return Recipe(said["family"], int(said["rounds"]), parameters, store_members=stores)
+    members, stores = int(said.get("members", 1)), int(said.get("store_members", 0))
+    return Recipe(said["family"], int(said["rounds"]), parameters, members, stores)
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:

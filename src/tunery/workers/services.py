@@ -51,7 +51,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Candidates by predicted speed, fastest first, and how far each score may be off as a share of it."""
+    """Candidates by predicted speed, and how far each score may be off as a share of it; the first is the fastest.
+
+    Of four and more, which are to be measured, those come first that are unlike one another.
+    """
 
     candidates: tuple[Candidate, ...]
     uncertainty: tuple[float, ...]
@@ -215,7 +218,8 @@ def _predict(  # noqa: PLR0917 - what a prediction depends on
     scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
     order = np.argsort(-scores[: len(favourites)], kind="stable")
     if keep >= _WITH_RIVAL:
-        order = order[unlike([foreseen.origins.get(favourites[i].key) for i in order])]
+        known = order[np.isfinite(scores[order])]
+        order = known[unlike([foreseen.origins.get(favourites[i].key) for i in known])] if len(known) else order
     order = order[:keep]
     if rivals:
         best = len(favourites) + int(np.argmax(scores[len(favourites) :]))

@@ -12,7 +12,7 @@ from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.expressions import GENERIC, ReducedProposer
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.foresight import leader, searches_of, welcome_winners, winners_for
-from tunery.dialects.metaschedule.portfolio import PortfolioProposer
+from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.program import expressions
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.domain import Candidate, Task
@@ -80,6 +80,8 @@ def open_search(
         return left_out
 
     def whole(told: Sequence[Told]) -> Proposer:
+        for name, known in ready.items():  # what others measured meanwhile
+            known.tell(part(told, name))
         left_out = opened(list(expressions(task).found), told)
         search = PortfolioProposer(ready, told) if len(ready) > 1 else next(iter(ready.values()))
         return ReducedProposer(search, left_out) if left_out else search

@@ -205,7 +205,9 @@ def searches_of(
     for name in names:
         mine = part(history, name)
         try:
-            found[name] = DraftedProposer(task, space_of(task, name), mine, cost_model, seed, features=features)
+            search = DraftedProposer(task, space_of(task, name), mine, cost_model, seed, features=features)
+            _ = search.outlines  # a design that cannot be chosen for is to show now
+            found[name] = search
         except Exception as error:
             if name == GENERIC:
                 raise
