@@ -325,13 +325,14 @@ def test_rivals_learn_from_no_workload_that_is_judged(monkeypatch: pytest.Monkey
 
     fit = _ranked.fit
 
-    def noted(groups: Sequence[Group], recipe: object, threads: int) -> object:
+    def noted(groups: Sequence[Group], recipe: object, threads: int, members: int) -> object:
         heard["ours"] = [group.workload_key for group in groups]
+        assert members == 2, "as many voters as the model that is judged has"
         return fit(groups, recipe, threads=threads, members=1)  # type: ignore[arg-type]
 
     monkeypatch.setattr(_ranked, "StockModel", Stock)
     monkeypatch.setattr(_ranked, "fit", noted)
-    recipe = {"family": "gain", "rounds": 20.0, "parameters": {"num_leaves": 7.0, "learning_rate": 0.2}}
+    recipe = {"family": "gain", "rounds": 20.0, "parameters": {"num_leaves": 7.0, "learning_rate": 0.2}, "members": 2}
     facts = dict(dialect="fake", compiler="", target="", recipe=recipe, data={}, metrics=(), passed=True)  # noqa: C408 - as keywords
     card = new_card(**facts)
     judged = world.groups[:4]

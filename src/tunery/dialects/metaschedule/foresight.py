@@ -35,6 +35,7 @@ _BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in
 _LEAST_FLOP_PER_BYTE = (
     10.0  # of transformed weights: below that a core waits for memory longer than it computes directly
 )
+_CACHED_BYTES = 4 << 20  # fewer may still lie in a cache from the run before
 _LEAST_WINNERS, _MOST_WINNERS = 6, 12  # to choose among without a search, the fewer for small tasks
 
 
@@ -159,7 +160,7 @@ def starved(task: Task, expression: str) -> bool:
         return False
     kernel = next((4 * spec.size for spec in task.workload.input_specs if spec.shape[:2] == (3, 3)), 0)
     weights = kernel * ((tiles[expression] + 2) / 3) ** 2
-    return task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
+    return weights > _CACHED_BYTES and task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
 
 
 def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer]) -> None:
