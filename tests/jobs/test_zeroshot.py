@@ -17,6 +17,7 @@ from tunery.dialects.fake import FakeDialect
 from tunery.domain import Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.jobs import Request, query, session
 from tunery.jobs._request import Guess
+from tunery.jobs.runtime import Runtime
 from tunery.jobs.session import compile_model, extract
 from tunery.jobs.zeroshot import heavy, looks, urgency, wanted
 from tunery.workers.services import Builder, Prediction, ProposerHost
@@ -169,6 +170,26 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
         assert pick.refused == ""
         lessons.append(pick.lesson)
     assert heard == [lessons[:count] for count in range(len(tasks))]
+
+
+def test_builders_read_the_model_while_tasks_are_extracted_and_only_then(
+    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    call = Runtime.call
+
+    async def noted(self: Runtime, worker: str, method: str, *args: object, **more: object) -> object:
+        calls.append(method)
+        return await call(self, worker, method, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Runtime, "call", noted)
+    compile_model(request_, tmp_path / "cold", Guess())
+    assert calls.count("read") in {1, 2}, "once for each builder"
+    assert max(i for i, each in enumerate(calls) if each == "read") < calls.index("pick")
+    run_in(tmp_path, SOURCE, "30trials")
+    calls.clear()
+    compile_model(request_, tmp_path / "known", Guess())
+    assert not {"read", "pick"} & set(calls), "all is known"
 
 
 def test_half_of_them_wrong_costs_only_those(request_: Request) -> None:

@@ -41,11 +41,13 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     begun: Callable[[], None] = lambda: None,
     used: list[Grant] | None = None,
     prepared: Callable[[Network], None] = lambda _: None,
+    extracting: Callable[[Target, str], None] = lambda *_: None,
 ) -> Imported:
     """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
 
     `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
-    the grants of its stages, also where it fails. `prepared` is called with the network before its tasks are known.
+    the grants of its stages, also where it fails. `prepared` is called with the network before its tasks are known,
+    `extracting` with the target and the compiler where nobody has extracted them before.
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
@@ -66,6 +68,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         prepared(network)
         tasks = store.load_tasks(network.digest, target.key, compiler)
         if tasks is None:
+            extracting(target, compiler)
             async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
                 tasks = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,9 +31,11 @@ from tunery.jobs.calibrate import calibrate
 from tunery.jobs.calls import BUILD_DEADLINE_S
 from tunery.jobs.checks import check_limits
 from tunery.jobs.importing import IMPORT_DEADLINE_S, Imported, both, import_model
+from tunery.jobs.learning import Start
 from tunery.jobs.opening import cache_directory, open_runtime
 from tunery.jobs.room import Room
 from tunery.jobs.runtime import Runtime
+from tunery.jobs.zeroshot import fill, get_ready
 from tunery.measure import Settings, this_device
 from tunery.store import Skipped, Store, open_store
 
@@ -167,12 +169,18 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
         return Answer(imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused)
 
 
-async def _guessed(runtime: Runtime, store: Store, request: Request, imported: Imported, guess: Guess | None) -> Known:
+async def _guessed(  # noqa: PLR0917 - passed on
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    imported: Imported,
+    guess: Guess | None,
+    ready: Awaitable[Start | None] | None = None,
+) -> Known:
     if guess is None:
         return _choices(store, request, imported, runtime)
-    from tunery.jobs.zeroshot import fill
-
-    return (await fill(runtime, store, request, imported.tasks, _provenance(request, imported, runtime), guess))[0]
+    provenance = _provenance(request, imported, runtime)
+    return (await fill(runtime, store, request, imported.tasks, provenance, guess, ready))[0]
 
 
 def _provenance(request: Request, imported: Imported, runtime: Runtime) -> Provenance:
@@ -235,10 +243,20 @@ async def _compile_beside(  # noqa: PLR0917 - passed on from `_compile_checked`
 ) -> tuple[CompileReport, Network]:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
     measuring = guess is not None and guess.few_shot > 0
-    imported = await import_model(
-        runtime, store, request, cache_directory(), "compile", prepared=(lambda _: None) if measuring else allow
-    )
-    known, chosen = await _chosen(runtime, store, request, imported, guess)
+    ready: list[asyncio.Task[Start | None]] = []
+
+    def extracting(target: Target, compiler: str) -> None:
+        if guess is not None and not measuring:
+            ready.append(asyncio.create_task(get_ready(runtime, request, target, compiler)))
+
+    try:
+        imported = await import_model(
+            runtime, store, request, cache_directory(), "compile",
+            prepared=(lambda _: None) if measuring else allow, extracting=extracting,
+        )  # fmt: skip
+        known, chosen = await _chosen(runtime, store, request, imported, guess, ready=ready[0] if ready else None)
+    finally:
+        await asyncio.gather(*ready, return_exceptions=True)
     if measuring:
         allow(imported.network)
     return await _link(runtime, imported, known, chosen, output), imported.network
@@ -266,9 +284,10 @@ async def _chosen(
     guess: Guess | None,
     *,
     tuned: bool = True,
+    ready: Awaitable[Start | None] | None = None,
 ) -> tuple[Known, dict[str, Candidate]]:
     """Return what is known, and the candidates by workload key, with their code where that spares the linking time."""
-    known = await _guessed(runtime, store, request, imported, guess)
+    known = await _guessed(runtime, store, request, imported, guess, ready)
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
     if chosen:

@@ -9,8 +9,10 @@ weights from memory.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.budgets import load_prices
@@ -25,6 +27,7 @@ from tunery.domain import (
     Provenance,
     Record,
     Rung,
+    Target,
     Task,
     Verification,
 )
@@ -34,7 +37,7 @@ from tunery.jobs.account import Account
 from tunery.jobs.calls import Entrant, call_build, discard, race, stage
 from tunery.jobs.context import Context
 from tunery.jobs.finals import time_in_turns
-from tunery.jobs.learning import Learning, start_for
+from tunery.jobs.learning import Learning, Start, start_for
 from tunery.jobs.runtime import Runtime
 from tunery.measure import this_device
 from tunery.store import Store
@@ -60,10 +63,35 @@ class Filled:
     measured: int = 0
 
 
+async def get_ready(runtime: Runtime, request: Request, target: Target, compiler: str) -> Start | None:
+    """Return the cost model to predict with, and have all builders read it, while tasks are still being extracted."""
+    device = this_device(runtime.cores)
+    start = await asyncio.to_thread(start_for, request.dialect, target.config, compiler, device)
+    if start is not None:
+        file = _model_file(runtime)
+        file.write_text(start.model)
+
+        async def one(worker: str) -> None:
+            async with runtime.stage(JOB, "build", Role.BUILDER, worker=worker):
+                with suppress(EngineError):  # it will be read again
+                    await runtime.call(worker, "read", file, deadline_s=PREDICT_DEADLINE_S)
+
+        await asyncio.gather(*(one(worker) for worker in runtime.workers(Role.BUILDER)))
+    return start
+
+
 async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
-    runtime: Runtime, store: Store, request: Request, tasks: Sequence[Task], provenance: Provenance, guess: Guess
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    tasks: Sequence[Task],
+    provenance: Provenance,
+    guess: Guess,
+    ready: Awaitable[Start | None] | None = None,
 ) -> tuple[Known, Filled]:
     """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
+
+    `ready` is `get_ready`'s result, if it was begun before.
 
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
@@ -72,11 +100,14 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     open_ = [task for task in tasks if task.key in known.open]
     if not open_:
         return known, Filled()
-    device = this_device(runtime.cores)
-    start = start_for(request.dialect, tasks[0].target.config, provenance.compiler, device)
+    target = tasks[0].target
+    if guess.few_shot:
+        start = start_for(request.dialect, target.config, provenance.compiler, this_device(runtime.cores))
+    else:
+        start = await (ready or get_ready(runtime, request, target, provenance.compiler))
     if start is None:
         why = (
-            f"there is no cost model for {tasks[0].target}; train one with `tunery costmodel collect` and "
+            f"there is no cost model for {target}; train one with `tunery costmodel collect` and "
             "`tunery costmodel train`"
         )
         if guess.few_shot:
@@ -128,8 +159,7 @@ def looks(task: Task, whole: float, guess: Guess) -> int:
 async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: Guess, filled: Filled) -> None:
     """Choose for each task what is right and thought fastest; each learns from those that were done before it."""
     lessons: list[str] = []
-    model = context.runtime.scratch / "cost-model.json"
-    model.write_text(context.learning.model or "")
+    model = _model_file(context.runtime)
 
     async def one(task: Task, count: int) -> None:
         try:
@@ -151,6 +181,10 @@ async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: 
             filled.refused[task.key] = pick.refused
 
     await asyncio.gather(*(one(*each) for each in tasks))
+
+
+def _model_file(runtime: Runtime) -> Path:
+    return runtime.scratch / "cost-model.json"
 
 
 async def _predict(context: Context, task: Task, count: int, guess: Guess, filled: Filled) -> Prediction | None:

@@ -290,6 +290,10 @@ class Builder:
         """
         self._dialect.build_part(task, candidate, self._directory)
 
+    def read(self, cost_model: Path) -> None:
+        """Read the cost model in a file, which `pick` will be given."""
+        load_cost_model(_text(cost_model))
+
     def pick(  # noqa: PLR0917 - arguments cross a process border by position
         self, task: Task, n: int, keep: int, cost_model: Path, seed: int, lessons: Sequence[str]
     ) -> Pick:

@@ -36,7 +36,7 @@ _LEAST_FLOP_PER_BYTE = (
     10.0  # of transformed weights: below that a core waits for memory longer than it computes directly
 )
 _CACHED_BYTES = 4 << 20  # fewer may still lie in a cache from the run before
-_LEAST_WINNERS, _MOST_WINNERS = 6, 12  # to choose among without a search, the fewer for small tasks
+_LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the fewer for small tasks
 
 
 class Foresight:
