@@ -25,7 +25,7 @@ def about_target(target_s: float, latency_s: float | None, *, served: bool, unpr
 def about_rest(
     states: Sequence[TaskState], fresh: int, earlier_s: float, unproven: int = 0, *, predicted: bool = False
 ) -> str:
-    """Say how many tasks were not reached, since the network stays slow by them, and why a resumed run found nothing.
+    """Say how many tasks were not reached and what becomes of them, and why a resumed run found nothing.
 
     `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used,
     `unproven` the tasks whose finals the budget left no time for; `predicted` says that there is a cost model, which

@@ -87,8 +87,7 @@ async def time_in_turns(  # noqa: PLR0917 - what one call needs
     try:
         results = await _call(context, task, worker, entrants, reference, baseline_s, rounds)
     except EngineError:
-        alone = [_alone(context, task, worker, one, reference, baseline_s, rounds) for one in entrants]
-        results = [await each for each in alone]
+        results = [await _alone(context, task, worker, one, reference, baseline_s, rounds) for one in entrants]
     return [marked(result, context.runtime.foreign) for result in results]
 
 

@@ -35,7 +35,7 @@ _HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
-_FINALS, _FINALS_AT_FIRST = 0.5, 0.2  # of the budget may be kept for finals, the latter while tasks are untried
+_FINALS_AT_FIRST = 0.2  # of the budget may be kept for finals while tasks are untried
 _BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
 _LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
@@ -379,8 +379,10 @@ class Job:
         """
         if self._reporter.phase == "finals":
             return self._allowance.spare_s(0.0)
-        most = _FINALS_AT_FIRST if any(search.untried for search in self.searches) else _FINALS
-        return self._allowance.spare_s(self._sums.finals_cost_s(), most)
+        cost_s = self._sums.finals_cost_s()
+        if any(search.untried for search in self.searches):
+            return self._allowance.spare_s(cost_s, _FINALS_AT_FIRST)
+        return self._allowance.spare_s(cost_s)
 
     # -- reporting ------------------------------------------------------------------------------------------------
 

@@ -32,10 +32,9 @@ _ROUND = 6
 _SEEDS, _KEPT = 4, 2
 _SPARED = 0.5  # of the replays, where there are seeds
 _BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
-_LEAST_FLOP_PER_BYTE = (
-    10.0  # of transformed weights: below that a core waits for memory longer than it computes directly
-)
-_CACHED_BYTES = 4 << 20  # fewer may still lie in a cache from the run before
+# With fewer flop for a byte of transformed weights a core waits for memory longer than it computes directly; what is no
+# larger than this may still lie in a cache from the run before.
+_LEAST_FLOP_PER_BYTE, _CACHED_BYTES = 10.0, 4 << 20
 _LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the fewer for small tasks
 
 
