@@ -118,7 +118,7 @@ def tunery(bench: Bench, trials: int, seed: int) -> Course:
     start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
     base = start.model if start else None
     with timed(course):
-        proposer = dialect.open(task, [], base, seed)
+        proposer = dialect.open(task, [], base, seed, aided=base is not None)
     trainer, fresh, learned = Warm(), list[Lesson](), 0
     while len(course.best_s) < trials:
         with timed(course):

@@ -1,12 +1,12 @@
 """Gives the model that ships with tunery its card: judged on networks held out of its training, and gated.
 
-python tools/ship_model.py DATASET.parquet MODEL.json.gz [--fit | --grow ROUNDS]
+python tools/ship_model.py DATASET.parquet MODEL.json.gz [--fit | --grow ROUNDS] [--bits 512]
 
 MODEL was trained on DATASET without the networks below, and is written back with its card; its trees stay as they are.
 With --fit it is trained by the recipe below and written to MODEL. With --grow the model that ships gets that many more
 trees, grown on DATASET without these networks for devices like its one, in place of what it had grown, and is written
 to MODEL. A model that does not pass its gate is not written. The model that ships now is a rival, unless it is MODEL
-itself.
+itself. A dataset of several devices does not say how wide their vectors are: --bits does.
 
 What ships is in `costmodels/pretrained`, and found by its name: DIALECT-TARGET-BITS.json.gz.
 """
@@ -14,6 +14,7 @@ What ships is in `costmodels/pretrained`, and found by its name: DIALECT-TARGET-
 import argparse
 import gzip
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -47,11 +48,14 @@ def main() -> None:
     made = parser.add_mutually_exclusive_group()
     made.add_argument("--fit", action="store_true")
     made.add_argument("--grow", type=int, default=0, metavar="ROUNDS")
+    parser.add_argument("--bits", type=float, help="width of vectors, where the dataset is of several devices")
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     table = read_parquet(chosen.dataset)
     learn, judge = hold_out_networks(table.groups, HELD_OUT)
-    bits = float(learn[0].rows[0, -DEVICE_COLUMNS])
+    bits = chosen.bits or float(learn[0].rows[0, -DEVICE_COLUMNS])
+    if math.isnan(bits):
+        raise SystemExit("the dataset is of several devices; say with --bits how wide their vectors are")
     current = shipped(table.dialect, table.target, bits)
     if chosen.grow and (current is None or len(table.devices) != 1):
         raise SystemExit("what grows is a model that ships, on a dataset of one device")

@@ -85,6 +85,7 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "audited": task.audited,
         "false_drops": task.false_drops,
         "preempted": task.preempted,
+        "unreached": task.unreached,
         "problem": task.problem,
     }
 
@@ -99,6 +100,8 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "max_abs_error": plain(report.max_abs_error),
         "coverage": coverage,
         "refused": dict(report.refused),
+        "measured": report.measured,
+        "untuned": report.untuned,
     }
 
 
@@ -266,15 +269,17 @@ def call(network: Network) -> str:
 def tasks_table(tasks: Sequence[TaskState]) -> "Table":
     """Return a table of the tasks by their share of the network's time, and their sum over the network's call sites.
 
-    What was not reached, and what has nothing to tune, is one row each.
+    What was not reached, and what has nothing to tune, is one row each. What was not reached has no tuned latency, so
+    the sum leaves it out, too.
     """
     table = new_table(
         "task", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
     )
     table.columns[0].overflow = "ellipsis"
-    whole_s = total(tasks, "best_s")
     fixed = [task for task in tasks if not task.tunable and not task.problem]
     missed = [task for task in tasks if task.unreached]
+    reached = [task for task in tasks if not task.unreached]
+    whole_s = total(reached, "best_s")
     for task in sorted((t for t in tasks if t not in fixed + missed), key=_time_of, reverse=True):
         _add_tasks(table, [task], task.name, task.kind, _notes(task), whole_s)
     for group, note in ((missed, "not reached"), (fixed, "nothing to tune")):
@@ -282,7 +287,7 @@ def tasks_table(tasks: Sequence[TaskState]) -> "Table":
             name, kind = (group[0].name, group[0].kind) if len(group) == 1 else (f"{len(group)} tasks", "")
             _add_tasks(table, group, name, kind, note, whole_s)
     table.add_section()
-    _add_tasks(table, tasks, "sum of tasks", "", "", whole_s)
+    _add_tasks(table, reached, "sum of tasks reached" if missed else "sum of tasks", "", "", whole_s)
     return table
 
 
@@ -295,8 +300,8 @@ def _add_tasks(  # noqa: PLR0917 - a row's cells
 ) -> None:
     """Add one row: of a task what one call takes, of several the sum over their calls."""
     [alone] = tasks if len(tasks) == 1 else [None]
-    before, after = (alone.baseline_s, alone.best_s) if alone else (total(tasks, "baseline_s"), total(tasks, "best_s"))
-    all_s = total(tasks, "best_s")
+    all_s = None if any(task.unreached for task in tasks) else total(tasks, "best_s")
+    before, after = (alone.baseline_s, all_s and alone.best_s) if alone else (total(tasks, "baseline_s"), all_s)
     table.add_row(
         name, kind, str(sum(task.weight for task in tasks)), milliseconds(before), milliseconds(after),
         ratio(before, after), f"{all_s / whole_s:.0%}" if all_s is not None and whole_s else "-",

@@ -55,6 +55,7 @@ def test_a_malformed_budget(run: Run, budget: str) -> None:
         (("tune", "fake:demo", "--threads", "-1"), "--threads"),
         (("tune", "fake:demo", "--seed", "-1"), "--seed"),
         (("tune", "fake:demo", "--effort", "heroic"), "quick"),
+        (("compile", "fake:demo", "-o", "x", "--effort", "records", "--few-shot", "4"), "leave it out"),
         (("tune", "fake:demo", "--against", "tensorflow"), "tensorflow"),
         (("tune", "fake:demo", "-o", "nowhere/out.tunery"), "nowhere"),
         (("tune", "fake:demo", "--dialect", "llvm2"), "llvm2"),

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from tunery.domain import TaskState
 from tunery.jobs.endings import about_rest, about_target
 
@@ -17,6 +19,14 @@ def test_tasks_that_were_not_reached_are_counted() -> None:
     states = [state("a", reached=True), state("b", reached=False)]
     assert about_rest(states[:1], 4, 0.0) == ""
     assert about_rest(states, 4, 0.0).startswith("1 of 2 tasks were not reached")
+
+
+def test_a_task_of_which_only_the_default_ran_was_not_reached() -> None:
+    proposed = replace(state("a", reached=False), outcomes={"filtered": 3}, best_candidate="c", default_best=True)
+    assert proposed.unreached, "it will be delivered as predicted"
+    assert not replace(proposed, outcomes={"abandoned": 1}).unreached, "the default has won"
+    assert not replace(proposed, outcomes={"build-failed": 2}).unreached, "its failures are to be seen"
+    assert not replace(proposed, default_best=False).unreached, "an earlier job's record is known"
 
 
 def test_a_resumed_run_that_found_nothing_says_that_the_budget_was_used_before() -> None:

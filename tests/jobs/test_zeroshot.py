@@ -56,10 +56,17 @@ def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(requ
     tuned = run_in(tmp_path, SOURCE, "1trials")
     reached = {task.workload_key for task in tuned.job.tasks if task.measured}
     assert len(reached) == 1
-    report, _ = compile_model(request_, tmp_path / "net", Guess())
+    said: list[str] = []
+    report, _ = compile_model(request_, tmp_path / "net", Guess(), said.append)
     assert Counter(rung for rung, _ in report.coverage.values()) == {"exact": 1, "zero-shot": 2}
+    assert (report.untuned, report.measured) == (0, 0)
+    assert [line.split()[0] for line in said] == ["reading", "predicting", "compiling"]
+    assert len(query(request_).open) == 2
     report, _ = compile_model(request_, tmp_path / "net")
     assert {rung for rung, _ in report.coverage.values()} == {"exact"}, "the compiler's default was measured"
+    assert report.untuned == 2
+    report, _ = compile_model(request_, tmp_path / "net", Guess(few_shot=3))
+    assert (report.untuned, report.measured) == (0, 6)
 
 
 def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Request, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli import _options as options
 from tunery.cli._output import check_output, emit, say, width
 from tunery.cli.tune import default_name
@@ -45,15 +46,18 @@ def compile_(
 ) -> None:
     """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
     path = Path(check_output(output, default_name(model)))
+    if few_shot and effort is Ready.RECORDS:
+        raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
     _begin(dialect)
     from tunery._report import as_text, call, compile_data, new_table
     from tunery.cli._left_out import of_compile
+    from tunery.cli._live import LiveLine
     from tunery.jobs.session import compile_model
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    report, network = compile_model(
-        request, path, options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
-    )
+    guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
+    with LiveLine(verbose=verbose) as live:
+        report, network = compile_model(request, path, guess, lambda text: live.say(text, phase=text))
     if json:
         emit(compile_data(report))
         return
@@ -64,7 +68,10 @@ def compile_(
     guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
     covered = sum(key is not None for _, key in report.coverage.values()) - guessed
     say(as_text(table, width()))
-    say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record")
+    fresh = f"; {report.measured} candidates were measured for it now" if report.measured else ""
+    say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record{fresh}")
+    if guess is None and report.untuned:
+        say(f"{report.untuned} run untuned, which is slow: without --effort records their schedules are predicted")
     if guessed:
         say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
     for why in dict.fromkeys(report.refused.values()):

@@ -52,6 +52,8 @@ def query(
         emit(_data(answer))
     else:
         _print(answer)
+        if answer.open and not (zero_shot or few_shot):
+            say(f"{len(answer.open)} were never searched; `tunery compile` predicts these, as --zero-shot shows")
 
 
 def _rows(answer: "Answer") -> list[dict[str, Any]]:

@@ -14,13 +14,15 @@ class Known:
     """One choice per task, in their order, and per task key the records that were not used, with the reason.
 
     `refused` says of tasks, by their keys, why no prediction of the cost model was good enough to be used. `untried`
-    are the keys of tunable tasks of which nothing but the compiler's default was measured.
+    are the keys of tunable tasks of which nothing but the compiler's default was measured. `measured` candidates were
+    timed for this answer.
     """
 
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, Skipped], ...]
     refused: Mapping[str, str] = field(default_factory=dict)
     untried: frozenset[str] = frozenset()
+    measured: int = 0
 
     @property
     def open(self) -> frozenset[str]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tunery.domain.budget import Prospect, Spend
+from tunery.domain.measurement import Outcome
 
 
 class JobState(StrEnum):
@@ -24,8 +25,9 @@ class TaskState:
     """One task's standing inside a job; latencies are None until measured.
 
     Of the candidates the filter would have `dropped`, `audited` were measured all the same, and `false_drops` (0 or 1)
-    of these is the task's best. Of its `timings`, finals included, `contaminated` were made while others used the
-    machine. `degree` is how many of its candidates may be measured at once, as of its last batch.
+    of these is the task's best. `default_best` says that `best_candidate` is what the compiler does untuned. Of its
+    `timings`, finals included, `contaminated` were made while others used the machine. `degree` is how many of its
+    candidates may be measured at once, as of its last batch.
     `preempted` says that others gained more for their cost when the job ended, `problem` why
     the search of the task was given up, if it was.
     """
@@ -39,6 +41,7 @@ class TaskState:
     baseline_s: float | None = None
     best_s: float | None = None
     best_candidate: str | None = None
+    default_best: bool = False
     measured: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
@@ -52,8 +55,12 @@ class TaskState:
 
     @property
     def unreached(self) -> bool:
-        """Whether nothing is known of what could be tuned but its untuned latency: the budget ended before its turn."""
-        return self.tunable and not self.problem and self.best_candidate is None and not any(self.outcomes.values())
+        """Whether nothing is known of what could be tuned but its untuned latency: the budget ended before its turn.
+
+        What was only proposed, and not built, counts as nothing.
+        """
+        known = self.problem or (self.best_candidate is not None and not self.default_best)
+        return self.tunable and not known and not any(self.outcomes[o] for o in self.outcomes if o != Outcome.FILTERED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,8 @@ class CompileReport:
 
     `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
     `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
-    prediction where one was asked for.
+    prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
+    tuned were neither searched nor predicted.
     """
 
     network: str
@@ -170,3 +171,5 @@ class CompileReport:
     max_abs_error: float | None = None
     tasks: tuple[TaskShare, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    measured: int = 0
+    untuned: int = 0

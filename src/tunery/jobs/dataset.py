@@ -168,8 +168,9 @@ class Features:
         known = _read(path)
         missing = [candidate for candidate in candidates if candidate.key not in known]
         if missing:
-            chunks = [missing[i : i + _CHUNK] for i in range(0, len(missing), _CHUNK)]
             workers = self._pool()
+            size = min(_CHUNK, -(-len(missing) // len(workers)))  # all of them have something to do
+            chunks = [missing[i : i + size] for i in range(0, len(missing), size)]
             with ThreadPoolExecutor(len(workers)) as pool:
                 lanes = [chunks[i :: len(workers)] for i in range(len(workers))]
                 for made in pool.map(lambda lane: self._lane(lane[0], task, lane[1]), zip(workers, lanes, strict=True)):

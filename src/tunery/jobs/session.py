@@ -136,7 +136,10 @@ async def _calibrate(runtime: Runtime, store: Store, request: Request, say: Call
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the store knows of a network: one choice per task, and what it holds but did not use, with reasons."""
+    """What the store knows of a network: one choice per task, and what it holds but did not use, with reasons.
+
+    `open` are the keys of tunable tasks that were neither searched nor predicted.
+    """
 
     network: Network
     target: Target
@@ -144,6 +147,7 @@ class Answer:
     choices: tuple[Choice, ...]
     skipped: tuple[tuple[str, Skipped], ...]
     refused: Mapping[str, str] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
 
 
 def query(request: Request, guess: Guess | None = None) -> Answer:
@@ -166,7 +170,15 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
                 f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
                 f"run `tunery tune {request.model}`"
             )
-        return Answer(imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused)
+        return Answer(
+            imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused,
+            _open(imported, known),
+        )  # fmt: skip
+
+
+def _open(imported: Imported, known: Known) -> frozenset[str]:
+    predicted = {choice.task_key for choice in known.choices if choice.rung is Rung.ZERO_SHOT}
+    return frozenset(task.key for task in imported.tasks if task.tunable and task.key in known.open - predicted)
 
 
 async def _guessed(  # noqa: PLR0917 - passed on
@@ -180,7 +192,7 @@ async def _guessed(  # noqa: PLR0917 - passed on
     if guess is None:
         return _choices(store, request, imported, runtime)
     provenance = _provenance(request, imported, runtime)
-    return (await fill(runtime, store, request, imported.tasks, provenance, guess, ready))[0]
+    return await fill(runtime, store, request, imported.tasks, provenance, guess, ready)
 
 
 def _provenance(request: Request, imported: Imported, runtime: Runtime) -> Provenance:
@@ -191,11 +203,13 @@ def _choices(store: Store, request: Request, imported: Imported, runtime: Runtim
     return choose(store, imported.tasks, _provenance(request, imported, runtime))
 
 
-def compile_model(request: Request, output: Path, guess: Guess | None = None) -> tuple[CompileReport, Network]:
+def compile_model(
+    request: Request, output: Path, guess: Guess | None = None, say: Callable[[str], None] = lambda _: None
+) -> tuple[CompileReport, Network]:
     """Build the model with the best verified records to one loadable file; what has none uses the compiler's default.
 
     With `guess` such operators, and those of which only that default was measured, use what the cost model predicts to
-    be fastest, verified but not measured.
+    be fastest, verified but not measured. `say` hears what it is busy with.
 
     Raises:
         UsageError: the model, shapes or target are wrong, or `output` cannot be written.
@@ -208,11 +222,11 @@ def compile_model(request: Request, output: Path, guess: Guess | None = None) ->
     with _runtime(request) as runtime, open_store(request.store) as store:  # workers take the longer to start
         for name in ("compile", "check"):
             runtime.submit(name)
-        return _run(_compile_checked(runtime, store, request, output, guess))
+        return _run(_compile_checked(runtime, store, request, output, guess, say))
 
 
-async def _compile_checked(
-    runtime: Runtime, store: Store, request: Request, output: Path, guess: Guess | None
+async def _compile_checked(  # noqa: PLR0917 - passed on from `compile_model`
+    runtime: Runtime, store: Store, request: Request, output: Path, guess: Guess | None, say: Callable[[str], None]
 ) -> tuple[CompileReport, Network]:
     """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime."""
     fresh = runtime.scratch / "compiled"
@@ -222,10 +236,12 @@ async def _compile_checked(
         return await onnxruntime_outputs(runtime, await prepared)
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
-    made = _compile_beside(runtime, store, request, fresh, guess, prepared.set_result)
+    say("reading the model")
+    made = _compile_beside(runtime, store, request, fresh, guess, prepared.set_result, say)
     (report, network), theirs = await both(made, expected())
     error = None
     if network.path:
+        say("checking the network's outputs")
         # No measurement, so it need not wait until others leave the machine alone.
         async with runtime.stage("check", "check", Role.IMPORTER):
             error = await check(runtime, network, fresh, theirs)
@@ -240,6 +256,7 @@ async def _compile_beside(  # noqa: PLR0917 - passed on from `_compile_checked`
     output: Path,
     guess: Guess | None,
     allow: Callable[[Network], None],
+    say: Callable[[str], None],
 ) -> tuple[CompileReport, Network]:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
     measuring = guess is not None and guess.few_shot > 0
@@ -254,12 +271,20 @@ async def _compile_beside(  # noqa: PLR0917 - passed on from `_compile_checked`
             runtime, store, request, cache_directory(), "compile",
             prepared=(lambda _: None) if measuring else allow, extracting=extracting,
         )  # fmt: skip
+        say(f"{_choosing(guess)} {len(imported.tasks)} tasks")
         known, chosen = await _chosen(runtime, store, request, imported, guess, ready=ready[0] if ready else None)
     finally:
         await asyncio.gather(*ready, return_exceptions=True)
     if measuring:
         allow(imported.network)
+    say("compiling the network")
     return await _link(runtime, imported, known, chosen, output), imported.network
+
+
+def _choosing(guess: Guess | None) -> str:
+    if guess is None:
+        return "building what is known of"
+    return "measuring predictions for what is not known of" if guess.few_shot else "predicting what is not known of"
 
 
 async def _compile(
@@ -313,7 +338,10 @@ async def _link(
     size = output.stat().st_size
     shares = _shares(imported, known)
     refused = {workloads[key].name: why for key, why in known.refused.items()}
-    return CompileReport(imported.network.name, str(output), size, coverage, tasks=shares, refused=refused)
+    return CompileReport(
+        imported.network.name, str(output), size, coverage, tasks=shares, refused=refused, measured=known.measured,
+        untuned=len(_open(imported, known)),
+    )  # fmt: skip
 
 
 async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequence[Choice]) -> None:

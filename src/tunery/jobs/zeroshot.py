@@ -88,7 +88,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     provenance: Provenance,
     guess: Guess,
     ready: Awaitable[Start | None] | None = None,
-) -> tuple[Known, Filled]:
+) -> Known:
     """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
 
     `ready` is `get_ready`'s result, if it was begun before.
@@ -99,7 +99,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     known = choose(store, tasks, provenance)
     open_ = [task for task in tasks if task.key in known.open]
     if not open_:
-        return known, Filled()
+        return known
     target = tasks[0].target
     if guess.few_shot:
         start = start_for(request.dialect, target.config, provenance.compiler, this_device(runtime.cores))
@@ -112,7 +112,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         )
         if guess.few_shot:
             raise UsageError(why)
-        return replace(known, refused={task.key: why for task in open_}), Filled()
+        return replace(known, refused={task.key: why for task in open_})
     account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
     context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, start.model))
     filled = Filled()
@@ -130,7 +130,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         await _pick_all(context, [(task, counts[task.key]) for task in open_], guess, filled)
     choices = tuple(filled.choices.get(choice.task_key, choice) for choice in known.choices)
     refused = {key: why for key, why in filled.refused.items() if key in known.open - filled.choices.keys()}
-    return replace(known, choices=choices, refused=refused), filled
+    return replace(known, choices=choices, refused=refused, measured=filled.measured)
 
 
 def wanted(share: float) -> int:
@@ -233,7 +233,8 @@ async def _measure(
             if time.monotonic() > end:
                 return
             try:
-                filled.measured += await _race_all(context, task, prediction.candidates[: guess.few_shot])
+                count = await _race_all(context, task, prediction.candidates[: guess.few_shot])
+                filled.measured += count  # not in one step: the sum would be read before the others' races
             except TuneryError as error:
                 filled.refused[task.key] = str(error)
 
