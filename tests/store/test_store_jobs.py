@@ -34,7 +34,7 @@ def test_a_job_comes_back_as_saved(store: Store) -> None:
     job = store.create_job(REQUEST)
     assert (job.state, job.request, job.tasks) == (JobState.QUEUED, REQUEST, ())
     assert store.job(job.job_id) == job
-    task = TaskState("t", "w", "conv", "conv2d", 3, True, 0.1, None, None, 2, {"ok": 1, "timeout": 1})
+    task = TaskState("t", "w", "conv", "conv2d", 3, True, 0.1, measured=2, outcomes={"ok": 1, "timeout": 1})
     saved = replace(
         job, state=JobState.DONE, spend=Spend(1.5, 2.5, 0.1, 7, {"build": 1.0}), tasks=(task,), message="ok"
     )
