@@ -27,6 +27,7 @@ from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.parquet import read_parquet
 from tunery.costmodels.registry import document, shipped
 from tunery.costmodels.splits import hold_out_networks
+from tunery.jobs import Request, extract
 from tunery.jobs.training import appraise, facts, plain
 
 RECIPE = Recipe(
@@ -52,7 +53,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
     table = read_parquet(chosen.dataset)
+    hidden = hidden_workloads()
     learn, judge = hold_out_networks(table.groups, HELD_OUT)
+    if leaked := {group.workload_key for group in learn} & hidden:
+        raise SystemExit(f"{len(leaked)} workloads of held-out networks are not marked as theirs in {chosen.dataset}")
     bits = chosen.bits or float(learn[0].rows[0, -DEVICE_COLUMNS])
     if math.isnan(bits):
         raise SystemExit("the dataset is of several devices; say with --bits how wide their vectors are")
@@ -61,9 +65,7 @@ def main() -> None:
         raise SystemExit("what grows is a model that ships, on a dataset of one device")
     base = current if chosen.grow else None
     if chosen.fit:
-        text = fit(
-            [group for group in learn if group.usable], RECIPE, threads=chosen.threads, members=RECIPE.members
-        ).dumps()
+        text = fit([group for group in learn if group.usable], RECIPE, threads=chosen.threads).dumps()
     else:
         text = _trunk(base[1]) if base else _text(chosen.model)
     model = load_cost_model(text)
@@ -93,6 +95,11 @@ def main() -> None:
         held_out=HELD_OUT,
     )
     chosen.model.write_bytes(document(card, text, 0))
+
+
+def hidden_workloads() -> set[str]:
+    """Return the keys of all workloads of the networks that are held out, whatever a dataset says of its owners."""
+    return {task.workload.key for name in HELD_OUT for task in extract(Request(f"zoo:{name}")).tasks}
 
 
 def _trunk(text: str) -> str:

@@ -11,13 +11,12 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-from ship_model import HELD_OUT
+from ship_model import HELD_OUT, hidden_workloads
 
 from tunery.dialects.metaschedule.program import space_of, tvm_target
 from tunery.dialects.metaschedule.vectors import lanes_of
 from tunery.dialects.metaschedule.winners import Winner, dumps, winners_of
 from tunery.domain import Mode, Outcome, Task
-from tunery.jobs import Request, extract
 from tunery.store import Store, open_store
 
 _MEASURED = {Outcome.OK, Outcome.ABANDONED}
@@ -28,7 +27,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stores", type=Path, nargs="+")
     chosen = parser.parse_args()
-    hidden = {task.workload.key for name in HELD_OUT for task in extract(Request(f"zoo:{name}")).tasks}
+    hidden = hidden_workloads()
     found: dict[str, list[Winner]] = {}
     networks: set[str] = set()
     lanes = set()

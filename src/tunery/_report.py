@@ -287,7 +287,8 @@ def tasks_table(tasks: Sequence[TaskState]) -> "Table":
             name, kind = (group[0].name, group[0].kind) if len(group) == 1 else (f"{len(group)} tasks", "")
             _add_tasks(table, group, name, kind, note, whole_s)
     table.add_section()
-    _add_tasks(table, reached, "sum of tasks reached" if missed else "sum of tasks", "", "", whole_s)
+    if reached:
+        _add_tasks(table, reached, "sum of tasks reached" if missed else "sum of tasks", "", "", whole_s, summed=True)
     return table
 
 
@@ -296,10 +297,17 @@ def _time_of(task: TaskState) -> float:
 
 
 def _add_tasks(  # noqa: PLR0917 - a row's cells
-    table: "Table", tasks: Sequence[TaskState], name: str, kind: str, notes: str, whole_s: float | None
+    table: "Table",
+    tasks: Sequence[TaskState],
+    name: str,
+    kind: str,
+    notes: str,
+    whole_s: float | None,
+    *,
+    summed: bool = False,
 ) -> None:
-    """Add one row: of a task what one call takes, of several the sum over their calls."""
-    [alone] = tasks if len(tasks) == 1 else [None]
+    """Add one row: of a task what one call takes, of several, or `summed`, the sum over their calls."""
+    [alone] = tasks if len(tasks) == 1 and not summed else [None]
     all_s = None if any(task.unreached for task in tasks) else total(tasks, "best_s")
     before, after = (alone.baseline_s, all_s and alone.best_s) if alone else (total(tasks, "baseline_s"), all_s)
     table.add_row(

@@ -121,6 +121,17 @@ def test_an_empty_store_and_no_store(run: Run) -> None:
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
 
 
+@pytest.mark.usefixtures("models")
+def test_a_collection_of_whole_samples_gives_nothing_up(run: Run) -> None:
+    task = ("fake:slow?tasks=1&space=16x16x4", "--dialect", "fake", "--tasks", "1", "--per-task", "24", "--json")
+    raced, whole = (
+        json.loads(run("costmodel", "collect", "--store", f"{name}.db", "--networks", *task, *more).out)["outcomes"]
+        for name, more in (("raced", ()), ("whole", ("--whole",)))
+    )
+    assert "abandoned" in raced
+    assert whole == {"ok": 24}
+
+
 @pytest.mark.parametrize("budget", ["$2", "50kJ", "1min,$2"])
 def test_a_collection_is_not_limited_by_what_nobody_counts_there(run: Run, budget: str) -> None:
     expect_refused(run("costmodel", "collect", "--dialect", "fake", "--budget", budget), "30min")

@@ -1,6 +1,7 @@
 """Voters that see a candidate's stores one by one."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,22 +9,26 @@ import pytest
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
 from tunery.costmodels._base import for_device
+from tunery.costmodels.automl import fit, search, voting
 from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, TASK_COLUMNS, fold
 from tunery.costmodels.metrics import kendall
 
 RECIPE = Recipe("gain", 60, {"feature_fraction": 1.0, "min_data_in_leaf": 4}, members=1, store_members=2)
 
 
-def group(seed: int, candidates: int = 64) -> Group:
-    """A task of programs whose time is that of all their stores, of which the busiest tells little."""
+def group(seed: int, candidates: int = 64, *, hidden: bool = False) -> Group:
+    """A task of programs whose time is that of all their stores, of which the busiest tells little, or if `hidden`, no
+    fold tells anything: the slow ones are neither large nor small, and all their columns say the same.
+    """
     rng = np.random.default_rng(seed)
     stores = []
     for _ in range(candidates):
         each = np.zeros((int(rng.integers(2, 5)), STORE_WIDTH), np.float32)
-        each[:, :4] = rng.random((len(each), 4))
+        each[:, : 50 if hidden else 4] = rng.random((len(each), 1 if hidden else 4))
         each[:, 50] = 1
         stores.append(each)
-    latencies = np.array([np.exp(2 * each[:, 2]).sum() for each in stores], np.float64) * 10.0**-seed
+    taken = [0.2 + (abs(each[:, 2] - 0.5) < 0.2) if hidden else np.exp(2 * each[:, 2]) for each in stores]
+    latencies = np.array([each.sum() for each in taken], np.float64) * 10.0**-seed
     task = np.full(TASK_COLUMNS + DEVICE_COLUMNS, seed, np.float32)
     rows = np.stack([np.concatenate([fold(each), task]) for each in stores])
     keys = tuple(f"c{i}" for i in range(candidates))
@@ -41,6 +46,17 @@ def group(seed: int, candidates: int = 64) -> Group:
         latencies,
         tuple(stores),
     )
+
+
+def test_the_search_finds_out_whether_they_pay_and_the_model_that_is_used_has_two() -> None:
+    learn = [replace(group(seed, hidden=True), networks=(f"n{seed}",)) for seed in range(4)]
+    found = search(learn, seconds=60.0, most=2)
+    assert found.recipe.store_members == 1, "the second recipe, where only single stores tell anything"
+    recipe = voting(replace(found.recipe, rounds=5))
+    assert (recipe.members, recipe.store_members) == (2, 2)
+    assert json.loads(fit(learn, recipe).dumps())["stores"]["boosters"][1:]
+    folded = [replace(each, stores=None) for each in learn]
+    assert search(folded, seconds=60.0, most=2).recipe.store_members == 0, "where a dialect has no stores"
 
 
 LEARN, UNSEEN = [group(seed) for seed in range(4)], group(4)

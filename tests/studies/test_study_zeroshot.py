@@ -8,7 +8,7 @@ import pytest
 from costmodel_data import table
 
 from tunery._errors import UsageError, WorkError
-from tunery.costmodels import Group, Table, rival
+from tunery.costmodels import Group, Recipe, Table, rival
 from tunery.costmodels.evaluation import Row
 from tunery.costmodels.metrics import Quality
 from tunery.costmodels.parquet import write_parquet
@@ -325,10 +325,10 @@ def test_rivals_learn_from_no_workload_that_is_judged(monkeypatch: pytest.Monkey
 
     fit = _ranked.fit
 
-    def noted(groups: Sequence[Group], recipe: object, threads: int, members: int) -> object:
+    def noted(groups: Sequence[Group], recipe: Recipe, threads: int) -> object:
         heard["ours"] = [group.workload_key for group in groups]
-        assert members == 2, "as many voters as the model that is judged has"
-        return fit(groups, recipe, threads=threads, members=1)  # type: ignore[arg-type]
+        assert recipe.members == 2, "as many voters as the model that is judged has"
+        return fit(groups, recipe, threads=threads)
 
     monkeypatch.setattr(_ranked, "StockModel", Stock)
     monkeypatch.setattr(_ranked, "fit", noted)

@@ -35,6 +35,10 @@ def collect(
     budget: Annotated[
         str, typer.Option("--budget", help="Time to measure (the import is not counted) or trials: 30min, 5000trials.")
     ] = "30min",
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Sample all to the end: teaches more, but `tune` does not count these as known."),
+    ] = False,
     hold_out: HoldOut = "",
     target: options.TargetName = "native",
     store: options.StoreUrl = "",
@@ -45,7 +49,10 @@ def collect(
     verbose: options.Verbose = False,
 ) -> None:
     """Measure diverse candidates of many tasks, briefly; given again, the same command goes on where it was."""
+    from dataclasses import replace
+
     from tunery._errors import UsageError
+    from tunery.budgets import Trimming
     from tunery.cli._interrupt import Interrupt
     from tunery.cli._live import LiveLine
     from tunery.jobs._request import Progress
@@ -55,6 +62,8 @@ def collect(
     request = options.make_request(
         "collect", target=target, store=store, threads=threads, shapes=None, dialect=dialect, budget=budget, seed=seed
     )
+    if whole:
+        request = replace(request, trimming=Trimming(abandon=False))
     if request.budget.money is not None or request.budget.joules is not None:
         raise UsageError(f"a collection is limited by time or trials, not by {budget!r}; write for example 30min")
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:

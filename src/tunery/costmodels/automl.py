@@ -13,6 +13,7 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery.costmodels.boosted import BoostedModel, Recipe
+from tunery.costmodels.columns import has_stores
 from tunery.costmodels.dataset import Group, stacked
 from tunery.costmodels.metrics import ndcg
 from tunery.costmodels.splits import by_network
@@ -20,7 +21,7 @@ from tunery.costmodels.splits import by_network
 FAMILIES = ("gain", "log", "rank")
 _FOLDS = 3
 _MEMBERS = 4
-"""Voters of the final model: their spread is its uncertainty."""
+"""Voters of the final model: their spread is its uncertainty. With voters on stores, half of them are such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def search(
     found: list[tuple[float, Recipe]] = []
 
     def objective(trial: Any) -> float:
-        recipe = _recipe(trial)
+        recipe = _recipe(trial, stores=stores)
         scores: list[float] = []
         for step, (pairs, test) in enumerate(prepared):
             model = BoostedModel.train(pairs, recipe, threads)
@@ -73,7 +74,12 @@ def search(
         sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=8),
         pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
     )
-    for family in FAMILIES:
+    stores = has_stores(folds[0][0][0].inputs)
+    first, *others = FAMILIES
+    study.enqueue_trial({"family": first, "stores": False, **_DEFAULTS})
+    if stores:
+        study.enqueue_trial({"family": first, "stores": True, **_STORE_DEFAULTS})
+    for family in others:
         study.enqueue_trial({"family": family, **_DEFAULTS})
     # The first trial is never cut short by time, so there is always an answer.
     study.optimize(objective, n_trials=1)
@@ -85,10 +91,15 @@ def search(
     return Search(recipe, score, tried, time.monotonic() - began)
 
 
-def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1, members: int = _MEMBERS) -> BoostedModel:
-    """Train the final model by a recipe, with voters and with the cost of builds beside it."""
-    voting = replace(recipe, members=members)
-    model = BoostedModel.train(_pairs(groups), voting, threads)
+def voting(recipe: Recipe) -> Recipe:
+    """Return a recipe of the search with as many voters as a model has that is used."""
+    stores = _MEMBERS // 2 if recipe.store_members else 0
+    return replace(recipe, members=_MEMBERS - stores, store_members=stores)
+
+
+def fit(groups: Sequence[Group], recipe: Recipe, *, threads: int = 1) -> BoostedModel:
+    """Train the final model by a recipe, with the cost of builds beside it."""
+    model = BoostedModel.train(_pairs(groups), recipe, threads)
     builds = np.concatenate([group.build_s for group in groups])
     known = np.isfinite(builds) & (builds > 0)
     return model.with_build_cost(stacked(groups)[known], builds[known]) if known.sum() > 1 else model
@@ -102,11 +113,13 @@ _DEFAULTS: dict[str, float | int] = {
     "rounds": 120, "learning_rate": 0.1, "num_leaves": 31, "min_data_in_leaf": 8, "feature_fraction": 0.4,
     "lambda_l2": 1e-3,
 }  # fmt: skip
+_STORE_DEFAULTS = {**_DEFAULTS, "rounds": 400, "learning_rate": 0.08, "feature_fraction": 0.15, "lambda_l2": 1.0}
+"""Trees on single stores need more rounds: each learns a part of a sum (docs/decisions/028)."""
 
 
-def _recipe(trial: Any) -> Recipe:
+def _recipe(trial: Any, *, stores: bool) -> Recipe:
     family = trial.suggest_categorical("family", list(FAMILIES))
-    rounds = trial.suggest_int("rounds", 60, 500, log=True)
+    rounds = trial.suggest_int("rounds", 60, 1000, log=True)
     return Recipe(
         family,
         rounds,
@@ -117,6 +130,7 @@ def _recipe(trial: Any) -> Recipe:
             "feature_fraction": trial.suggest_float("feature_fraction", 0.1, 1.0),
             "lambda_l2": trial.suggest_float("lambda_l2", 1e-3, 10.0, log=True),
         },
+        store_members=int(stores and family == "gain" and trial.suggest_categorical("stores", [False, True])),
     )
 
 

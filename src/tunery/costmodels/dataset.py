@@ -129,12 +129,12 @@ def stacked(groups: Sequence[Group]) -> Rows:
 
 
 def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups, with the device's columns empty (NaN) where they are of several devices.
+    """Return the groups, with the device's columns empty (NaN) where not all are of devices whose facts are known.
 
-    Only the facts of the machine at hand are known. Trees would learn what it means that they are there, and where a
-    job on another device fills them in, take that device for this one.
+    A store knows the facts of the machine at hand only. Trees would learn what it means that they are there, and where
+    a job on another device fills them in, take that device for this one.
     """
-    if len({group.device for group in groups}) < 2:
+    if not any(np.isnan(group.rows[:, -DEVICE_COLUMNS:]).all() for group in groups):
         return tuple(groups)
     return tuple(replace(group, rows=_emptied(group.rows)) for group in groups)
 

@@ -44,16 +44,16 @@ def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0
     others = [g for g in groups if g.device != device and g.workload_key not in held]
     if not others:
         return None
-    base = BoostedModel.train([(g.rows, g.gains) for g in others], recipe)
-    rows = [(g, i) for g in learn for i in range(len(g.keys))]
+    base = BoostedModel.train([(g.inputs, g.gains) for g in others], recipe)
+    rows = [(g, inputs, i) for g in learn for inputs in (g.inputs,) for i in range(len(g.keys))]
     order = np.random.default_rng(seed).permutation(len(rows))
     steps = [step for step in _STEPS if step < len(rows)] + [len(rows)]
     transferred: list[float] = []
     alone: list[float | None] = []
     for step in steps:
         data = Dataset()
-        for group, i in (rows[n] for n in order[:step]):
-            data.add(group.task_key, group.keys[i], group.rows[i], float(group.latencies[i]))
+        for group, inputs, i in (rows[n] for n in order[:step]):
+            data.add(group.task_key, group.keys[i], inputs[i], float(group.latencies[i]))
         grown, new = _learned(data, base)
         transferred.append(_score(grown, judge))
         alone.append(_score(new, judge) if new else None)
@@ -74,4 +74,4 @@ def _learned(data: Dataset, base: BoostedModel) -> tuple[BoostedModel, BoostedMo
 
 
 def _score(model: BoostedModel, judge: Sequence[Group]) -> float:
-    return float(np.mean([ndcg(group.gains, model.predict(group.rows)) for group in judge]))
+    return float(np.mean([ndcg(group.gains, model.predict(group.inputs)) for group in judge]))

@@ -21,7 +21,7 @@ from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.jobs._request import Request
 from tunery.jobs.opening import cache_directory, workplace
-from tunery.measure import this_device, usable_cores
+from tunery.measure import FULL_LENGTH, this_device, usable_cores
 from tunery.store import open_store
 from tunery.workers.services import Block
 
@@ -92,7 +92,7 @@ def _base(network: str) -> str:
 def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[str]) -> list[tuple[_Source, _Found]]:
     """Return what may be compared with one another: candidates by device and code generator."""
     sources: dict[_Source, _Found] = {}
-    for record in records:
+    for record in _alike(records, left_out):
         measurement, made_by = record.measurement, record.provenance.compiler
         if record.candidate.origin is not Origin.SEARCH:
             continue
@@ -109,6 +109,15 @@ def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[
         found = sources.setdefault((record.provenance.device, generator(made_by)), {})
         found[record.candidate.key] = (record.candidate, latency_s, measurement.build_s)
     return list(sources.items())
+
+
+def _alike(records: Sequence[Record], left_out: Counter[str]) -> Sequence[Record]:
+    """Return what may stand in one order: where enough was sampled to the end, only that, for races end early."""
+    whole = [record for record in records if record.provenance.settings == FULL_LENGTH.key]
+    if len({record.candidate.key for record in whole}) < _LEAST_CANDIDATES:
+        return records
+    left_out["raced, where others of the task were sampled to the end"] += len(records) - len(whole)
+    return whole
 
 
 def _group(  # noqa: PLR0917 - the parts of one group

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
-from tunery.costmodels.automl import Search, fit, search
+from tunery.costmodels.automl import Search, fit, search, voting
 from tunery.costmodels.boosted import check_rows, describe
 from tunery.costmodels.cards import Version, generator, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
@@ -150,10 +150,11 @@ def train(
     installed, here = dialect.compiler, family(table.dialect, dialect.resolve_target("native", 1).config)
     found = search(learn, seconds, threads=threads, seed=seed, most=most, notify=notify)
     notify("judging on held-out networks")
-    model = fit(learn, found.recipe, threads=threads)
+    recipe = voting(found.recipe)
+    model = fit(learn, recipe, threads=threads)
     current = starting(table.dialect, table.target, compiler=installed, vector_bits=_vector_bits(judge))
     appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
-    final = model if hold_out else fit(table.groups, found.recipe, threads=threads)
+    final = model if hold_out else fit(table.groups, recipe, threads=threads)
     # Registered before anything else is tried with it: the search took long.
     card = register(_card(table, found, appraisal, hold_out), final)
     notify(f"version {card.version} written to {card.path}")
@@ -291,8 +292,9 @@ def _vector_bits(groups: Sequence[Group]) -> float:
 
 
 def _columns(groups: Sequence[Group]) -> npt.NDArray[np.float32]:
-    alone = len({group.device for group in groups}) == 1
-    return groups[0].rows[0, -DEVICE_COLUMNS:] if alone else device_columns(this_device(usable_cores()).facts)
+    """Return the device's columns of the groups; of several devices, which have none, those of this one."""
+    own = groups[0].rows[0, -DEVICE_COLUMNS:]
+    return device_columns(this_device(usable_cores()).facts) if np.isnan(own).all() else own
 
 
 def _ranker(model: CostModel) -> Ranker:
@@ -315,7 +317,8 @@ def _card(table: Table, found: Search, appraisal: Appraisal, hold_out: Sequence[
         dialect=table.dialect,
         compiler=table.compiler,
         target=table.target,
-        recipe=describe(found.recipe) | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
+        recipe=describe(voting(found.recipe))
+        | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
         data=facts(table),
         metrics=tuple(plain(row) for row in appraisal.rows),
         passed=appraisal.gate.passed,

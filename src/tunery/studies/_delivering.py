@@ -10,7 +10,7 @@ from typing import Any
 
 from tunery._errors import WorkError
 from tunery.domain import Budget, Rung, Task
-from tunery.jobs import Latency, Request, TuneReport, bench, compile_model, tune
+from tunery.jobs import Guess, Latency, Request, TuneReport, bench, compile_model, tune
 from tunery.jobs.opening import thread_count
 from tunery.store import open_store
 from tunery.studies._base import Options
@@ -49,7 +49,7 @@ def delivered(name: str, scale: Scale, options: Options, directory: Path) -> Res
         seconds, report, found = _tuned(replace(request, store=store, pretrained=arm == WITH))
         tunings[arm], tasks = (seconds, report.job.spend.trials, found), report.tasks
     request = replace(request, store=stores[WITH])
-    compile_model(request, files["tuned"])
+    compile_model(request, files["tuned"], Guess())
     options.say(f"{name}: the winners of both tunings in turns, then all networks")
     worth = judge(request, tasks, {arm: found for arm, (_, _, found) in tunings.items()})
     stock = finished_side(model, thread_count(request.threads))

@@ -84,7 +84,7 @@ def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, optio
     options.say(f"training two models on {len(fair)} tasks of other networks")
     threads = len(usable_cores())
     recipe = recipe_of(card)
-    ours, theirs = fit(fair, recipe, threads=threads, members=recipe.members), StockModel(fair, threads)
+    ours, theirs = fit(fair, recipe, threads=threads), StockModel(fair, threads)
     if theirs.capped:
         options.say("MetaSchedule's own model was still learning when its rounds, the most it is given, were over")
     return evaluate(groups, {OURS: lambda group: ours.predict(group.inputs), STOCK: theirs.predict})
