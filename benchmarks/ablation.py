@@ -97,7 +97,10 @@ def _without(kind: str) -> Arm:
     return Arm(_FOR[kind], patch=patch, touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
 
 
-_FOR = {"winograd": ("conv3x3",), "padded": ("narrow",), "depthwise": ("depthwise",), "place-sums": ("mean",)}
+_FOR = {
+    "winograd": ("conv3x3",), "padded": ("narrow",), "depthwise": ("depthwise",), "place-sums": ("mean",),
+    "rows": ("softmax", "layer-norm"),
+}  # fmt: skip
 
 
 def _no_winners() -> None:
@@ -124,6 +127,7 @@ ARMS = {
     "padded channels": _without("padded"),
     "depthwise designs": _without("depthwise"),
     "sums over places": _without("place-sums"),
+    "rows at once": _without("rows"),
     "free weight layouts": Arm(
         WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), beside=_NO_WINOGRAD, lowering=True
     ),
@@ -145,7 +149,7 @@ ARMS = {
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
     "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measure.noise", "Noise.learn_cold"),)),
 }
-_SWITCHED_OFF = "TUNERY_BENCH_ABLATION"
+SWITCHED_OFF = "TUNERY_BENCH_ABLATION"
 
 
 def switch_off(arm: Arm) -> None:
@@ -244,7 +248,7 @@ def run_child(task: str, arm: str, seed: int, trials: int, scratch: Path) -> Row
     """
     work = Path(tempfile.mkdtemp(dir=scratch))
     command = [__file__, "--one", task, arm, str(seed), "--trials", str(trials), "--work", str(work)]
-    environment = {_SWITCHED_OFF: arm, "TUNERY_CACHE": str(scratch / "cache")}
+    environment = {SWITCHED_OFF: arm, "TUNERY_CACHE": str(scratch / "cache")}
     watch(command, work / "log", environment)
     row: Row = json.loads((work / "row.json").read_text(encoding="utf-8"))
     if not row["best_s"]:
@@ -346,5 +350,5 @@ def sign_test(found: Sequence[float]) -> tuple[int, int, float]:
 
 if __name__ == "__main__":
     main()
-elif os.environ.get(_SWITCHED_OFF):
-    switch_off(ARMS[os.environ[_SWITCHED_OFF]])
+elif os.environ.get(SWITCHED_OFF):
+    switch_off(ARMS[os.environ[SWITCHED_OFF]])

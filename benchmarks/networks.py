@@ -39,7 +39,7 @@ def run(names: Sequence[str], budget: str, against: Sequence[str], file: Path) -
     kept, failed = Kept(file, __file__, budget=budget), list[str]()
     for name in names:
         try:
-            show(kept.add(measure(name, Budget.parse(budget), against)))
+            show(kept.add(measure(f"zoo:{name}", Budget.parse(budget), against)))
         except TuneryError as error:
             failed.append(f"{name} failed: {error}")
             print(failed[-1], flush=True)
@@ -48,8 +48,8 @@ def run(names: Sequence[str], budget: str, against: Sequence[str], file: Path) -
     return 1 if failed else 0
 
 
-def measure(name: str, budget: Budget, against: Sequence[str]) -> Row:
-    """Tune one network on a store of its own and compare it."""
+def measure(model: str, budget: Budget, against: Sequence[str], seconds: float = 15.0) -> Row:
+    """Tune one model on a store of its own and compare it, `seconds` of timing for each side."""
     curve: list[tuple[float, float]] = []
 
     def note(progress: Progress) -> None:
@@ -57,13 +57,13 @@ def measure(name: str, budget: Budget, against: Sequence[str]) -> Row:
             curve.append((progress.elapsed_s, progress.best_s))
 
     with tempfile.TemporaryDirectory(prefix="tunery-networks-") as scratch:
-        request = Request(f"zoo:{name}", budget=budget, store=str(Path(scratch, "cold.db")))
+        request = Request(model, budget=budget, store=str(Path(scratch, "cold.db")))
         report = tune(request, note)
-        result = bench(request, against, seconds=15.0)
+        result = bench(request, against, seconds)
     final = report.after_s
     settled = next((at for at, best in curve if final and best <= 1.05 * final), None)
     return {
-        "network": name,
+        "network": model.removeprefix("zoo:"),
         "threads": result.threads,
         "trials": report.job.spend.trials,
         "wall_s": report.job.spend.wall_s,

@@ -4,10 +4,12 @@ python tools/pool_datasets.py POOLED.parquet DATASET.parquet [DATASET.parquet ..
 
 Of a task with more candidates the fastest quarter of so many stays, and of the others as many as are left, drawn at
 random. A candidate that several files hold counts once, as the last one says. All must be of one dialect and family of
-targets; the compiler named on the card is the last one's.
+targets; the compiler named on the card is the last one's. Pool files of raced and of whole samples of one device only
+where no task is in both: rows do not say which they are.
 """
 
 import argparse
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,12 +32,17 @@ def main() -> None:
     tables = [read_parquet(path) for path in chosen.datasets]
     if len({(table.dialect, table.target) for table in tables}) > 1:
         raise SystemExit("only datasets of one dialect and family of targets can be pooled")
+    if len({group.stores is None for table in tables for group in table}) > 1:
+        raise SystemExit("some of these rows hold stores one by one and others do not; export the older ones anew")
     found: dict[tuple[str, str, str], Group] = {}
     for group in (group for table in tables for group in table):
         place = (group.task_key, group.device, group.compiler)
         found[place] = _joined(found[place], group) if place in found else group
     rng = np.random.default_rng(0)
-    pooled = replace(tables[-1], groups=tuple(_thinned(group, chosen.most, rng) for group in found.values()))
+    groups = tuple(_thinned(group, chosen.most, rng) for group in found.values())
+    left_out = sum((Counter(table.left_out) for table in tables), Counter[str]())
+    left_out["thinned"] += sum(len(group.keys) for group in found.values()) - sum(len(group.keys) for group in groups)
+    pooled = replace(tables[-1], groups=groups, left_out=dict(left_out))
     write_parquet(pooled, chosen.pooled, facts(pooled))
     print(f"{len(pooled)} candidates of {len(pooled.groups)} tasks")
 

@@ -23,7 +23,8 @@ def row_of(name: str) -> dict[str, Any]:
 def test_rows_stay_where_a_network_fails_or_is_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def measure(name: str, budget: Budget, against: Sequence[str]) -> dict[str, Any]:
+    def measure(model: str, budget: Budget, against: Sequence[str]) -> dict[str, Any]:
+        name = model.removeprefix("zoo:")
         if name == "b":
             raise WorkError("b does not compile")
         if name == "d":

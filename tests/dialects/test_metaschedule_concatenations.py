@@ -1,5 +1,6 @@
 """Concatenations and shuffles of channels: one loop for each array; batch normalisation after them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 from metaschedule_models import write_network
 from onnx import helper
 
+from tunery._errors import DialectError
 from tunery.dialects import Dialect
+from tunery.dialects.metaschedule import proposer
 from tunery.dialects.metaschedule.concatenations import NAME
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body
-from tunery.dialects.metaschedule.program import expressions
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body, read_left_out
+from tunery.dialects.metaschedule.program import Space, expressions, space_of
 from tunery.domain import Network, Target, Task
 from tunery.measure import make_inputs
 from tunery.measure.verification import compare, expect
@@ -122,3 +125,24 @@ def test_a_normalisation_is_one_product_and_one_sum(dialect: Dialect, target: Ta
     task = joint(dialect, joining_network(tmp_path, (16, 16), normalised=True), target)
     assert "divide" not in task.workload.program
     assert task.workload.flop == pytest.approx(3 * 2 * _SIDE * _SIDE * 32, rel=0.4)
+
+
+def test_an_expression_that_cannot_be_scheduled_costs_itself_only(
+    dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = joint(dialect, joining_network(tmp_path, (16, 16)), target)
+
+    def refused(name: str) -> Callable[..., Space]:
+        def space(task: Task, asked: str = GENERIC) -> Space:
+            if asked == name:
+                raise DialectError("it cannot be opened")
+            return space_of(task, asked)
+
+        return space
+
+    monkeypatch.setattr(proposer, "space_of", refused(NAME))
+    [generic] = dialect.open(task, [], None, 0).propose(8)
+    assert (read_body(generic.body)[0], read_left_out(generic.body)) == (GENERIC, {NAME: "it cannot be opened"})
+    monkeypatch.setattr(proposer, "space_of", refused(GENERIC))
+    with pytest.raises(DialectError):
+        dialect.open(task, [], None, 0)

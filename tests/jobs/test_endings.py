@@ -22,11 +22,11 @@ def test_tasks_that_were_not_reached_are_counted() -> None:
 
 
 def test_a_task_of_which_only_the_default_ran_was_not_reached() -> None:
-    proposed = replace(state("a", reached=False), outcomes={"filtered": 3}, best_candidate="c", default_best=True)
+    proposed = replace(state("a", reached=False), outcomes={"filtered": 3}, best_candidate="c", untried=True)
     assert proposed.unreached, "it will be delivered as predicted"
     assert not replace(proposed, outcomes={"abandoned": 1}).unreached, "the default has won"
     assert not replace(proposed, outcomes={"build-failed": 2}).unreached, "its failures are to be seen"
-    assert not replace(proposed, default_best=False).unreached, "an earlier job's record is known"
+    assert not replace(proposed, untried=False).unreached, "an earlier job's record is known"
 
 
 def test_a_resumed_run_that_found_nothing_says_that_the_budget_was_used_before() -> None:

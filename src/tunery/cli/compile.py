@@ -71,7 +71,7 @@ def compile_(
     fresh = f"; {report.measured} candidates were measured for it now" if report.measured else ""
     say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record{fresh}")
     if guess is None and report.untuned:
-        say(f"{report.untuned} run untuned, which is slow: without --effort records their schedules are predicted")
+        say(f"{report.untuned} of them all run untuned, which is slow: without --effort records they are predicted")
     if guessed:
         say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
     for why in dict.fromkeys(report.refused.values()):

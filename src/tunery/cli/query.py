@@ -53,7 +53,7 @@ def query(
     else:
         _print(answer)
         if answer.open and not (zero_shot or few_shot):
-            say(f"{len(answer.open)} were never searched; `tunery compile` predicts these, as --zero-shot shows")
+            say(f"{len(answer.open)} have no tuned candidate; `tunery compile` predicts one, as --zero-shot shows")
 
 
 def _rows(answer: "Answer") -> list[dict[str, Any]]:

@@ -129,12 +129,13 @@ def stacked(groups: Sequence[Group]) -> Rows:
 
 
 def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Return the groups, with the device's columns empty (NaN) where not all are of devices whose facts are known.
+    """Return the groups, with the device's columns empty (NaN) where they are of several devices.
 
     A store knows the facts of the machine at hand only. Trees would learn what it means that they are there, and where
-    a job on another device fills them in, take that device for this one.
+    a job on another device fills them in, take that device for this one. Where the facts of all are known, what two or
+    three devices differ in says which of them it is, and with that how its candidates were chosen and sampled.
     """
-    if not any(np.isnan(group.rows[:, -DEVICE_COLUMNS:]).all() for group in groups):
+    if len({group.device for group in groups}) < 2:
         return tuple(groups)
     return tuple(replace(group, rows=_emptied(group.rows)) for group in groups)
 

@@ -81,7 +81,7 @@ _COLUMNS: dict[str, str | tuple[str]] = {
 }  # fmt: skip
 _ARRAYS = ("features", "stores")
 _MEANING = {
-    "latency_s": "median of the samples of one race, seconds for one execution; inf: it ran wrong",
+    "latency_s": "seconds for one execution, median of one race's samples or, if collected so, of all; inf: wrong",
     "build_s": "wall seconds of its build",
     "features": "one row: the dialect's features, 9 task columns, 5 device columns (NaN with several devices)",
     "stores": "the dialect's features of each store, row by row, `store_width` wide",

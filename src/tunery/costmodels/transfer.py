@@ -29,7 +29,7 @@ class Transfer:
     needed: int
 
 
-def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0) -> Transfer | None:
+def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0, threads: int = 1) -> Transfer | None:
     """Return how a model of all other devices does on `device`, with more and more of its records.
 
     None where the device's own tasks cannot be split by network, or there is no other device to start from. The tasks
@@ -44,7 +44,7 @@ def transfer(groups: Sequence[Group], device: str, recipe: Recipe, seed: int = 0
     others = [g for g in groups if g.device != device and g.workload_key not in held]
     if not others:
         return None
-    base = BoostedModel.train([(g.inputs, g.gains) for g in others], recipe)
+    base = BoostedModel.train([(g.inputs, g.gains) for g in others], recipe, threads)
     rows = [(g, inputs, i) for g in learn for inputs in (g.inputs,) for i in range(len(g.keys))]
     order = np.random.default_rng(seed).permutation(len(rows))
     steps = [step for step in _STEPS if step < len(rows)] + [len(rows)]

@@ -25,11 +25,10 @@ class TaskState:
     """One task's standing inside a job; latencies are None until measured.
 
     Of the candidates the filter would have `dropped`, `audited` were measured all the same, and `false_drops` (0 or 1)
-    of these is the task's best. `default_best` says that `best_candidate` is what the compiler does untuned. Of its
-    `timings`, finals included, `contaminated` were made while others used the machine. `degree` is how many of its
-    candidates may be measured at once, as of its last batch.
-    `preempted` says that others gained more for their cost when the job ended, `problem` why
-    the search of the task was given up, if it was.
+    of these is the task's best. `untried` says that nothing but what the compiler does untuned was ever run, though
+    more could be. Of its `timings`, finals included, `contaminated` were made while others used the machine. `degree`
+    is how many of its candidates may be measured at once, as of its last batch. `preempted` says that others gained
+    more for their cost when the job ended, `problem` why the search of the task was given up, if it was.
     """
 
     task_key: str
@@ -41,7 +40,7 @@ class TaskState:
     baseline_s: float | None = None
     best_s: float | None = None
     best_candidate: str | None = None
-    default_best: bool = False
+    untried: bool = False
     measured: int = 0
     outcomes: Mapping[str, int] = field(default_factory=dict)
     dropped: int = 0
@@ -59,7 +58,7 @@ class TaskState:
 
         What was only proposed, and not built, counts as nothing.
         """
-        known = self.problem or (self.best_candidate is not None and not self.default_best)
+        known = self.problem or (self.best_candidate is not None and not self.untried)
         return self.tunable and not known and not any(self.outcomes[o] for o in self.outcomes if o != Outcome.FILTERED)
 
 

@@ -28,6 +28,7 @@ from tunery.workers.services import Block
 Rows = npt.NDArray[np.float32]
 
 _LEAST_CANDIDATES = 8
+_LEAST_WHOLE = 0.25  # of as many as were raced: fewer are of a collection that was cut short
 _CHUNK = 32
 _DEADLINE_S = 120.0
 _VERSION = 1  # of the kept features: raise it when what a row means changes
@@ -91,8 +92,9 @@ def _base(network: str) -> str:
 
 def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[str]) -> list[tuple[_Source, _Found]]:
     """Return what may be compared with one another: candidates by device and code generator."""
-    sources: dict[_Source, _Found] = {}
-    for record in _alike(records, left_out):
+    raced: dict[_Source, _Found] = {}
+    whole: dict[_Source, _Found] = {}
+    for record in records:
         measurement, made_by = record.measurement, record.provenance.compiler
         if record.candidate.origin is not Origin.SEARCH:
             continue
@@ -106,17 +108,23 @@ def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[
         else:
             left_out[f"without a latency ({measurement.outcome.value})"] += 1
             continue
-        found = sources.setdefault((record.provenance.device, generator(made_by)), {})
+        kept = whole if record.provenance.settings == FULL_LENGTH.key else raced
+        found = kept.setdefault((record.provenance.device, generator(made_by)), {})
         found[record.candidate.key] = (record.candidate, latency_s, measurement.build_s)
-    return list(sources.items())
+    return [
+        (source, _alike(raced.get(source, {}), whole.get(source, {}), left_out))
+        for source in dict.fromkeys([*raced, *whole])
+    ]
 
 
-def _alike(records: Sequence[Record], left_out: Counter[str]) -> Sequence[Record]:
-    """Return what may stand in one order: where enough was sampled to the end, only that, for races end early."""
-    whole = [record for record in records if record.provenance.settings == FULL_LENGTH.key]
-    if len({record.candidate.key for record in whole}) < _LEAST_CANDIDATES:
-        return records
-    left_out["raced, where others of the task were sampled to the end"] += len(records) - len(whole)
+def _alike(raced: _Found, whole: _Found, left_out: Counter[str]) -> _Found:
+    """Return what may stand in one order, of candidates that were raced and of such that were sampled to the end.
+
+    Races end early, which is noise: where the others are not too few, they teach more without (docs/decisions/029).
+    """
+    if len(whole) < max(_LEAST_CANDIDATES, _LEAST_WHOLE * len(raced)):
+        return raced | whole
+    left_out["raced, where others of the task were sampled to the end"] += len(raced.keys() - whole.keys())
     return whole
 
 

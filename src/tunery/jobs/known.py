@@ -52,6 +52,11 @@ class Known:
         """Whether a candidate besides the compiler's default was measured to the end: there is a finalist."""
         return any(t.outcome is Outcome.OK and t.candidate.origin is not Origin.BASELINE for t in self._told.values())
 
+    @property
+    def any_ran(self) -> bool:
+        """Whether a candidate besides the compiler's default ran right, in this job or before."""
+        return any(t.outcome in _RAN and t.candidate.origin is not Origin.BASELINE for t in self._told.values())
+
     def remember(self, told: Told) -> None:
         """Take in an earlier result, which the proposer is opened with."""
         self._told[told.candidate.key] = told

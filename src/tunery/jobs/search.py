@@ -432,7 +432,7 @@ class TaskSearch:
             baseline_s=self.baseline_s,
             best_s=self.proven_s or self.best_s,
             best_candidate=self.final.candidate.key if self.final else None,
-            default_best=self.final is not None and self.final.candidate.origin is Origin.BASELINE,
+            untried=not self._known.any_ran and not self.standing.exhausted,
             measured=sum(outcomes[o] for o in (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)),
             outcomes={outcome.value: count for outcome, count in outcomes.items()},
             problem=self.problem,

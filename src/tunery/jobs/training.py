@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
 from tunery.costmodels.automl import Search, fit, search, voting
-from tunery.costmodels.boosted import check_rows, describe
+from tunery.costmodels.boosted import Recipe, check_rows, describe
 from tunery.costmodels.cards import Version, generator, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.evaluation import (
@@ -158,10 +158,13 @@ def train(
     # Registered before anything else is tried with it: the search took long.
     card = register(_card(table, found, appraisal, hold_out), final)
     notify(f"version {card.version} written to {card.path}")
-    left = _by_kind(table.groups, found, threads, notify) if kinds else []
+    left = _by_kind(table.groups, recipe, threads, notify) if kinds else []
     if left:
         card = amend(replace(card, kinds=tuple(plain(row) for row in left)))
-    moved = [transfer(table.groups, device, found.recipe, seed) for device in table.devices if len(table.devices) > 1]
+    moved = []
+    for device in table.devices if len(table.devices) > 1 else ():
+        notify(f"what a model of the others needs to learn of device {device}")
+        moved.append(transfer(table.groups, device, recipe, seed, threads))
     unused = _unused(card, installed, here)
     return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), unused)
 
@@ -340,11 +343,11 @@ def _known(moved: Sequence[Transfer | None]) -> tuple[Transfer, ...]:
     return tuple(one for one in moved if one is not None)
 
 
-def _by_kind(groups: Sequence[Group], found: Search, threads: int, notify: Notify) -> list[Row]:
+def _by_kind(groups: Sequence[Group], recipe: Recipe, threads: int, notify: Notify) -> list[Row]:
     rows = []
     for kind, (learn, judged) in by_kind(groups).items():
         notify(f"judging on {judged[0].kind}, left out of training")
-        model = BoostedModel.train([(g.inputs, g.gains) for g in learn], found.recipe, threads)
+        model = BoostedModel.train([(g.inputs, g.gains) for g in learn], recipe, threads)
         scored = evaluate(judged, rankers(model, learn, threads)[0])
         rows += [Row(kind, row.device, row.ranking, row.quality) for row in scored if row.kind == "all"]
     return rows

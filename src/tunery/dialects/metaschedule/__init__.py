@@ -4,6 +4,7 @@ lowering     prepared ONNX file -> fused tensor programs in NHWC
 extraction   -> tasks
 program      programs and candidates as data
 expressions  several programs for one workload; winograd, winograd_space: one of them and its design space
+depthwise, place_sums, concatenations, rows, padded: others
 proposer     the search of one program; portfolio: one for each expression
 genomes      candidates as decisions alone; breeding: new ones; draft: which of them are worth a replay
 limits       what is not worth a build; code_size: how much it unrolls to
@@ -68,7 +69,7 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.proposer import SingleProposer
 
         if not space_of(task).tunable:
-            return SingleProposer(task, [space_of(task, name) for name in expressions(task).found], history)
+            return SingleProposer(task, expressions(task).found, history)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
         return open_search(task, history, cost_model, seed, features, aided=aided)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.rewriting import long_of, shape_of
+from tunery.dialects.metaschedule.rewriting import long_of, mapped, shape_of
 from tunery.dialects.metaschedule.scheduling import reductions
 from tunery.dialects.metaschedule.vectors import lengths
 
@@ -157,19 +157,15 @@ class _Moved:
         Raises:
             DialectError: it has a part of an unknown kind.
         """
-        name = type(expression).__name__
-        if isinstance(expression, (tvm.ir.Var, tvm.tirx.IntImm, tvm.tirx.FloatImm)):
-            return self._places.get(expression, expression)
-        if isinstance(expression, tvm.ir.TensorLoad):
-            return expression.source[tuple(map(self.of, expression.indices))]
-        if _is_choice(expression):
-            condition, yes, no = expression.args
+        return mapped(expression, self._changed)
+
+    def _changed(self, part: Any) -> Any:
+        if isinstance(part, tvm.ir.Var):
+            return self._places.get(part, part)
+        if _is_choice(part):
+            condition, yes, no = part.args
             return self.of(yes if _values(condition, self._channel, self._first)[0] else no)
-        if isinstance(expression, tvm.ir.Call):
-            return tvm.ir.Call(expression.op, [*map(self.of, expression.args)], ret_ty=expression.ty)
-        if not hasattr(expression, "a") or not hasattr(expression, "b"):
-            raise DialectError(f"what is computed of it has a part of an unknown kind: {name}")
-        return type(expression)(self.of(expression.a), self.of(expression.b))
+        return None
 
 
 def _asked(expression: Any) -> tuple[list[Any], set[int]]:

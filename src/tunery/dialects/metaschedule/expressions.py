@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Array, Proposer, Told
-from tunery.dialects.metaschedule import concatenations, depthwise, padded, place_sums, winograd, winograd_space
+from tunery.dialects.metaschedule import concatenations, depthwise, padded, place_sums, rows, winograd, winograd_space
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.vectors import lanes_of
@@ -93,6 +93,11 @@ def _concatenation(module: Any, target: Any) -> Expression | None:
     return parts and Expression(concatenations.NAME, parts, design=_as_it_is)
 
 
+def _rows(module: Any, target: Any) -> Expression | None:
+    program = rows.rewrite(module, lanes_of(target))
+    return program and Expression(rows.NAME, program, design=rows.designs)
+
+
 def _as_it_is(schedule: Any) -> list[Any]:
     return [schedule]
 
@@ -103,6 +108,7 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Expression | None]] = {
     depthwise.NAME: partial(_own_space, depthwise),
     place_sums.NAME: partial(_own_space, place_sums),
     concatenations.NAME: _concatenation,
+    rows.NAME: _rows,
 }
 
 

@@ -1,6 +1,6 @@
 """The search for one task: candidates are bred and drafted by their decisions, and few of them are replayed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,11 +13,12 @@ from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.breeding import Breeder
 from tunery.dialects.metaschedule.cost_model import SteeringModel
 from tunery.dialects.metaschedule.draft import LENGTHS, Draft, Encoder
-from tunery.dialects.metaschedule.expressions import read_body
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body, with_left_out
 from tunery.dialects.metaschedule.features import FeatureCache
 from tunery.dialects.metaschedule.genomes import Design, Gene, Genes, Genome
 from tunery.dialects.metaschedule.limits import post_processed
-from tunery.dialects.metaschedule.program import Space, program_key, replay, trace_body
+from tunery.dialects.metaschedule.program import Space, program_key, replay, space_of, trace_body
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.domain import Candidate, Outcome, Task
 
 Floats = npt.NDArray[np.float64]
@@ -340,18 +341,28 @@ def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floa
 
 
 class SingleProposer(Proposer):
-    """For a task without a decision: the schedules of its spaces, those of the last space first."""
+    """For a task without a decision: the schedules of its expressions, those of the last one first.
 
-    def __init__(self, task: Task, spaces: Sequence[Space], history: Sequence[Told]) -> None:
-        self._left: list[Candidate] = []
+    An expression that fails is left out, and the candidates say why, unless it is the generic one.
+
+    Raises:
+        Exception: of whatever kind, where the generic program cannot be scheduled.
+    """
+
+    def __init__(self, task: Task, expressions: Iterable[str], history: Sequence[Told]) -> None:
         known = {told.candidate.key for told in history}
-        for space in reversed(spaces):
-            for design in space.designs:
-                body = trace_body(design.trace, space)
-                candidate = Candidate(program_key(replay(space, body).mod), task.key, body)
-                if candidate.key not in known:
-                    self._left.append(candidate)
-                    known.add(candidate.key)
+        found, left_out = dict[str, Candidate](), dict[str, str]()
+        for name in reversed(list(expressions)):
+            try:
+                mine = _scheduled(task, space_of(task, name))
+            except Exception as error:
+                if name == GENERIC:
+                    raise
+                left_out[name] = reason_of(error)
+                continue
+            for candidate in mine:
+                found.setdefault(candidate.key, candidate)
+        self._left = [with_left_out(one, left_out) for key, one in found.items() if key not in known]
 
     @override
     def propose(self, n: int) -> list[Candidate]:
@@ -362,3 +373,8 @@ class SingleProposer(Proposer):
     def tell(self, results: Sequence[Told]) -> None:
         known = {told.candidate.key for told in results}
         self._left = [candidate for candidate in self._left if candidate.key not in known]
+
+
+def _scheduled(task: Task, space: Space) -> list[Candidate]:
+    bodies = [trace_body(design.trace, space) for design in space.designs]
+    return [Candidate(program_key(replay(space, body).mod), task.key, body) for body in bodies]

@@ -1,6 +1,6 @@
 """Taking a fused function apart around its reduction, and putting another program in the reduction's place."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tunery._errors import DialectError
@@ -158,6 +158,34 @@ def shape_of(buffer: Any) -> list[int]:
         return [int(d) for d in buffer.ty.shape]
     except (TypeError, ValueError) as error:
         raise DialectError("a shape is not static") from error
+
+
+def mapped(expression: Any, change: Callable[[Any], Any]) -> Any:  # noqa: PLR0911 - one for each kind of part
+    """Return an expression with parts replaced by what `change` returns for them; None: what they consist of is next.
+
+    Raises:
+        DialectError: it has a part of an unknown kind.
+    """
+    found = change(expression)
+    if found is not None:
+        return found
+
+    def of(part: Any) -> Any:
+        return mapped(part, change)
+
+    if isinstance(expression, (tvm.ir.Var, tvm.tirx.IntImm, tvm.tirx.FloatImm)):
+        return expression
+    if isinstance(expression, tvm.ir.TensorLoad):
+        return expression.source[tuple(map(of, expression.indices))]
+    if isinstance(expression, tvm.ir.Call):
+        return tvm.ir.Call(expression.op, [*map(of, expression.args)], ret_ty=expression.ty)
+    if isinstance(expression, tvm.tirx.Cast):
+        return tvm.tirx.Cast(str(expression.ty.dtype), of(expression.value))
+    if isinstance(expression, tvm.tirx.Select):
+        return tvm.tirx.Select(*map(of, (expression.condition, expression.true_value, expression.false_value)))
+    if not hasattr(expression, "a") or not hasattr(expression, "b"):
+        raise DialectError(f"what is computed of it has a part of an unknown kind: {type(expression).__name__}")
+    return type(expression)(of(expression.a), of(expression.b))
 
 
 def long_of(*shape: int) -> list[Any]:

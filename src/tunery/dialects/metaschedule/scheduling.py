@@ -28,7 +28,7 @@ class Around:
 def reductions(schedule: Any) -> list[int]:
     """Return the places of the reductions among a schedule's blocks."""
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
-    return [place for place, block in enumerate(blocks) if _extents(schedule.get(block), reduced=True)]
+    return [place for place, block in enumerate(blocks) if extents_of(schedule.get(block), reduced=True)]
 
 
 def around_reduction(schedule: Any) -> Around:
@@ -37,7 +37,7 @@ def around_reduction(schedule: Any) -> Around:
     blocks = schedule.get_child_blocks(schedule.get_sblock("root"))
     found = schedule.get(blocks[place])
     read = [shape_of(region.source) for region in found.reads]
-    extents = _extents(found, reduced=False), _extents(found, reduced=True)
+    extents = extents_of(found, reduced=False), extents_of(found, reduced=True)
     return Around(blocks[:place], blocks[place], blocks[place + 1 :], *extents, read)
 
 
@@ -59,5 +59,6 @@ def unroll(schedule: Any, *loops: Any) -> None:
         schedule.unroll(loop)
 
 
-def _extents(block: Any, *, reduced: bool) -> list[int]:
+def extents_of(block: Any, *, reduced: bool) -> list[int]:
+    """Return the extents of a block's axes, of those that are summed over or of the others."""
     return [int(axis.dom.extent) for axis in block.iter_vars if (int(axis.iter_type) == _REDUCED) == reduced]
