@@ -6,14 +6,15 @@ procedure, each side with a measurer of its own; only who proposes differs. On o
 cost model that it starts from and learns, as in a job, but nothing is filtered before its build, so that each proposed
 candidate is a trial. Stock is MetaSchedule's `EvolutionarySearch` in batches of 64 with its `XGBModel`, all settings at
 their defaults but for one thread. CPU seconds of proposing are those of this process: opening the search, sampling,
-features, replays, predicting and training; not reading the task, which is done before. In the end both winners of a
-task are timed together, interleaved.
+features, replays, predicting and training; not reading the task, which is done before. Stock's model predicts at random
+until it has learned from 100 candidates, so with fewer than three batches of 64 it never steers. In the end both
+winners of a task are timed together, interleaved.
 
 Resumable: one line of JSON is kept for each finished (task, seed) in --json; run again to go on, with the same code on
 the same device: other rows are not used. What fails, or takes longer than its limit, is named at the end and tried
 again next time.
 
-    python benchmarks/proposals.py [--quick] [--trials 128] [--seeds 3] [--tasks 20] [--json out/proposals.jsonl]
+    python benchmarks/proposals.py [--quick] [--trials 192] [--seeds 3] [--tasks 20] [--json out/proposals.jsonl]
 """
 
 import argparse
@@ -300,7 +301,7 @@ def ratio_text(what: str, pairs: Sequence[Sequence[float | None]]) -> str:
 def main() -> None:
     """Run what is missing, each (task, seed) in a process of its own, and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=128)
+    parser.add_argument("--trials", type=int, default=192)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument(

@@ -96,13 +96,18 @@ def suite_text(results: Mapping[str, Any]) -> str:
     )
 
 
+def _memory(one: Mapping[str, Any]) -> str:
+    """Return what an operator reads and writes in a second; files of earlier do not know it."""
+    return f" and {one['bytes_per_s'] / 1e9:.0f} GB/s" if "bytes_per_s" in one else ""
+
+
 def _decided_by(run: Mapping[str, Any]) -> str:
     """Name the operators that decide a network, by their kind and the start of the workload's key.
 
     Before them stands which share of the network's time is in its kernels at all.
     """
     deciding = [
-        f"{one['kind']} {one['workload'][:_KEY]} {one['share']:.0%} at {one['of_peak']:.0%} of peak"
+        f"{one['kind']} {one['workload'][:_KEY]} {one['share']:.0%} at {one['of_peak']:.0%} of peak{_memory(one)}"
         for one in run["deciding"]
     ]
     if run["unmeasured"]:

@@ -127,6 +127,36 @@ def test_a_normalisation_is_one_product_and_one_sum(dialect: Dialect, target: Ta
     assert task.workload.flop == pytest.approx(3 * 2 * _SIDE * _SIDE * 32, rel=0.4)
 
 
+def test_what_is_chosen_within_a_choice_is_cut_there_too(dialect: Dialect, target: Target, tmp_path: Path) -> None:
+    arrays = {
+        name: np.random.default_rng(1).standard_normal((n, 4, 1, 1))
+        for name, n in zip("abc", (16, 32, 64), strict=True)
+    }
+    nodes = [helper.make_node("Conv", ["x", name], [f"c{name}"]) for name in arrays]
+    nodes += [
+        helper.make_node("Concat", ["ca", "cb"], ["t"], axis=1),
+        helper.make_node("LeakyRelu", ["t"], ["r"], alpha=0.1),
+        helper.make_node("Concat", ["r", "cc"], ["y0"], axis=1),
+        helper.make_node("Conv", ["y0", "z"], ["y"]),
+    ]
+    arrays["z"] = np.random.default_rng(2).standard_normal((3, 112, 1, 1))
+    network = write_network(tmp_path, "nested", nodes, {"x": (1, 4, _SIDE, _SIDE)}, arrays)
+    tasks = [task for task in dialect.extract(network, target) if NAME in expressions(task).found]
+    assert tasks
+    for task in tasks:
+        candidates = dialect.open(task, [], None, 0).propose(8)
+        inputs = make_inputs(task.workload.input_specs, 0)
+        reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+        reference.bind(inputs)
+        reference.run()
+        for candidate in candidates:
+            kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+            kernel.bind(inputs)
+            kernel.poison()
+            kernel.run()
+            assert compare(expect(task.workload, reference.outputs()), kernel.outputs()).passed
+
+
 def test_an_expression_that_cannot_be_scheduled_costs_itself_only(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

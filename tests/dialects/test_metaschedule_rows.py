@@ -53,6 +53,27 @@ def norm_network(directory: Path, shape: tuple[int, ...]) -> Network:
     return write_network(directory, "norm", nodes, {"x": shape}, arrays)
 
 
+def network_of(case: str, directory: Path, shape: tuple[int, ...]) -> Network:
+    """Other programs of rows, some with a step after or before that is fused to them."""
+    rng = np.random.default_rng(7)
+    arrays = {"g": 1 + rng.random(shape[-1]), "h": rng.standard_normal(shape[-1]), "two": np.array(2.0)}
+    operators = {
+        "log-softmax": [helper.make_node("LogSoftmax", ["x"], ["y"], axis=-1)],
+        "norm and sum": [
+            helper.make_node("LayerNormalization", ["x", "g", "h"], ["t"], axis=-1),
+            helper.make_node("Add", ["t", "x"], ["y"]),
+        ],
+        "root mean square": [
+            helper.make_node("Pow", ["x", "two"], ["p"]),
+            helper.make_node("ReduceMean", ["p"], ["m"], axes=[-1], keepdims=1),
+            helper.make_node("Sqrt", ["m"], ["r"]),
+            helper.make_node("Div", ["x", "r"], ["t"]),
+            helper.make_node("Mul", ["t", "g"], ["y"]),
+        ],
+    }
+    return write_network(directory, "rows", operators[case], {"x": shape}, arrays)
+
+
 def task_of(dialect: Dialect, network: Network, target: Target, kind: str) -> Task:
     [found] = [task for task in dialect.extract(network, target) if task.workload.kind == kind]
     return found
@@ -66,6 +87,22 @@ def test_every_candidate_computes_the_same(
     make = {"softmax": softmax_network, "norm": norm_network}[kind]
     task = task_of(dialect, make(tmp_path, SHAPES[shape]), target, kind)
     assert NAME in expressions(task).found, expressions(task).left_out
+    computes_the_same(dialect, task, tmp_path)
+
+
+@pytest.mark.parametrize("case", ["log-softmax", "norm and sum", "root mean square"])
+@pytest.mark.parametrize("width", [64, 197])
+def test_other_programs_of_rows_compute_the_same_wherever_they_apply(
+    case: str, width: int, dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    tasks = dialect.extract(network_of(case, tmp_path, (4, 6, width)), target)
+    found = [task for task in tasks if NAME in expressions(task).found]
+    assert found or case == "root mean square", "which is several programs, none of them from rows to rows"
+    for task in found:
+        computes_the_same(dialect, task, tmp_path)
+
+
+def computes_the_same(dialect: Dialect, task: Task, tmp_path: Path) -> None:
     inputs = make_inputs(task.workload.input_specs, 0)
     inputs[0][...] = np.linspace(-40, 40, inputs[0].size).reshape(inputs[0].shape)  # the largest is not where it began
     reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))

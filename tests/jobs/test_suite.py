@@ -37,7 +37,7 @@ def report(network: str, threads: int, ours: float, theirs: float) -> BenchRepor
         network, threads, {"tunery": latency(ours), "onnxruntime": latency(theirs)}, 1e-5, kernels_s=0.9 * ours
     )
     shares = [
-        TaskShare("conv", "1234567890", "conv2d", 2, 2e8, 0.3 * ours),
+        TaskShare("conv", "1234567890", "conv2d", 2, 2e8, 0.3 * ours, 12_000_000),
         TaskShare("mean", "2", "reduce", 1, 1e3, 1e-6),
     ]
     return with_tasks(found, shares)
@@ -100,7 +100,7 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     assert "MISSED  none below 0.95" in text
     assert "0.80 lost" in text
     # 2e8 operations in 0.3 ms on a peak of 1e11
-    assert "90% in kernels: conv2d 123456 60% at 667% of peak, reduce 2 0% at 1% of peak" in text
+    assert "90% in kernels: conv2d 123456 60% at 667% of peak and 40 GB/s, reduce 2 0% at 1% of peak and 0 GB/s" in text
     assert "100 GFLOP/s on 2 threads" in text
 
 

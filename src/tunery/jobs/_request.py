@@ -121,7 +121,10 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
-    """What a task contributes to a network: `latency_s` of one call as timed alone, None where nothing was measured."""
+    """What a task contributes to a network: `latency_s` of one call as timed alone, None where nothing was measured.
+
+    `size_bytes` is what all its arguments take, results included.
+    """
 
     name: str
     workload: str
@@ -129,6 +132,7 @@ class TaskShare:
     weight: int
     flop: float
     latency_s: float | None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from tunery.jobs.opening import cache_directory, open_runtime
 from tunery.jobs.room import Room
 from tunery.jobs.runtime import Runtime
 from tunery.jobs.zeroshot import fill, get_ready
-from tunery.measure import Settings, this_device
+from tunery.measure import Settings, size_bytes, this_device
 from tunery.store import Skipped, Store, open_store
 
 T = TypeVar("T")
@@ -361,7 +361,7 @@ async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequenc
 def _shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:
     latency_s = {choice.task_key: choice.latency_s for choice in known.choices}
     return tuple(
-        TaskShare(w.name, w.key, w.kind, task.weight, w.flop, latency_s.get(task.key))
+        TaskShare(w.name, w.key, w.kind, task.weight, w.flop, latency_s.get(task.key), size_bytes(w.arguments))
         for task in imported.tasks
         for w in (task.workload,)
     )

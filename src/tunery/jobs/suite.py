@@ -222,6 +222,7 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[s
                 "latency_s": task.latency_s,
                 "share": task.weight * (task.latency_s or 0.0) / ours.median,
                 "of_peak": task.flop / (task.latency_s or math.inf) / peak_flops,
+                "bytes_per_s": task.size_bytes / (task.latency_s or math.inf),
             }
             for task in heaviest
         ],

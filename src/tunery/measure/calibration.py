@@ -5,7 +5,7 @@ from statistics import median
 
 from tunery.domain import Calibration, SharingPoint, Task
 from tunery.measure.degree import BOUND
-from tunery.measure.inputs import numpy_dtype
+from tunery.measure.inputs import size_bytes
 
 COMPUTE, MEMORY = "compute", "memory"
 TAU_LOSS = 0.03
@@ -52,7 +52,7 @@ def chosen_degree(points: Sequence[SharingPoint], kind: str, isolated_tau: float
 
 def bound_of(task: Task, calibration: Calibration) -> str:
     """Say whether the processor or its memory is what a task waits for, by the device's own rates (roofline)."""
-    moved = sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in task.workload.arguments)
+    moved = size_bytes(task.workload.arguments)
     ridge = calibration.flop_per_s / calibration.bytes_per_s if calibration.bytes_per_s > 0 else 0.0
     return COMPUTE if task.workload.flop >= ridge * moved else MEMORY
 

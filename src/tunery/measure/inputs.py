@@ -17,6 +17,11 @@ _LONE_INDEX_BOUND = 8
 _DATA_BOUND = 64
 
 
+def size_bytes(specs: Sequence[TensorSpec]) -> int:
+    """Return what arrays of these specs take together, in bytes."""
+    return sum(spec.size * numpy_dtype(spec.dtype).itemsize for spec in specs)
+
+
 def numpy_dtype(name: str) -> np.dtype[np.generic]:
     """Return the NumPy dtype called `name`, including the low-precision ones of ml_dtypes.
 

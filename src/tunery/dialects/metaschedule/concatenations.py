@@ -25,6 +25,7 @@ _SERIAL, _PARALLEL, _VECTORIZED = 0, 1, 2  # TVM's kinds of loops
 _LEAST_RUN = 4  # channels, in the mean
 _LARGEST_GROUP = 4
 _REGIONS = ("reads", "writes")
+_PARTS = ("a", "b", "value", "condition", "true_value", "false_value")
 _OPERATORS: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "FloorDiv": operator.floordiv,
     "FloorMod": operator.mod, "LE": operator.le, "LT": operator.lt, "GE": operator.ge, "GT": operator.gt,
@@ -183,7 +184,7 @@ def _asked(expression: Any) -> tuple[list[Any], set[int]]:
         elif isinstance(node, tvm.ir.TensorLoad):
             stack.extend(node.indices)
         else:
-            stack.extend(getattr(node, name) for name in ("a", "b") if hasattr(node, name))
+            stack.extend(getattr(node, name) for name in _PARTS if hasattr(node, name))
     return conditions, divisors
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.expressions import GENERIC, ReducedProposer
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.foresight import leader, searches_of, welcome_winners, winners_for
+from tunery.dialects.metaschedule.foresight import leader, searches_of, trusted, welcome_winners, winners_for
 from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.program import expressions
 from tunery.dialects.metaschedule.proposer import DraftedProposer
@@ -92,6 +92,6 @@ def open_search(
     leading = leader(task, ready[GENERIC], winners_for(task))
     opened([leading], history)
     first = ready.get(leading)
-    if first is None or not first.welcomes:
+    if first is None or not (first.welcomes or trusted(task, leading)):
         return whole(history)
     return FirstLook(first, lambda told: whole([*history, *told]))

@@ -7,6 +7,7 @@ one is tried first for the next.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,9 +26,10 @@ from tunery.domain import Candidate, Task
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
-# Was ahead wherever it was measured (docs/decisions/031), in every design, and no winners of it ship yet: leads where
-# winners do not know better, and few looks are enough.
-_TRUSTED, _TRUSTED_LEAD = (rows.NAME,), 0.1
+# Was behind nowhere that it was measured (docs/decisions/031), whatever its tiles, and no winners of it ship yet: leads
+# where winners do not know better, and few looks are enough.
+_TRUSTED, _TRUSTED_LEAD, _TRUSTED_LOOKS = (rows.NAME,), 0.1, 2
+_ROWS_PER_THREAD = 4
 _LEAST_FOR_ALTERNATIVES = 12
 # Replays of an expression before the best so far says which one gets the rest.
 _ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25
@@ -85,9 +87,14 @@ class Foresight:
                     searches[GENERIC].try_out(list(_won(task, GENERIC, searches[GENERIC], winners, count)))
                     self.rivals = searches[GENERIC].ranked()
                 return [with_left_out(candidate, left_out) for candidate in search.ranked()]
-            if leading in _TRUSTED:
+            if trusted(task, leading):
                 search.explore(_LEAST_WINNERS)
-                return [with_left_out(candidate, left_out) for candidate in search.ranked()]
+                found = search.ranked()
+                searches[GENERIC].explore(_LEAST_WINNERS if rivals else 1)  # should they fail
+                spare = searches[GENERIC].ranked()
+                self.rivals = spare if rivals else []
+                ranked = [*found[:_TRUSTED_LOOKS], *spare[:1], *found[_TRUSTED_LOOKS:]]
+                return [with_left_out(candidate, left_out) for candidate in ranked]
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
 
@@ -148,12 +155,18 @@ def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
     """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
     home = place_of(task.workload.kind, GENERIC, generic.outlines)
     leads = {
-        name: _TRUSTED_LEAD if lead is None and name in _TRUSTED else lead or 0.0
+        name: _TRUSTED_LEAD if lead is None and trusted(task, name) else lead or 0.0
         for name in (*_EXPRESSIONS, *_TRUSTED)
         for lead in (winners.lead(home, name, GENERIC),)
         if name != GENERIC and name in expressions(task).found and not starved(task, name)
     }
     return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
+
+
+def trusted(task: Task, expression: str) -> bool:
+    """Return whether an expression leads where nothing is known of it; few rows leave threads without work."""
+    few = _ROWS_PER_THREAD * task.target.threads
+    return expression in _TRUSTED and math.prod(task.workload.output_specs[0].shape[:-1]) >= few
 
 
 def starved(task: Task, expression: str) -> bool:

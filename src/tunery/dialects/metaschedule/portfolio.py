@@ -30,16 +30,20 @@ class PortfolioProposer(Proposer):
         self._heard = dict.fromkeys(self._searches, 0)
         self._credit = dict.fromkeys(self._searches, 0.0)
         self._exhausted: set[str] = set()
+        self._empty: set[str] = set()
         self._note(history)
 
     @override
     def propose(self, n: int) -> list[Candidate]:
         chosen: list[Candidate] = []
-        open_searches = self.shares()
+        shares = self.shares()
+        open_searches = {name: share for name, share in shares.items() if name not in self._empty} or shares
         while len(chosen) < n and open_searches:
             for name, count in self._split(n - len(chosen), open_searches).items():
                 proposed = self._searches[name].propose(count)
                 chosen += proposed
+                if not proposed:
+                    self._empty.add(name)  # asked again only where all are
                 if len(proposed) < count:  # the others take its place
                     self._exhausted.add(name)
                     del open_searches[name]

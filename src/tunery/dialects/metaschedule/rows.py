@@ -14,7 +14,7 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.rewriting import long_of, mapped, shape_of
-from tunery.dialects.metaschedule.scheduling import extents_of
+from tunery.dialects.metaschedule.scheduling import extents_of, reductions
 
 NAME = "rows"
 _SERIAL, _VECTORIZED, _UNROLLED = 0, 2, 3  # TVM's kinds of loops
@@ -38,12 +38,16 @@ def rewrite(module: Any, lanes: int) -> Any:
         DialectError: it is one that this does not apply to; the message says why.
     """
     schedule = tvm.s_tir.Schedule(module)
-    blocks = [schedule.get(block) for block in schedule.get_child_blocks(schedule.get_sblock("root"))]
-    function = module["main"]
-    *rows, width = shape_of(function.params[-1])
-    reducing = [block for block in blocks if extents_of(block, reduced=True)]
-    if not rows or not reducing or any(_kind(block, rows, width) != _SUM for block in reducing):
+    *rows, width = shape_of(module["main"].params[-1])
+    nests = schedule.get_child_blocks(schedule.get_sblock("root"))
+    sums = reductions(schedule)
+    if not rows or not sums or any(_kind(schedule.get(nests[place]), rows, width) != _SUM for place in sums):
         return None
+    for nest in nests[:-1]:
+        if not _kind(schedule.get(nest), rows, width):
+            schedule.compute_inline(nest)  # such as weights of another type
+    blocks = [schedule.get(nest) for nest in schedule.get_child_blocks(schedule.get_sblock("root"))]
+    function = schedule.mod["main"]
     if _kind(blocks[-1], rows, width) != _WIDE or not blocks[-1].body.buffer.same_as(function.params[-1]):
         return None
     if width < _LEAST_WIDTH:
@@ -96,10 +100,7 @@ class _Program:
             raise DialectError("there is more than one result")
         wide = [b.body.buffer for b in self._blocks[:-1] if _kind(b, self._rows, self._width) == _WIDE]
         for block in self._blocks[:-1]:
-            kind = _kind(block, self._rows, self._width)
-            if not kind:
-                raise DialectError("a step of it is not of a row")
-            buffer = block.body.buffer
+            kind, buffer = _kind(block, self._rows, self._width), block.body.buffer
             if kind == _WIDE and len(wide) == 1 and self._width % self._length == 0:
                 self._kept[buffer] = self._result  # the place that the result comes to
             else:
@@ -134,8 +135,12 @@ class _Program:
             axis: long_of(0)[0] for axis in axes[len(self._rows) :] if not axis.same_as(place)
         }
 
+        if not all(one.same_as(axis) for one, axis in zip(store.indices, axes, strict=False)):
+            raise DialectError("a step of it is not written axis by axis")
+
         def value(expression: Any) -> At:
-            return lambda at: self._moved(expression, {**fixed, **({place: at} if place is not None else {})})
+            own = (*axes[: len(self._rows)], place)
+            return lambda at: self._moved(expression, {**fixed, **({place: at} if place is not None else {})}, own)
 
         if kind == _SUM:
             return self._summed(store, block.init.value, value)
@@ -144,14 +149,13 @@ class _Program:
         if not store.buffer.same_as(self._result):
             kept = self._kept[store.buffer]
             return self._everywhere(lambda at: self._written(kept, value(store.value)(at), at))
-        if not all(one.same_as(axis) for one, axis in zip(store.indices, axes, strict=True)):
-            raise DialectError("the result is not written axis by axis")
-        first, values = self._inverted(store.value, place, value)
+        first, values = self._inverted(store.value, value)
         return [*first, *self._everywhere(lambda at: self._written(store.buffer, values(at), at))]
 
-    def _inverted(self, expression: Any, place: Any, value: Callable[[Any], At]) -> tuple[list[Any], At]:
-        """Return how to divide by what is the same for the whole row: by one division, and a product for each place."""
-        if not isinstance(expression, tvm.tirx.Div) or _uses(expression.b, place):
+    def _inverted(self, expression: Any, value: Callable[[Any], At]) -> tuple[list[Any], At]:
+        """Return how to divide by a sum of the row: by one division, and a product for each place."""
+        sums = [b.body.buffer for b in self._blocks if _kind(b, self._rows, self._width) == _SUM]
+        if not isinstance(expression, tvm.tirx.Div) or not any(_loads(expression.b, buffer) for buffer in sums):
             return [], value(expression)
         inverse = self._buffer("inverse", 1)
         one = tvm.tirx.FloatImm("float32", 1.0)
@@ -164,6 +168,8 @@ class _Program:
         own = [_loads(side, store.buffer) for side in (store.value.a, store.value.b)] if combine else []
         if combine is None or sum(own) != 1:
             raise DialectError("it sums up in a way that is not known")
+        if combine is operator.add and not (isinstance(identity, tvm.tirx.FloatImm) and float(identity.value) == 0):
+            raise DialectError("its sum does not begin with 0")  # which each lane begins with
         term = value(store.value.b if own[0] else store.value.a)
         length, vectors, rest = self._length, self._width // self._length, self._width % self._length
         spread = _ACCUMULATORS if vectors >= 2 * _ACCUMULATORS else 1
@@ -228,9 +234,12 @@ class _Program:
             count *= extent
         return places[::-1]
 
-    def _moved(self, expression: Any, places: Mapping[Any, Any]) -> Any:
-        """Return an expression at a place, with what earlier steps have handed on read from where it is kept."""
-        rows = list(places)[: len(self._rows)]
+    def _moved(self, expression: Any, places: Mapping[Any, Any], own: Sequence[Any]) -> Any:
+        """Return an expression at a place, with what earlier steps have handed on read from where it is kept.
+
+        `own` are the axes of the step, that along the row last.
+        """
+        *rows, place = own
 
         def change(part: Any) -> Any:
             if isinstance(part, tvm.ir.Var):
@@ -242,24 +251,16 @@ class _Program:
                 return None
             if not all(one.same_as(row) for one, row in zip(part.indices, rows, strict=False)):
                 raise DialectError("a step of it reads another row")
-            if home.same_as(self._result):  # in place, so each step must read where it writes
-                if not isinstance(part.indices[-1], tvm.ir.Var):
-                    raise DialectError("a step of it reads another place")
-                return home[(*self._places(), mapped(part.indices[-1], change))]
-            return home[mapped(part.indices[-1], change) if shape_of(home) != [1] else long_of(0)[0]]
+            if not home.same_as(self._result) and shape_of(home) == [1]:
+                return home[long_of(0)[0]]
+            at = part.indices[len(rows)]
+            if not home.same_as(self._result):
+                return home[mapped(at, change)]
+            if not at.same_as(place):  # in place, so each step must read where it writes
+                raise DialectError("a step of it reads another place")
+            return home[(*self._places(), mapped(at, change))]
 
         return mapped(expression, change)
-
-
-def _uses(expression: Any, variable: Any) -> bool:
-    used = False
-
-    def look(part: Any) -> None:
-        nonlocal used
-        used = used or bool(part.same_as(variable))
-
-    mapped(expression, look)
-    return used
 
 
 def _loads(expression: Any, buffer: Any) -> bool:
