@@ -133,7 +133,7 @@ class Planned(_Step):
         return Tuned(request, tune(request, on_progress or _ignore))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuned(_Step):
     """What tuning reached; its records are in the store."""
 
@@ -149,6 +149,9 @@ class Tuned(_Step):
     def __str__(self) -> str:
         """Return the report."""
         return self.report()
+
+    def __repr__(self) -> str:
+        return f"<Tuned {self.result.network.name}, job {self.result.job.job_id}>"
 
     def compile(self, path: str | os.PathLike[str] | None = None) -> "CompiledModel":
         """Build the network with the best verified records to `path` (default: its name in the current directory).

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tunery._report import as_text, milliseconds, new_table
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import BenchReport
+    from tunery.jobs._request import BenchReport, Latency
 
 _KEY = 6  # digits of a workload's key: `tunery query` takes the start of one
 
@@ -27,6 +27,8 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
     rival = report.latency_s.get("onnxruntime")
     verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
+    if rival and _alike(rival, report.latency_s["tunery"]):
+        verdict += ", which the spread of both does not tell from as fast"
     return "\n".join(
         [
             f"{report.network}, whole network, {threads}{verdict}",
@@ -54,6 +56,11 @@ def _sum_of_tasks(report: "BenchReport") -> list[str]:
 
 def _more(value: float, base: float) -> str:
     return f"{value / base - 1:+.0%}" if base > 0 else "-"
+
+
+def _alike(one: "Latency", other: "Latency") -> bool:
+    """Return whether each median lies between the other's 10th and 90th percentile."""
+    return one.p10 <= other.median <= one.p90 and other.p10 <= one.median <= other.p90
 
 
 def _verdict(rival_s: float, ours_s: float) -> str:

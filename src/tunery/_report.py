@@ -2,6 +2,7 @@
 
 import io
 import math
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -249,13 +250,23 @@ def money(amount: float, currency: str) -> str:
 
 def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
     path = str(output or file_name(report.network.name))
-    build = [] if output else [f"to use it   tunery compile {request.model} -o {path}"]
+    asked = " ".join([shlex.quote(request.model), *_asked(request), "-o", shlex.quote(path)])
+    build = [] if output else [f"to use it   tunery compile {asked}"]
     return [
         *build,
         f"{'to use it' if output else '':<11} import tunery",
         f'            network = tunery.load_compiled("{path}")',
         f"            outputs = {call(report.network)}",
     ]
+
+
+def _asked(request: "Request") -> list[str]:
+    """Return what a command must be told beside the model to find what this request has measured."""
+    said = [f"--shape {shlex.quote(name)}={'x'.join(map(str, shape))}" for name, shape in request.shapes.items()]
+    said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []
+    said += [f"--threads {request.threads}"] if request.threads else []
+    said += [f"--store {shlex.quote(request.store)}"] if request.store else []
+    return said + ([f"--dialect {request.dialect}"] if request.dialect != "metaschedule" else [])
 
 
 def call(network: Network) -> str:

@@ -80,6 +80,24 @@ def test_a_report_says_how_many_kernels_were_measured_at_once(
     assert [said in line for line in lines] == [True] * bool(said)
 
 
+def test_the_command_to_use_a_result_finds_what_was_measured() -> None:
+    work = Task(Workload("w", "conv2d", "conv2d", "", (), 0, 0.0), Target("fake", {}, 2), 1, tunable=True)
+    job = JobStatus("j", JobState.DONE, {}, tasks=(task("0", 0.1, 0.1),))
+    report = TuneReport(job, Network("n", "n", "d", "", (), (), 0), (work,), None, None, False, "s.db", 1, None)
+    plain_request = Request("a model.onnx")
+    told = replace(plain_request, shapes={"x": (1, 64)}, target="znver3", threads=2, store="my s.db", dialect="fake")
+    [short, long] = [
+        line.partition("tunery compile ")[2]
+        for request in (plain_request, told)
+        for line in tune_text(report, request).splitlines()
+        if "tunery compile" in line
+    ]
+    assert short == "'a model.onnx' -o n.tunery"
+    assert long == (
+        "'a model.onnx' --shape x=1x64 --target znver3 --threads 2 --store 'my s.db' --dialect fake -o n.tunery"
+    )
+
+
 def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() -> None:
     states = [task("a", 0.1, 0.1, outcomes={"filtered": 300, "ok": 30}, dropped=330, audited=30, false_drops=1),
               task("b", 0.1, 0.1, outcomes={"filtered": 75}, dropped=82, audited=7)]  # fmt: skip
