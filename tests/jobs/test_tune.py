@@ -169,6 +169,7 @@ def test_stop_and_go_on(tmp_path: Path) -> None:
     stopped = run_in(tmp_path, source, f"{TRIALS}trials", on_progress=watch, stop=stop)
     assert stopped.job.state is JobState.STOPPED
     assert "same command" in stopped.job.message
+    assert "had no finals yet, so their races alone count" in stopped.job.message
     before = raced(tmp_path)
     assert 12 <= stopped.job.spend.trials == before.total() < TRIALS
 

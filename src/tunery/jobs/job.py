@@ -115,8 +115,7 @@ class Job:
             await self._run_phases()
             await self._close([beat])
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
-            stopped = "stopped; the same command goes on where it stopped"
-            message = stopped if self._stop.is_set() else self._about_end()
+            message = self._about_stop() if self._stop.is_set() else self._about_end()
             self.status = self._reporter.status(self.status, state, message)
         except BaseException as error:
             with suppress(StoreError):  # the first error is the one to tell
@@ -129,6 +128,11 @@ class Job:
             self._store.save_job(self.status)
             self._store.release_job(self.status.job_id, self.status.state)
         return self.status
+
+    def _about_stop(self) -> str:
+        raced = sum(1 for search, _ in self._sums.weighted if search.finals_cost_s())
+        alone = f"; {raced} tasks had no finals yet, so their races alone count" if raced else ""
+        return f"stopped; the same command goes on where it stopped{alone}"
 
     async def _close(self, beside: list[asyncio.Task[None]]) -> None:
         """End what goes on beside the search, so that it has paid, and close the account."""
