@@ -17,6 +17,7 @@ class Allowance:
     def __init__(self, limits: Plan, before: Spend, account: Account, cores: int, began: float) -> None:
         self.limits, self.account = limits, account
         self._began, self._before_core_s = began, before.core_s
+        self._ended: float | None = None
         self._meter = Meter(
             limits, before.wall_s, before.trials, before.joules or 0.0, account.prices, cores, before.money or 0.0
         )
@@ -41,8 +42,13 @@ class Allowance:
         self._meter.trials = trials
 
     def elapsed_s(self) -> float:
-        """Return the wall seconds of this run."""
-        return time.monotonic() - self._began
+        """Return the wall seconds of this run, until its end if it has ended."""
+        return (self._ended or time.monotonic()) - self._began
+
+    def end(self) -> float:
+        """Return the wall seconds of this run, which ends: what is charged and what is reported are the same."""
+        self._ended = time.monotonic()
+        return self.elapsed_s()
 
     def left_s(self) -> float | None:
         """Return how long this run may go on, None without a limit of time, money or energy."""

@@ -140,7 +140,7 @@ class Job:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        self._account.close(self._allowance.elapsed_s())
+        self._account.close(self._allowance.end())
 
     def _charge_import(self) -> None:
         imported = self._imported
