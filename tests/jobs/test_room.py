@@ -322,9 +322,10 @@ def test_several_clients_that_take_a_job_out_at_once_leave_nothing_of_it(tmp_pat
                 await until_trials(room, job, 5)
                 acts = [(room.pause, 0.0), (room.cancel, 0.0), (room.cancel, 0.002), (room.pause, 0.004)]
                 said = await asyncio.gather(*(later(act, job, after_s) for act, after_s in acts))
-                assert said[:2] == ["", ""]
-                assert said[2] in {"", f"job {job} is cancelled already"}, "both ask for the same"
-                assert "cancelled already" in said[3], said
+                assert said[0] == ""
+                assert sorted(said[1:3]) == ["", f"job {job} is cancelled already"], "one of two cancellations"
+                # A pause may come when the job has left and the cancellation still waits: it is taken, and that holds.
+                assert said[3] in {"", f"job {job} is cancelled already"}
                 assert store.job(job).state is JobState.CANCELLED, "what was cancelled is not paused afterwards"
                 expect_whole(room)
 

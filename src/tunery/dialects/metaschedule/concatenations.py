@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.rewriting import long_of, mapped, shape_of
+from tunery.dialects.metaschedule.rewriting import long_of, mapped, shape_of, variable
 from tunery.dialects.metaschedule.scheduling import reductions
 from tunery.dialects.metaschedule.vectors import lengths
 
@@ -64,7 +64,7 @@ def rewrite(module: Any, lanes: int) -> Any:
         raise DialectError("its results are of different sizes")
     if not any(one.cut for one in found):
         raise DialectError("it is not a concatenation along the last axis")
-    place = _variable("place")
+    place = variable("place")
     parts = [part for one in found for part in one.parts(place, lanes)]
     body = parts[0] if len(parts) == 1 else tvm.tirx.SeqStmt(parts)
     body = tvm.tirx.For(place, *long_of(0, int(np.prod(found[0].places))), _PARALLEL, body)
@@ -127,14 +127,14 @@ class _Result:
         return [self._part(places, start, end, lanes) for start, end in self._runs]
 
     def _part(self, places: Mapping[Any, Any], start: int, end: int, lanes: int) -> Any:
-        turn = _variable("turn")
+        turn = variable("turn")
         if self._group > 1:  # the compiler makes vectors of these
             stores = [
                 self._at(places, (turn + start) * self._group + number, start * self._group + number)
                 for number in range(self._group)
             ]
             return tvm.tirx.For(turn, *long_of(0, end - start), _SERIAL, tvm.tirx.SeqStmt(stores))
-        lane, length = _variable("lane"), lengths(end - start, lanes, 1)[0]
+        lane, length = variable("lane"), lengths(end - start, lanes, 1)[0]
         body = self._at(places, turn * length + lane + start, start)
         body = tvm.tirx.For(lane, *long_of(0, length), _VECTORIZED, body)
         return tvm.tirx.For(turn, *long_of(0, (end - start) // length), _SERIAL, body)
@@ -214,10 +214,6 @@ def _runs(answers: Values, group: int) -> Sequence[tuple[int, int]]:
 
 def _is_choice(expression: Any) -> bool:
     return isinstance(expression, tvm.ir.Call) and bool(expression.op == tvm.ir.Op.get("prim.if_then_else"))
-
-
-def _variable(name: str) -> Any:
-    return tvm.tirx.Var(name, "int64")
 
 
 def _same(index: Any, axis: Any) -> bool:

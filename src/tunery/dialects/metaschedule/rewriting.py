@@ -188,6 +188,11 @@ def mapped(expression: Any, change: Callable[[Any], Any]) -> Any:  # noqa: PLR09
     return type(expression)(of(expression.a), of(expression.b))
 
 
+def variable(name: str) -> Any:
+    """Return a new loop variable, of 64 bits as the networks' shapes."""
+    return tvm.tirx.Var(name, "int64")
+
+
 def long_of(*shape: int) -> list[Any]:
     """Return a shape as TVM's integers of 64 bits, in which networks give theirs."""
     return [tvm.tirx.IntImm("int64", extent) for extent in shape]

@@ -7,13 +7,14 @@ the one before is written twice, and counts once. What steps hand on stays with 
 many rows a thread takes in turn.
 """
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.rewriting import long_of, mapped, shape_of
+from tunery.dialects.metaschedule.rewriting import long_of, mapped, shape_of, variable
 from tunery.dialects.metaschedule.scheduling import extents_of, reductions
 
 NAME = "rows"
@@ -86,7 +87,7 @@ class _Program:
     def __init__(self, function: Any, blocks: Sequence[Any], rows: Sequence[int], width: int, length: int) -> None:
         self._function, self._blocks = function, blocks
         self._rows, self._width, self._length = rows, width, length
-        self._row = _variable("row")
+        self._row = variable("row")
         self._result = function.params[-1]
         self._kept: dict[Any, Any] = {}  # what steps hand on, by the buffer that it was in
         self._new: list[Any] = []
@@ -113,15 +114,13 @@ class _Program:
 
     def nest(self) -> Any:
         """Return the function's body."""
-        count = 1
-        for extent in self._rows:
-            count *= extent
+        count = math.prod(self._rows)
         steps = [step for block in self._blocks for step in self._steps(block)]
         reads = [_whole(buffer) for buffer in self._function.params[:-1]]
         axis = tvm.tirx.IterVar(tvm.ir.Range.from_min_extent(*long_of(0, count)), self._row, tvm.tirx.IterVar.DataPar)
         writes = [_whole(self._result)]
         block = tvm.s_tir.SBlock([axis], reads, writes, NAME, tvm.tirx.SeqStmt(steps), None, self._new, [], {})
-        loop = _variable("r")
+        loop = variable("r")
         nest = tvm.tirx.For(loop, *long_of(0, count), _SERIAL, tvm.s_tir.SBlockRealize([loop], True, block))
         return tvm.s_tir.SBlockRealize([], True, tvm.s_tir.SBlock([], [], [], "root", nest, None, [], [], {}))
 
@@ -185,7 +184,7 @@ class _Program:
         def folded(half: int) -> Any:
             return self._lanes(half, lambda lane: taken_in(lane, sums[lane + half]))
 
-        turn, which = _variable("turn"), _variable("which")
+        turn, which = variable("turn"), variable("which")
         turns = tvm.tirx.For(which, *long_of(0, spread), _UNROLLED, vector(turn * spread + which, which))
         steps = [
             self._lanes(spread * length, lambda lane: self._store(sums, identity, lane)),
@@ -205,7 +204,7 @@ class _Program:
 
     def _everywhere(self, step: At) -> list[Any]:
         """Return a step for all places of the row, in vectors."""
-        length, turn = self._length, _variable("turn")
+        length, turn = self._length, variable("turn")
         body = self._lanes(length, lambda lane: step(turn * length + lane))
         steps = [tvm.tirx.For(turn, *long_of(0, self._width // length), _SERIAL, body)]
         if self._width % length:
@@ -215,7 +214,7 @@ class _Program:
     def _lanes(self, size: int, step: At) -> Any:
         if size == 1:
             return step(long_of(0)[0])
-        lane = _variable("lane")
+        lane = variable("lane")
         return tvm.tirx.For(lane, *long_of(0, size), _VECTORIZED, step(lane))
 
     def _written(self, buffer: Any, value: Any, at: Any) -> Any:
@@ -270,7 +269,3 @@ def _loads(expression: Any, buffer: Any) -> bool:
 def _whole(buffer: Any) -> Any:
     ranges = [tvm.ir.Range.from_min_extent(*long_of(0, extent)) for extent in shape_of(buffer)]
     return tvm.tirx.BufferRegion(buffer, ranges)
-
-
-def _variable(name: str) -> Any:
-    return tvm.tirx.Var(name, "int64")
