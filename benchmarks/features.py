@@ -1,8 +1,15 @@
-"""What a candidate's features cost: replayed and extracted, folded, read from the cache, and scored by the model.
+"""What features cost: for each program that is extracted, and for each candidate that a search proposes.
 
-CPU milliseconds of one process for each candidate, medians over the candidates of a task. `extractor` is what
-MetaSchedule's own extraction takes of it, `copy` what its deep copy of the program (to JSON and back) takes of that,
-done here once more by itself; `cached` is a row of a program that was seen before.
+CPU milliseconds of one process. First for each program, medians over the candidates of a task: replayed and extracted,
+folded, read from the cache, and scored by the model. `extractor` is what MetaSchedule's own extraction takes,
+`copy` what its deep copy of the program (to JSON and back) takes of that, done here once more by itself; `cached` is
+a row of a program that was seen before.
+
+Then for each of 64 candidates: how many programs a search had extracted for it, and what that took, of all that
+proposing took. On our side these are four proposals of 16, as in a job; on stock's one of MetaSchedule's
+`EvolutionarySearch` with its `XGBModel`, all settings at their defaults but for one thread, whose model has learned
+from 128 samples with made-up latencies: what these are does not change how many are extracted. Nothing is measured on
+either side, and the filter before builds is not in it.
 
     python benchmarks/features.py [--candidates 32] [--json out/features.json]
 """
@@ -12,9 +19,11 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tunery._report import as_text, new_table
 from tunery.costmodels import load_cost_model, with_task
@@ -28,6 +37,7 @@ T = TypeVar("T")
 TASKS = {"conv2d": "zoo:resnet18", "matmul": "zoo:bert-small", "depthwise": "zoo:mobilenet_v2"}
 """The heaviest operator of a kind, and of which network."""
 COLUMNS = ("replay", "extractor", "copy", "fold", "cached", "score")
+PROPOSED, BATCH, TAUGHT = 64, 16, 128
 
 
 def main() -> None:
@@ -43,6 +53,19 @@ def main() -> None:
     for kind, row in found.items():
         table.add_row(kind, *(f"{row[name]:.3f}" for name in COLUMNS))
     print(as_text(table))
+    table = new_table("kind", "side", "#programs", "#features ms", "#proposing ms", "#share")
+    for task in tasks:
+        spent = {side: search(task) for side, search in (("tunery", ours), ("stock", stock))}
+        for side, each_one in spent.items():
+            table.add_row(
+                task.workload.kind, side, f"{each_one.programs:.1f}", f"{each_one.features_ms:.1f}",
+                f"{each_one.proposing_ms:.1f}", f"{each_one.features_ms / each_one.proposing_ms:.0%}",
+            )  # fmt: skip
+            found[task.workload.kind] |= {f"{side} {name}": value for name, value in asdict(each_one).items()}
+        less = spent["stock"].features_ms / spent["tunery"].features_ms
+        found[task.workload.kind]["less"] = less
+        table.add_row(task.workload.kind, "less", "", f"{less:.1f} x")
+    print("for each proposed candidate\n" + as_text(table))
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps(found, indent=1))
 
@@ -83,6 +106,78 @@ def measure(task: Task, count: int) -> dict[str, float]:
     if model is not None:
         model.predict(rows)
     return costs | {"score": (time.process_time() - began) / len(candidates) * 1e3}
+
+
+@dataclass
+class Spent:
+    """What a search took for each candidate that it proposed: programs extracted, and CPU milliseconds."""
+
+    programs: float = 0.0
+    features_ms: float = 0.0
+    proposing_ms: float = 0.0
+
+
+@contextmanager
+def spending(proposed: int) -> Iterator[Spent]:
+    """Count what is extracted and how long that and everything takes, for each of so many candidates."""
+    from tunery.dialects.metaschedule._tvm import meta_schedule
+
+    kind = meta_schedule.feature_extractor.PerStoreFeature
+    original = kind.extract_from
+    spent = Spent()
+
+    def counted(self: Any, context: Any, candidates: Sequence[Any]) -> Any:
+        began = time.process_time()
+        try:
+            return original(self, context, candidates)
+        finally:
+            spent.programs += len(candidates) / proposed
+            spent.features_ms += (time.process_time() - began) * 1e3 / proposed
+
+    kind.extract_from = counted
+    began = time.process_time()
+    try:
+        yield spent
+    finally:
+        spent.proposing_ms = (time.process_time() - began) * 1e3 / proposed
+        kind.extract_from = original
+
+
+def ours(task: Task) -> Spent:
+    """Propose as a job does, with the model that it would start from."""
+    dialect = get_dialect("metaschedule")
+    dialect.forget(task)
+    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    with spending(PROPOSED) as spent:
+        proposer = dialect.open(task, [], start.model if start else None, 0, aided=start is not None)
+        for _ in range(PROPOSED // BATCH):
+            dialect.features(task, proposer.propose(BATCH))
+    return spent
+
+
+def stock(task: Task) -> Spent:
+    """Propose once as stock does when its model has begun to steer."""
+    from tunery.dialects.metaschedule._tvm import meta_schedule as ms
+    from tunery.dialects.metaschedule.program import space_of
+
+    space = space_of(task)
+    model, database = ms.cost_model.XGBModel(), ms.database.MemoryDatabase()
+    database.commit_workload(space.module)
+
+    def opened(strategy: Any) -> Any:
+        context = ms.TuneContext(
+            mod=space.module, target=space.target, space_generator="post-order-apply", search_strategy=strategy,
+            num_threads=1, rand_state=1, task_name="main",
+        )  # fmt: skip
+        context.pre_tuning(TAUGHT, TAUGHT, context.generate_design_space(), database, model)
+        return context
+
+    samples = opened(ms.search_strategy.ReplayTrace()).generate_measure_candidates()
+    context = opened(ms.search_strategy.EvolutionarySearch())
+    model.update(context, samples, [ms.runner.RunnerResult([1e-3 * (1 + n)], None) for n in range(len(samples))])
+    with spending(PROPOSED) as spent:
+        context.generate_measure_candidates()
+    return spent
 
 
 def each(act: Callable[[T], object], items: Sequence[T]) -> float:

@@ -77,6 +77,16 @@ def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
     assert collect(request, [FIRST, SECOND], tasks=5, per_task=12).candidates == 0
 
 
+def test_a_collection_can_be_of_some_kinds_of_operators_only(tmp_path: Path) -> None:
+    everything = collect(request_in(tmp_path / "all", "collect"), [FIRST, SECOND], tasks=5, per_task=2)
+    assert len(everything.kinds) > 1
+    kind = min(everything.kinds)
+    narrow = collect(request_in(tmp_path / "one", "collect"), [FIRST, SECOND], tasks=5, per_task=2, kinds=[kind])
+    assert set(narrow.kinds) == {kind}
+    with pytest.raises(UsageError, match=f"no tunable operator is a 'convolution'; these networks have .*{kind}"):
+        collect(request_in(tmp_path / "none", "collect"), [FIRST], tasks=5, per_task=2, kinds=["convolution"])
+
+
 def test_without_abandoning_every_candidate_is_sampled_to_the_end(tmp_path: Path) -> None:
     source = "fake:slow?tasks=1&space=16x16x4"
     assert "abandoned" in collect(request_in(tmp_path / "raced", "collect"), [source], tasks=1, per_task=24).outcomes

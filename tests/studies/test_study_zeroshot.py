@@ -20,7 +20,7 @@ from tunery.studies._children import Watched
 from tunery.studies._delivered import OWN, STOCK, Arm, Result, Scale, arms, plain, result_of
 from tunery.studies._delivering import _tuned, delivered, document, unpredicted
 from tunery.studies._judged import Way
-from tunery.studies._ranked import OURS, Pair, learnable, pairs, pairs_text, rivals
+from tunery.studies._ranked import OURS, Pair, difference_text, learnable, pairs, pairs_text, rivals
 from tunery.studies.stock_sides import Point, Side
 from tunery.studies.zeroshot import claims
 
@@ -119,8 +119,12 @@ def test_an_arm_that_never_gets_there_counts_with_all_its_trials() -> None:
     taught = arm((0, 9.0), (40, 1.0), trials=400)
     beside = replace(BESIDE_STOCK, arms={"with": taught, "without": found})
     assert beside.goals_s[STOCK] == pytest.approx(1.01 * 1.2), "stock's file is 1.2 times as slow as the tuned one"
-    assert beside.fewer(STOCK) == 10, "at least: the other had 400 and did not get there"
     assert slower("stock", 0.1).fewer(STOCK) is None, "neither did"
+    assert beside.trials("with", STOCK) == 0, "what was delivered without a trial is as fast as stock's"
+    assert beside.fewer(STOCK) == 400, "at least: without what ships 400 were too few"
+    dearer = replace(beside, latency_s={**beside.latency_s, "zero-shot": rounds(1.22)})
+    assert dearer.trials("with", STOCK) == 40, "as the tuning took"
+    assert dearer.fewer(STOCK) == 10
 
 
 def test_stocks_time_is_that_of_its_first_network_as_fast_as_zero_shots() -> None:
@@ -337,11 +341,14 @@ def test_rivals_learn_from_no_workload_that_is_judged(monkeypatch: pytest.Monkey
     card = new_card(**facts)
     judged = world.groups[:4]
     said: list[str] = []
-    rows = rivals(judged, world.groups, card, Options(say=said.append))
+    rows, difference = rivals(judged, world.groups, card, Options(say=said.append))
     assert "was still learning" in said[-1]
     assert heard["ours"] == heard["stock"] == [group.workload_key for group in world.groups[4:]]
     assert {row.ranking for row in rows} == {OURS, "stock"}
     assert next(row for row in rows if row.ranking == OURS).quality.ndcg8 > 0.8, "it has learned the law"
+    means = [next(row for row in rows if row.ranking == name).quality.ndcg8 for name in (OURS, "stock")]
+    assert difference.mean == pytest.approx(means[0] - means[1])
+    assert f"over 4 tasks: {difference.mean:+.3f}" in difference_text(difference)
     with pytest.raises(UsageError, match="no workload but those"):
         rivals(judged, judged, card, Options())
 

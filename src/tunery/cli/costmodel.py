@@ -32,6 +32,9 @@ def collect(
     ] = "all",
     tasks: Annotated[int, typer.Option("--tasks", min=1, help="How many tasks at most, spread over kinds.")] = 300,
     per_task: Annotated[int, typer.Option("--per-task", min=1, help="How many candidates of each task.")] = 100,
+    only: Annotated[
+        str, typer.Option("--only", metavar="KINDS", help="Operators of these kinds, joined by commas: softmax,norm.")
+    ] = "",
     budget: Annotated[
         str, typer.Option("--budget", help="Time to measure (the import is not counted) or trials: 30min, 5000trials.")
     ] = "30min",
@@ -75,7 +78,7 @@ def collect(
 
         report = collect_records(
             request, [m for m in models if m not in held], tasks=tasks, per_task=per_task, hold_out=held,
-            on_progress=show, stop=interrupt.event,
+            kinds=_names(only), on_progress=show, stop=interrupt.event,
         )  # fmt: skip
     if json:
         emit({name: getattr(report, name) for name in ("tasks", "candidates", "per_second", "import_s", "wall_s",

@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -82,17 +82,19 @@ def collect(
     tasks: int,
     per_task: int,
     hold_out: Sequence[str] = (),
+    kinds: Collection[str] = (),
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> CollectReport:
     """Measure up to `per_task` candidates of up to `tasks` tasks of `models`, within the request's budget.
 
     Tasks are spread over operator kinds, networks and sizes; what the store holds already is counted and not measured
-    again. Workloads that occur in a network of `hold_out` are left out. A budget of time begins when the networks were
-    read and measuring starts. Where the request's trimming does not abandon, every candidate is sampled to the end.
+    again. Workloads that occur in a network of `hold_out` are left out, and with `kinds` operators of other kinds. A
+    budget of time begins when the networks were read and measuring starts. Where the request's trimming does not
+    abandon, every candidate is sampled to the end.
 
     Raises:
-        UsageError: a model, the target or the store is wrong, or no task is left to collect from.
+        UsageError: a model, the target, the store or a kind is wrong, or no task is left to collect from.
     """
     began = time.monotonic()
 
@@ -104,7 +106,7 @@ def collect(
     for model in [*hold_out, *(models if len(models) == 1 else ())]:  # any other is one network of many
         if model in failed:
             raise UsageError(f"{model}: {failed[model]}")
-    chosen = _chosen(extraction.models, hold_out, tasks)
+    chosen = _chosen(extraction.models, hold_out, kinds, tasks)
     if not chosen and not (stop and stop.is_set()):
         raise UsageError(_nothing(failed))
     with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
@@ -131,12 +133,19 @@ def _nothing(failed: Mapping[str, str]) -> str:
     return f"there is nothing to collect from: {'; '.join([*reasons[:_REASONS], *more])}"
 
 
-def _chosen(models: Sequence[Extracted], hold_out: Sequence[str], count: int) -> list[Task]:
+def _chosen(models: Sequence[Extracted], hold_out: Sequence[str], wanted: Collection[str], count: int) -> list[Task]:
     bare = {_at_any_batch(model) for model in hold_out}
     held = {task.workload.key for one in models if one.model in hold_out for task in one.tasks}
+    kinds = {task.workload.kind for one in models for task in one.tasks if task.tunable}
+    if kinds and (unknown := sorted({*wanted} - kinds)):
+        raise UsageError(f"no tunable operator is a {unknown[0]!r}; these networks have {', '.join(sorted(kinds))}")
     return spread(
         {
-            one.model: [task for task in one.tasks if task.workload.key not in held]
+            one.model: [
+                task
+                for task in one.tasks
+                if task.workload.key not in held and (not wanted or task.workload.kind in wanted)
+            ]
             for one in models
             if _at_any_batch(one.model) not in bare
         },

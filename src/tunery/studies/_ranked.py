@@ -9,7 +9,7 @@ from tunery.budgets import Trimming
 from tunery.costmodels import Group, Recipe
 from tunery.costmodels.automl import fit
 from tunery.costmodels.cards import Version
-from tunery.costmodels.evaluation import ALL, STOCK, Row, evaluate
+from tunery.costmodels.evaluation import ALL, STOCK, Paired, Row, evaluate, paired
 from tunery.costmodels.rival import StockModel, check_library
 from tunery.costmodels.splits import hold_out_networks
 from tunery.dialects import get_dialect
@@ -69,10 +69,13 @@ def ranked(scale: Scale, options: Options, directory: Path) -> tuple[list[Row], 
     return judge(table, "", target, seed=options.seed, all_groups=True).rows, table.groups
 
 
-def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, options: Options) -> list[Row]:
+def rivals(
+    groups: Sequence[Group], learn: Sequence[Group], card: Version, options: Options
+) -> tuple[list[Row], Paired]:
     """Return how MetaSchedule's own model ranks these groups, and one of ours by the card's recipe, of the same data.
 
-    Both learn from those of `learn` whose workloads are not among the groups'.
+    Both learn from those of `learn` whose workloads are not among the groups'. The second is by how much our NDCG@8 is
+    above theirs, task by task.
 
     Raises:
         UsageError: there are none, or the data's features are of another version.
@@ -87,7 +90,8 @@ def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, optio
     ours, theirs = fit(fair, recipe, threads=threads), StockModel(fair, threads)
     if theirs.capped:
         options.say("MetaSchedule's own model was still learning when its rounds, the most it is given, were over")
-    return evaluate(groups, {OURS: lambda group: ours.predict(group.inputs), STOCK: theirs.predict})
+    rankers = {OURS: lambda group: ours.predict(group.inputs), STOCK: theirs.predict}
+    return evaluate(groups, rankers), paired(groups, rankers[OURS], rankers[STOCK], STOCK)
 
 
 def recipe_of(card: Version) -> Recipe:
@@ -109,6 +113,14 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
                 mine, other = getattr(ours, metric), getattr(theirs, metric)
                 found.append(Pair(kind, metric, mine, other, mine - other if metric in _HIGHER else other - mine))
     return found
+
+
+def difference_text(difference: Paired) -> str:
+    """Return by how much our NDCG@8 is above MetaSchedule's own on the same tasks, with what chance leaves open."""
+    return (
+        f"NDCG@8 less MetaSchedule's own, over {difference.tasks} tasks: {difference.mean:+.3f} (95 % interval "
+        f"{difference.low:+.3f} to {difference.high:+.3f})"
+    )
 
 
 def pairs_text(found: Sequence[Pair]) -> str:

@@ -16,7 +16,7 @@ from tunery._errors import UsageError
 from tunery._report import as_text, milliseconds, new_table
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
-from tunery.costmodels.evaluation import ALL, Row
+from tunery.costmodels.evaluation import ALL, Paired, Row
 from tunery.costmodels.registry import family, starting
 from tunery.dialects import get_dialect
 from tunery.domain import digest
@@ -26,10 +26,10 @@ from tunery.studies._base import Options, StudyReport
 from tunery.studies._delivered import OWN, STOCK, WITH, WITHOUT, Result, Scale, plain, result_of
 from tunery.studies._delivering import FEW, delivered
 from tunery.studies._kept import Kept
-from tunery.studies._ranked import learnable, pairs, pairs_text, ranked, rivals
+from tunery.studies._ranked import difference_text, learnable, pairs, pairs_text, ranked, rivals
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
-QUICK, FULL = Scale(NETWORKS[:1], 120, 1, 6, 24), Scale(NETWORKS, None, 3, 40, 40)
+QUICK, FULL = Scale(NETWORKS[:1], 120, 1, 6, 24), Scale(NETWORKS, None, 3, 100, 40)
 _LEAST_NETWORKS = 5
 _RANKING, _BESIDE = "the ranking", "the ranking beside MetaSchedule's own model"
 _WIDTH = 170
@@ -53,6 +53,7 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
     kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {digest(text)}")
     results: list[Result] = []
     rows: list[Row] = []
+    difference: Paired | None = None
     failed: dict[str, str] = {}
     for name in scale.networks:
         with _noting(name, failed, options.say):
@@ -61,7 +62,8 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
         rows, groups = ranked(scale, options, kept.directory)
         if learn:
             with _noting(_BESIDE, failed, options.say):
-                rows += rivals(groups, learn, card, options)
+                beside, difference = rivals(groups, learn, card, options)
+                rows += beside
     report = StudyReport(
         "zero-shot",
         {
@@ -70,8 +72,9 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
             "networks": [plain(result) for result in results],
             "failed": failed,
             "ranking": [{"kind": row.kind, "ranking": row.ranking, **asdict(row.quality)} for row in rows],
+            "beside_stock": difference and asdict(difference),
         },
-        _text(results, rows, failed, unseen=unseen),
+        _text(results, rows, failed, difference, unseen=unseen),
         claims(results, rows, failed, unseen=unseen),
     )
     if not failed:
@@ -152,11 +155,19 @@ def _at_least(ratios: Sequence[float], bound: float) -> bool:
     return bool(ratios) and all(ratios) and _mean(ratios) >= bound
 
 
-def _text(results: Sequence[Result], rows: Sequence[Row], failed: Mapping[str, str], *, unseen: bool) -> str:
+def _text(
+    results: Sequence[Result],
+    rows: Sequence[Row],
+    failed: Mapping[str, str],
+    difference: Paired | None = None,
+    *,
+    unseen: bool,
+) -> str:
     lines = [_delivered_text(results), _speed_text(results), "", _trials_text(results), *_NOTES, ""]
     lines.append(_ranking_text(rows))
     if compared := pairs(rows):
         lines.append(pairs_text(compared))
+        lines += [difference_text(difference)] if difference else []
     elif _BESIDE not in failed:
         lines.append("note: not ranked beside MetaSchedule's own model, which learns from a dataset: --data gives one")
     lines += [f"failed: {what}: {_short(why)}" for what, why in failed.items()]
@@ -201,12 +212,11 @@ def _trials_text(results: Sequence[Result]) -> str:
     for r in results:
         cells: list[str] = []
         for goal in (OWN, STOCK):
-            goal_s = r.goals_s.get(goal)
-            if goal_s is None:
+            if goal not in r.goals_s:
                 cells += ["-"] * 3
                 continue
             fewer = r.fewer(goal)
-            cells += [_trials(r, arm, goal_s) for arm in (WITH, WITHOUT)] + [f"{fewer:.1f}x" if fewer else "-"]
+            cells += [_trials(r, arm, goal) for arm in (WITH, WITHOUT)] + [f"{fewer:.1f}x" if fewer else "-"]
         took, times = r.stock_took, r.stock_times
         never = ">" if took and not took[1] else ""
         table.add_row(
@@ -218,15 +228,18 @@ def _trials_text(results: Sequence[Result]) -> str:
 
 _NOTES = (
     "trials to within 1 % of what tuning without what ships (model and winners) ends with, and of stock's end; winners",
-    "of both timed in turns. An arm that never got there (not in N) counts with its N trials. as fast after: when",
-    "stock's network first was as fast as zero-shot's; before each of its tasks has a latency that is not known. >: it",
-    "never was",
+    "of both timed in turns. An arm that never got there (not in N) counts with its N trials. 0 (N): what was",
+    "delivered without a trial is as fast, timed in turns; a tuning, whose first look at each task is a trial, took N.",
+    "as fast after: when stock's network first was as fast as zero-shot's; before each of its tasks has a latency that",
+    "is not known. >: it never was",
 )
 
 
-def _trials(result: Result, arm: str, goal_s: float) -> str:
-    found = result.arms[arm].reached(goal_s)
-    return f"not in {result.arms[arm].trials}" if found is None else str(found)
+def _trials(result: Result, arm: str, goal: str) -> str:
+    found, tuning = result.trials(arm, goal), result.arms[arm].reached(result.goals_s[goal])
+    if found is None:
+        return f"not in {result.arms[arm].trials}"
+    return str(found) if found == tuning else f"{found} ({'-' if tuning is None else tuning})"
 
 
 def _ranking_text(rows: Sequence[Row]) -> str:
