@@ -25,6 +25,7 @@ TEXT_WIDTH = 200
 
 _USUAL = frozenset({"ok", "abandoned"})
 _SHOWN_INPUTS = 3
+_SHOWN_KEY = 6
 
 
 def plain(value: object) -> Any:
@@ -284,12 +285,12 @@ def tasks_table(tasks: Sequence[TaskState]) -> "Table":
     the sum leaves it out, too.
     """
     table = new_table(
-        "task", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
+        "task", "key", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
     )
     table.columns[0].overflow = "ellipsis"
     fixed = [task for task in tasks if not task.tunable and not task.problem]
     missed = [task for task in tasks if task.unreached]
-    reached = [task for task in tasks if not task.unreached]
+    reached = reached_of(tasks)
     whole_s = total(reached, "best_s")
     for task in sorted((t for t in tasks if t not in fixed + missed), key=_time_of, reverse=True):
         _add_tasks(table, [task], task.name, task.kind, _notes(task), whole_s)
@@ -322,8 +323,9 @@ def _add_tasks(  # noqa: PLR0917 - a row's cells
     all_s = None if any(task.unreached for task in tasks) else total(tasks, "best_s")
     before, after = (alone.baseline_s, all_s and alone.best_s) if alone else (total(tasks, "baseline_s"), all_s)
     table.add_row(
-        name, kind, str(sum(task.weight for task in tasks)), milliseconds(before), milliseconds(after),
-        ratio(before, after), f"{all_s / whole_s:.0%}" if all_s is not None and whole_s else "-",
+        name, short(alone.task_key) if alone else "", kind, str(sum(task.weight for task in tasks)),
+        milliseconds(before), milliseconds(after), ratio(before, after),
+        f"{all_s / whole_s:.0%}" if all_s is not None and whole_s else "-",
         str(sum(task.measured for task in tasks)), notes,
     )  # fmt: skip
 
@@ -341,19 +343,33 @@ def total(tasks: Sequence[TaskState], what: str) -> float | None:
     return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
 
 
+def sums(tasks: Sequence[TaskState]) -> tuple[float | None, float | None]:
+    """Return the untuned and the tuned sum of the tasks that were reached, None where one is missing."""
+    reached = reached_of(tasks)
+    return (total(reached, "baseline_s"), total(reached, "best_s")) if reached else (None, None)
+
+
+def reached_of(tasks: Sequence[TaskState]) -> list[TaskState]:
+    """Return the tasks that a job's sums are of: a task that was not reached has no tuned latency."""
+    return [task for task in tasks if not task.unreached]
+
+
 # -- pieces -----------------------------------------------------------------------------------------------------------
 
 
 def new_table(*headings: str) -> "Table":
-    """Return an empty table; a heading that starts with # is of a column of numbers."""
+    """Return an empty table; a heading that starts with # is of a column of numbers.
+
+    Numbers and keys are never broken.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for heading in headings:
         number = heading.startswith("#")
-        table.add_column(heading.removeprefix("#"), justify="right" if number else "left", no_wrap=number,
-                         overflow="fold")  # fmt: skip
+        table.add_column(heading.removeprefix("#"), justify="right" if number else "left",
+                         no_wrap=number or heading == "key", overflow="fold")  # fmt: skip
     return table
 
 
@@ -364,6 +380,11 @@ def as_text(renderable: "RenderableType", width: int | None = None) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width or TEXT_WIDTH, color_system=None, markup=False).print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
+
+
+def short(key: str) -> str:
+    """Return as much of a task's key as tables show, and as `tunery query` takes."""
+    return key[:_SHOWN_KEY]
 
 
 def milliseconds(seconds: float | None) -> str:

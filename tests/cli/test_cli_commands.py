@@ -11,7 +11,8 @@ from cli_tools import Run
 
 from tunery import budgets
 from tunery.budgets import load_prices
-from tunery.domain import Outcome
+from tunery.cli._daemon import report
+from tunery.domain import Mode, Origin, Outcome, TaskState, Verification
 from tunery.jobs import BenchReport, Latency, Progress, Request
 from tunery.store import open_store
 
@@ -118,12 +119,56 @@ def test_query_of_a_model_and_of_a_task(tuned: Run) -> None:
     assert task["candidate"] in tuned("query", task["task"]).out
 
 
-def test_a_task_may_be_named_by_the_start_of_its_key_as_spend_prints_it(tuned: Run) -> None:
+def test_a_task_may_be_named_by_the_start_of_its_key_as_tables_show_it(tuned: Run, tmp_path: Path) -> None:
     tasks = tuned("query", "fake:demo", *FAKE, "--json").data["tasks"]
     task = tasks[0]["task"]
     assert tuned("query", task[:6], "--json").data == tuned("query", task, "--json").data
     assert f" {task[:6]}" in tuned("spend").out
+    [job] = [status["job"] for status in tuned("jobs", "list", "--json").data["jobs"]]
+    for command in (("query", "fake:demo", *FAKE), ("extract", "fake:demo", *FAKE), ("jobs", "show", job)):
+        rows = [line.split() for line in tuned(*command).out.splitlines()]
+        assert {row[1] for row in rows if row and row[0].startswith(("matmul", "elementwise", "gather"))} == {
+            one["task"][:6] for one in tasks
+        }
+    rows = [line.split() for line in tuned("compile", "fake:demo", *FAKE, "-o", str(tmp_path)).out.splitlines()]
+    shown = [row[1] for row in rows if row and row[0] == tasks[0]["name"]]
+    assert [tuned("query", key, "--json").data for key in shown] == [tuned("query", task, "--json").data]
     assert "knows no task 012345" in tuned("query", "012345").err
+
+
+def test_query_shows_the_untuned_latency_of_the_last_finals_as_the_job_does(run: Run, tmp_path: Path) -> None:
+    [state] = run("tune", "fake:demo?tasks=1", *FAKE, "--budget", "9trials", "--json").data["tasks"]
+    with open_store(str(tmp_path / "store.db")) as store:
+        *_, last = [r for r in store.records(modes=[Mode.FINAL]) if r.candidate.origin is Origin.BASELINE]
+        begun = Verification("reference", 1, 0.0, passed=True)  # it lost, so that nobody verified it to the end
+        samples_s = tuple(6 * one for one in last.measurement.samples_s)
+        slower = replace(last.measurement, samples_s=samples_s, verification=begun)
+        store.add_record(store.task(state["task"]), replace(last, measurement=slower))
+    [task] = run("query", "fake:demo?tasks=1", *FAKE, "--json").data["tasks"]
+    assert state["baseline_s"] == last.measurement.latency_s
+    assert task["baseline_s"] == slower.latency_s == pytest.approx(6 * state["baseline_s"])
+
+
+def test_a_list_of_jobs_and_their_reports_sum_the_same_tasks(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ok = {"measured": 4, "outcomes": {"ok": 4}, "best_candidate": "c"}
+    tasks = (
+        TaskState("a", "a", "a", "dense", 2, tunable=True, baseline_s=0.5, best_s=0.01, **ok),
+        TaskState("b", "b", "b", "layout", 1, tunable=False, baseline_s=0.002, best_s=0.002),
+        TaskState("m", "m", "missed", "dense", 1, tunable=True, baseline_s=0.3, best_s=0.3, untried=True),
+    )
+    with open_store(str(tmp_path / "store.db")) as store:
+        job = store.create_job({"name": "n"})
+        store.save_job(replace(job, tasks=tasks))
+    [whole] = [line.split() for line in run("jobs", "show", job.job_id).out.splitlines() if "sum of" in line]
+    listed = run("jobs", "list").out
+    [row] = [line.split() for line in listed.splitlines() if line.startswith(job.job_id)]
+    assert whole[:4] + whole[5:8] == ["sum", "of", "tasks", "reached", "1002", "22.0", "45.55x"]
+    assert row[5:8] == whole[5:8]
+    assert "sums of the tasks that a job reached" in listed
+    report(replace(job, tasks=tasks), as_json=False)
+    assert "sum of tasks reached 22.0 ms (untuned 1002)" in capsys.readouterr().out
 
 
 def test_query_without_records_says_what_to_do(run: Run) -> None:

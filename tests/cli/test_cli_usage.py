@@ -75,6 +75,12 @@ def test_a_request_that_cannot_be_right(run: Run, tmp_path: Path, args: tuple[st
     assert_refused(run(*args, *dialect), word)
 
 
+@pytest.mark.parametrize("command", [("tune", "fake:demo"), ("compile", "fake:demo", "-o", "x")])
+def test_a_refused_option_is_told_in_no_librarys_words(run: Run, command: tuple[str, ...]) -> None:
+    said = run(*command, "--effort", "heroic").err
+    assert said.startswith("error: Invalid value for '--effort': 'heroic' is not one of ")
+
+
 @pytest.mark.parametrize("args", [("tune",), ("nonsense",), ("jobs",), ("records", "nonsense"), ("--nonsense",)])
 def test_wrong_words_name_the_help(run: Run, args: tuple[str, ...]) -> None:
     assert_refused(run(*args), "--help")

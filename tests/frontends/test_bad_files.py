@@ -98,8 +98,31 @@ def test_shapes_that_do_not_fit_are_the_users_mistake(tmp_path: Path) -> None:
         ),
         tmp_path / "m.onnx",
     )
-    with pytest.raises(ModelError, match="does not accept these input shapes"):
+    with pytest.raises(ModelError) as caught:
         frontends.prepare(path, {"x": (2, 5)}, tmp_path)
+    assert str(caught.value) == (
+        "input 'x' cannot have the shape 2x5: the model declares it [a, b], and its operators do not fit these sizes; "
+        "give others with --shape"
+    )
+
+
+def test_a_size_in_place_of_one_that_the_model_needs_is_named_with_the_models_own(tmp_path: Path) -> None:
+    weights = {"w": np.ones((4, 2), "float32")}
+    product = helper.make_node("MatMul", ["x", "w"], ["xw"])
+    nodes = [product, helper.make_node("Add", ["xw", "z"], ["y"])]
+    path = save(model(nodes, {"x": ("n", 4), "z": ("n", 2)}, {"y": ("n", 2)}, weights), tmp_path / "m.onnx")
+    with pytest.raises(ModelError) as caught:
+        frontends.prepare(path, {"x": (3, 5), "z": (3, 2)}, tmp_path)
+    assert str(caught.value) == (
+        "input 'x' cannot have the shape 3x5: the model declares it [n, 4]; write --shape x=3x4, "
+        "or export the model with other sizes"
+    )
+    with pytest.raises(
+        ModelError, match=r"shape 1x4x6x6: the model declares it \[N, 3, H, W\]; write --shape x=1x3x6x6"
+    ):
+        frontends.prepare(save(conv_net(), tmp_path / "conv.onnx"), {"x": (1, 4, 6, 6)}, tmp_path)
+    corrupt = save(model([product], {"x": (3, 5)}, {"xw": (3, 2)}, weights), tmp_path / "c.onnx")
+    assert "or is corrupt" in refusal(corrupt, tmp_path), "nobody gave a shape"
 
 
 def test_outputs_whose_size_depends_on_the_data(tmp_path: Path) -> None:

@@ -69,14 +69,15 @@ def followed(*, verbose: bool) -> Iterator[Follower]:
 
 def report(status: "JobStatus", *, as_json: bool) -> None:
     """Print how a job stands; one that failed makes the command fail."""
-    from tunery._report import duration, milliseconds, total
+    from tunery._report import duration, milliseconds, sums
     from tunery.domain import JobState
 
     if as_json:
         emit(summary(status))
     else:
-        before, after = total(status.tasks, "baseline_s"), total(status.tasks, "best_s")
-        gain = f", sum of tasks {milliseconds(after)} ms (untuned {milliseconds(before)})" if after else ""
+        before, after = sums(status.tasks)
+        what = "sum of tasks reached" if any(task.unreached for task in status.tasks) else "sum of tasks"
+        gain = f", {what} {milliseconds(after)} ms (untuned {milliseconds(before)})" if after else ""
         spent = f"{status.spend.trials} trials in {duration(status.spend.wall_s)}"
         say(
             f"job {status.job_id}: {status.state.value}, {spent}{gain}" + (f": {status.message}" * bool(status.message))

@@ -58,7 +58,8 @@ def _code(error: Exception) -> int:
 def _message(error: Exception, verbose: bool) -> str:
     if isinstance(error, TyperException):
         path = getattr(getattr(error, "ctx", None), "command_path", "tunery")
-        return f"{error.format_message().rstrip('.')}; see `{path} --help`"
+        said = error.format_message().rstrip(".").replace("Value error, ", "", 1)  # pydantic's, which Typer passes on
+        return f"{said}; see `{path} --help`"
     if isinstance(error, TuneryError):
         return str(error)
     if isinstance(error, MemoryError):

@@ -62,9 +62,10 @@ def compile_(
         emit(compile_data(report))
         return
 
-    table = new_table("task", "from", "candidate")
+    table = new_table("task", "key", "from", "candidate")
     for task, (rung, key) in report.coverage.items():
-        table.add_row(task, rung, key or "-")
+        name, _, workload = task.rpartition(":")
+        table.add_row(name, workload, rung, key or "-")
     guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
     covered = sum(key is not None for _, key in report.coverage.values()) - guessed
     say(as_text(table, width()))

@@ -65,12 +65,12 @@ def _data(found: "Imported") -> dict[str, Any]:
 
 
 def _print(found: "Imported") -> None:
-    from tunery._report import as_text, new_table
+    from tunery._report import as_text, new_table, short
 
-    table = new_table("task", "kind", "#calls", "#Mflop", "tunable", "workload")
+    table = new_table("task", "key", "kind", "#calls", "#Mflop", "tunable", "workload")
     for task in found.tasks:
         work = task.workload
-        table.add_row(work.name, work.kind, str(task.weight), f"{work.flop / 1e6:.1f}",
+        table.add_row(work.name, short(task.key), work.kind, str(task.weight), f"{work.flop / 1e6:.1f}",
                       "yes" if task.tunable else "no", work.key)  # fmt: skip
     tunable = sum(task.tunable for task in found.tasks)
     say(f"{found.network.name} on {found.target}: {len(found.tasks)} tasks, {tunable} of them tunable")

@@ -23,7 +23,7 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the jobs, latest first."""
-    from tunery._report import as_text, duration, milliseconds, new_table, ratio, total
+    from tunery._report import as_text, duration, milliseconds, new_table, ratio, sums
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False) as opened:
@@ -33,13 +33,15 @@ def list_(
         return
     table = new_table("job", "network", "state", "#trials", "#time", "#untuned ms", "#tuned ms", "#speed-up", "begun")
     for status in found:
-        before, after = total(status.tasks, "baseline_s"), total(status.tasks, "best_s")
+        before, after = sums(status.tasks)
         table.add_row(
             status.job_id, str(status.request.get("name", "")), status.state.value, str(status.spend.trials),
             duration(status.spend.wall_s), milliseconds(before), milliseconds(after), ratio(before, after),
             time.strftime("%Y-%m-%d %H:%M", time.localtime(status.created_at)),
         )  # fmt: skip
     say(as_text(table, width()) if found else "no jobs yet; start one with `tunery tune MODEL --budget 10min`")
+    if any(task.unreached for status in found for task in status.tasks):
+        say("latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them")
 
 
 @app.command("show", epilog="Example: tunery jobs show 3f2a9c01b7de")

@@ -84,13 +84,13 @@ def _data(answer: "Answer") -> dict[str, Any]:
 
 
 def _print(answer: "Answer") -> None:
-    from tunery._report import as_text, milliseconds, new_table, ratio
+    from tunery._report import as_text, milliseconds, new_table, ratio, short
 
-    table = new_table("task", "#calls", "from", "#untuned ms", "#tuned ms", "#speed-up", "candidate")
+    table = new_table("task", "key", "#calls", "from", "#untuned ms", "#tuned ms", "#speed-up", "candidate")
     rows = _rows(answer)
     for row in rows:
         table.add_row(
-            row["name"], str(row["weight"]), row["rung"], milliseconds(row["baseline_s"]),
+            row["name"], short(row["task"]), str(row["weight"]), row["rung"], milliseconds(row["baseline_s"]),
             milliseconds(row["latency_s"]), ratio(row["baseline_s"], row["latency_s"]), row["candidate"] or "-",
         )  # fmt: skip
     from tunery.domain import Rung
@@ -108,7 +108,7 @@ def _print(answer: "Answer") -> None:
 
 
 def _query_task(key: str, store_url: str, as_json: bool) -> None:
-    from tunery._report import as_text, milliseconds, new_table
+    from tunery._report import as_text, milliseconds, new_table, short
     from tunery.store import open_store
 
     with open_store(store_url, create=False) as store:
@@ -119,10 +119,11 @@ def _query_task(key: str, store_url: str, as_json: bool) -> None:
     if as_json:
         emit({"records": [_record_data(task, record) for task, record in found]})
         return
-    table = new_table("task", "target", "compiler", "device", "#latency ms", "candidate")
+    table = new_table("task", "key", "target", "compiler", "device", "#latency ms", "candidate")
     for task, record in found:
-        table.add_row(task.workload.name, str(task.target), record.provenance.compiler, record.provenance.device,
-                      milliseconds(record.measurement.latency_s), record.candidate.key)  # fmt: skip
+        table.add_row(task.workload.name, short(task.key), str(task.target), record.provenance.compiler,
+                      record.provenance.device, milliseconds(record.measurement.latency_s),
+                      record.candidate.key)  # fmt: skip
     say(as_text(table, width()))
 
 

@@ -123,5 +123,7 @@ def _repriced(charges: "Sequence[Charge]", jobs: "Sequence[JobStatus]", sheet: s
 
 
 def _names(store: "Store", charges: "Sequence[Charge]") -> dict[str, str]:
+    from tunery._report import short
+
     wanted = {charge.task_key for charge in charges}
-    return {task.key: f"{task.workload.name} {task.key[:6]}" for task in store.tasks() if task.key in wanted}
+    return {task.key: f"{task.workload.name} {short(task.key)}" for task in store.tasks() if task.key in wanted}

@@ -35,7 +35,7 @@ def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> di
     """
     _drop_initialisers(model.graph)
     _drop_unused(model.graph)
-    declared = {value.name: _dims(value) for value in model.graph.input}
+    declared = declared_dims(model)
     _check_request(declared, shapes)
     sizes = _sizes(declared, shapes, batch)
     bound: dict[str, tuple[int, ...]] = {}
@@ -51,6 +51,36 @@ def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> di
     return bound
 
 
+def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
+    """Return the dimensions that the model declares for its inputs, by name; None where not even the rank is known."""
+    constants = _constants(model.graph)
+    return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
+
+
+def unfit(declared: Mapping[str, Dims | None], shapes: Shapes) -> str:
+    """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`."""
+    replaced = {name for name, shape in shapes.items() if _replaces(declared[name] or (), shape)}
+    said = [
+        f"input {name!r} cannot have the shape {_join(shape)}: the model declares it {_show(declared[name])}"
+        for name, shape in shapes.items()
+        if name in replaced or not replaced
+    ]
+    if replaced:
+        flags = " ".join(_kept(name, declared[name] or (), shapes[name]) for name in shapes if name in replaced)
+        return f"{'; '.join(said)}; write {flags}, or export the model with other sizes"
+    return f"{'; '.join(said)}, and its operators do not fit these sizes; give others with --shape"
+
+
+def _replaces(dims: Dims, shape: Sequence[int]) -> bool:
+    return any(isinstance(dim, int) and dim != size for dim, size in zip(dims, shape, strict=False))
+
+
+def _kept(name: str, dims: Dims, shape: Sequence[int]) -> str:
+    """Return the shape as an option, with the sizes that the model declares in their places."""
+    sizes = [dim if isinstance(dim, int) else size for dim, size in zip(dims, shape, strict=True)]
+    return f"--shape {name}={_join(sizes)}"
+
+
 def _drop_unused(graph: onnx.GraphProto) -> None:
     """Drop initialisers that nothing reads: old exporters left queues behind, which ONNX Runtime refuses."""
     used = {name for each in graphs(graph) for node in each.node for name in node.input}
@@ -63,14 +93,16 @@ def _drop_unused(graph: onnx.GraphProto) -> None:
 
 
 def _drop_initialisers(graph: onnx.GraphProto) -> None:
-    constants = {tensor.name for tensor in graph.initializer} | {
-        sparse.values.name for sparse in graph.sparse_initializer
-    }
+    constants = _constants(graph)
     real = [value for value in graph.input if value.name not in constants]
     if len(real) < len(graph.input):
         kept = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in real]
         del graph.input[:]
         graph.input.extend(kept)
+
+
+def _constants(graph: onnx.GraphProto) -> set[str]:
+    return {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
 
 
 def _dims(value: onnx.ValueInfoProto) -> Dims | None:

@@ -15,8 +15,8 @@ from tunery._errors import ModelError
 from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.frontends import _onnx_file, _torch, zoo
 from tunery.frontends._aside import serialised
-from tunery.frontends._bind import bind
-from tunery.frontends._simplify import simplify
+from tunery.frontends._bind import bind, declared_dims, unfit
+from tunery.frontends._simplify import MisfitError, simplify
 
 PREPARING_VERSION = "2"
 _ZOO = "zoo:"
@@ -98,6 +98,7 @@ def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
 def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
     directory.mkdir(parents=True, exist_ok=True)
     source = _open(model, directory)
+    declared = declared_dims(source.model)
     identity = _identity(source, shapes)
     parameters = _parameters(source.model)
     path = directory / f"{identity}.onnx"
@@ -107,7 +108,10 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
             source.complete(source.model)
         _sweep(directory)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch:
-            prepared, weights = simplify(source.model, Path(scratch))
+            try:
+                prepared, weights = simplify(source.model, Path(scratch))
+            except MisfitError as error:
+                raise ModelError(unfit(declared, shapes) if shapes else str(error)) from error
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)

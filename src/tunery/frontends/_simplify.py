@@ -26,6 +26,7 @@ _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
 )
+_MISFITS = ("ShapeInference", "TypeInference", "ncompatible dimensions", "imension mismatch")
 _REMARKS = (
     (
         ("is not a registered function", "NOT_IMPLEMENTED", "No Op registered"),
@@ -33,10 +34,14 @@ _REMARKS = (
     ),
     (("opset", "IR version"), "the model's ONNX version is not supported: {}; export it with opset 18"),
     (
-        ("ShapeInference", "TypeInference", "ncompatible dimensions", "imension mismatch"),
+        _MISFITS,
         "the model does not accept these input shapes, or is corrupt: {}; give other --shape values or export it again",
     ),
 )
+
+
+class MisfitError(ModelError):
+    """The operators of a model contradict each other's shapes, or those of the inputs."""
 
 
 def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, dict[str, bytes]]:
@@ -46,14 +51,15 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, di
     Values of large weights that were not needed for it come beside the model, by name (`_aside`).
 
     Raises:
-        ModelError: ONNX Runtime refuses the model (corrupt, shapes that do not fit, unknown operators), or an output
-            has no static shape.
+        ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no static shape.
+        MisfitError: its shapes do not fit each other.
     """
     values = set_aside(model)
     optimised = _optimise(model, scratch / "optimised.onnx", values)
     result = fold(model) if _spoilt(optimised, model) else optimised
     _tidy(result)
     inferred = _inferred(result)
+    _check_channels(inferred)
     _check_outputs(inferred)
     return inferred, values
 
@@ -106,7 +112,8 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
         # Its fallback would print to standard output and try the same provider again.
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
-        raise ModelError(explain(error)) from None
+        misfit = any(sign in str(error) for sign in _MISFITS)
+        raise (MisfitError if misfit else ModelError)(explain(error)) from None
     return as_weights(onnx.load(str(path)), model, aside)
 
 
@@ -142,6 +149,21 @@ def _tidy(model: onnx.ModelProto) -> None:
     for value in model.graph.output:
         if any(dim.dim_value <= 0 for dim in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
+
+
+def _check_channels(model: onnx.ModelProto) -> None:
+    """Compare convolutions' channels with their weights', which ONNX Runtime does only when it runs them."""
+    graph = model.graph
+    typed = {value.name: value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)}
+    weights = {tensor.name: tensor.dims for tensor in graph.initializer}
+    for node in (node for node in graph.node if node.op_type == "Conv"):
+        data, weight = typed.get(node.input[0], ()), weights.get(node.input[1], ())
+        groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+        if len(data) > 1 and len(weight) > 1 and data[1].dim_value not in {0, weight[1] * groups}:
+            raise MisfitError(
+                f"the model's convolution {node.name!r} takes {weight[1] * groups} channels, not the "
+                f"{data[1].dim_value} that it is given; export the model again"
+            )
 
 
 def _check_outputs(model: onnx.ModelProto) -> None:
