@@ -9,7 +9,7 @@ Then for each of 64 candidates: how many programs a search had extracted for it,
 proposing took. On our side these are four proposals of 16, as in a job; on stock's one of MetaSchedule's
 `EvolutionarySearch` with its `XGBModel`, all settings at their defaults but for one thread, whose model has learned
 from 128 samples with made-up latencies: what these are does not change how many are extracted. Nothing is measured on
-either side, and the filter before builds is not in it.
+either side; a job has half of what is proposed built, so for each built candidate ours are about twice as much.
 
     python benchmarks/features.py [--candidates 32] [--json out/features.json]
 """
@@ -148,10 +148,15 @@ def ours(task: Task) -> Spent:
     dialect = get_dialect("metaschedule")
     dialect.forget(task)
     start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    found = 0
     with spending(PROPOSED) as spent:
         proposer = dialect.open(task, [], start.model if start else None, 0, aided=start is not None)
         for _ in range(PROPOSED // BATCH):
-            dialect.features(task, proposer.propose(BATCH))
+            batch = proposer.propose(BATCH)
+            dialect.features(task, batch)
+            found += len(batch)
+    if found != PROPOSED:
+        raise RuntimeError(f"tunery proposed {found} candidates, not {PROPOSED}")
     return spent
 
 
@@ -164,19 +169,21 @@ def stock(task: Task) -> Spent:
     model, database = ms.cost_model.XGBModel(), ms.database.MemoryDatabase()
     database.commit_workload(space.module)
 
-    def opened(strategy: Any) -> Any:
+    def opened(strategy: Any, batch: int) -> Any:
         context = ms.TuneContext(
             mod=space.module, target=space.target, space_generator="post-order-apply", search_strategy=strategy,
             num_threads=1, rand_state=1, task_name="main",
         )  # fmt: skip
-        context.pre_tuning(TAUGHT, TAUGHT, context.generate_design_space(), database, model)
+        context.pre_tuning(TAUGHT + PROPOSED, batch, context.generate_design_space(), database, model)
         return context
 
-    samples = opened(ms.search_strategy.ReplayTrace()).generate_measure_candidates()
-    context = opened(ms.search_strategy.EvolutionarySearch())
+    samples = opened(ms.search_strategy.ReplayTrace(), TAUGHT).generate_measure_candidates()
+    context = opened(ms.search_strategy.EvolutionarySearch(), PROPOSED)
     model.update(context, samples, [ms.runner.RunnerResult([1e-3 * (1 + n)], None) for n in range(len(samples))])
     with spending(PROPOSED) as spent:
-        context.generate_measure_candidates()
+        found = context.generate_measure_candidates()
+    if len(found) != PROPOSED:
+        raise RuntimeError(f"stock proposed {len(found)} candidates, not {PROPOSED}")
     return spent
 
 

@@ -118,7 +118,9 @@ def _facts(table: Table, grew: Version | None) -> dict[str, Any]:
         return mine
     base = grew.data.get("base") or {**grew.data, "tau": grew.tau}
     counts = {name: base[name] + mine[name] for name in ("candidates", "tasks", "failed")}
-    lists = {name: sorted({*base[name], *mine[name]}) for name in ("networks", "devices")}
+    lists = {name: sorted({*base[name], *mine[name]}) for name in ("networks", "devices", "workloads") if name in base}
+    if "workloads" not in base:  # an older card's networks say more than half a list
+        del mine["workloads"]
     kinds = dict(Counter(base["kinds"]) + Counter(mine["kinds"]))
     return {**mine, **counts, **lists, "kinds": kinds, "base": base}
 

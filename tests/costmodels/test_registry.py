@@ -12,6 +12,7 @@ from costmodel_data import table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
+from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.costmodels.metrics import ndcg
 from tunery.costmodels.parquet import read_parquet
 from tunery.costmodels.registry import (
@@ -260,6 +261,10 @@ def test_what_a_model_may_have_learned_from() -> None:
     group = table(1).groups[0]
     seen = {names: mine.saw(replace(group, networks=names)) for names in (("n0",), ("n1",), ("n1", "n2"), ("n9",), ())}
     assert seen == {("n0",): True, ("n1",): False, ("n1", "n2"): False, ("n9",): False, (): True}
+    listed = replace(mine, data={**mine.data, "workloads": [group.workload_key[:WORKLOAD_DIGITS]]})
+    for names in (("n1",), ("n9",), ()):
+        assert listed.saw(replace(group, networks=names)), "another network may hold what it has learned from"
+        assert not listed.saw(replace(group, workload_key="0" * 16, networks=names))
 
 
 def test_a_model_of_a_newer_tunery_is_refused(model: BoostedModel) -> None:

@@ -101,8 +101,9 @@ def test_shapes_that_do_not_fit_are_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         frontends.prepare(path, {"x": (2, 5)}, tmp_path)
     assert str(caught.value) == (
-        "input 'x' cannot have the shape 2x5: the model declares it [a, b], and its operators do not fit these sizes; "
-        "give others with --shape"
+        "input 'x' cannot have the shape 2x5: the model declares it [a, b], and its operators do not fit these sizes "
+        "(Node () Op (MatMul) [ShapeInferenceError] Incompatible dimensions for matrix multiplication); give others "
+        "with --shape"
     )
 
 

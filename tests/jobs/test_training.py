@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tunery.costmodels.parquet import write_parquet
 from tunery.costmodels.registry import Version, in_use, new_card, register, versions
 from tunery.costmodels.splits import hold_out_networks
 from tunery.domain import Target
-from tunery.jobs import training
+from tunery.jobs import Request, training
 from tunery.jobs.training import Training, appraise, judge, open_table, train
 
 CONFIG = {"kind": "fake"}
@@ -295,6 +296,29 @@ def test_a_dataset_of_another_compiler_is_taken_only_if_asked(world: Table, tmp_
         open_table("", "fake", path)
     write_parquet(replace(world, compiler="fake 1.0 lowering 3"), path, {})
     assert open_table("", "fake", path).digest == replace(world, compiler="fake 1.0 lowering 3").digest
+
+
+def test_what_a_held_out_network_holds_is_read_from_it(world: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = world.groups[0], world.groups[-1]
+    asked: list[str] = []
+
+    def extract_many(request: Request, models: Sequence[str]) -> SimpleNamespace:
+        asked.extend(models)
+        work = SimpleNamespace(key=mine.workload_key)
+        found = SimpleNamespace(failure="", tasks=[SimpleNamespace(workload=work)])
+        return SimpleNamespace(models=[found, SimpleNamespace(failure="no memory", tasks=())])
+
+    monkeypatch.setattr(training, "extract_many", extract_many)
+    said: list[str] = []
+    zoo = replace(world, dialect="metaschedule")
+    marked = training._owned(zoo, ["resnet18", "mine", "vgg11"], said.append)
+    assert asked == ["zoo:resnet18", "zoo:vgg11"], "only the zoo can be read"
+    assert marked.groups[0].networks == tuple(sorted({*mine.networks, "resnet18"}))
+    assert marked.groups[-1].networks == other.networks
+    assert "vgg11 cannot be read" in said[-1]
+    learn, _ = hold_out_networks(marked.groups, ["resnet18"])
+    assert mine.workload_key not in {group.workload_key for group in learn}
+    assert training._owned(zoo, ["mine"], said.append) is zoo
 
 
 def test_judging_says_whether_the_tasks_were_seen(world: Table) -> None:

@@ -62,7 +62,7 @@ def compile_(
         emit(compile_data(report))
         return
 
-    table = new_table("task", "key", "from", "candidate")
+    table = new_table("task", "workload", "from", "candidate")
     for task, (rung, key) in report.coverage.items():
         name, _, workload = task.rpartition(":")
         table.add_row(name, workload, rung, key or "-")

@@ -280,6 +280,7 @@ def _card(card: "Version") -> dict[str, Any]:
     from tunery._report import plain
 
     data: dict[str, Any] = plain(card)
+    data["data"].pop("workloads", None)  # a thousand keys, for programs
     return data
 
 

@@ -99,6 +99,7 @@ def measurement(
 @app.command("zero-shot", epilog="Example: tunery study zero-shot --quick --out study")
 def zero_shot(
     *,
+    network: Networks = None,
     data: Annotated[
         str,
         typer.Option("--data", metavar="FILE", help="Compare MetaSchedule's own model and one of ours, trained on it."),
@@ -116,7 +117,8 @@ def zero_shot(
 
     from tunery.studies.zeroshot import run
 
-    conduct(partial(run, data=Path(data) if data else None), out, quick, repeats, seed, json)
+    chosen = partial(run, data=Path(data) if data else None, networks=tuple(network or ()))
+    conduct(chosen, out, quick, repeats, seed, json)
 
 
 @app.command("trimming", epilog="Example: tunery study trimming --quick --out study")

@@ -18,13 +18,17 @@ _OTHERS = ("a64fx", "ampere", "apple", "arm", "carmel", "cortex", "cyclone", "ex
            "xiangshan", "z1")  # fmt: skip
 """What LLVM's names of processors of other architectures begin with."""
 
+WORKLOAD_DIGITS = 8
+"""Of a workload's key, on a card: two of a thousand are alike once in ten thousand datasets."""
+
 
 @dataclass(frozen=True)
 class Version:
     """One trained model's card: what it was trained on, how good it is on what was held out, whether it may be used.
 
-    `data` holds the dataset's digest, counts, kinds, devices and networks (of a model that grew on another one both
-    together, and as `base` the other's with its `tau`); `metrics` the rows of its evaluation;
+    `data` holds the dataset's digest, counts, kinds, devices, networks and the first digits of its workloads' keys (of
+    a model that grew on another one both together, and as `base` the other's with its `tau`); `metrics` the rows of its
+    evaluation;
     `held_out` the networks that it has never seen; `kinds` the rows of its recipe on operator kinds that were left out
     of training as a whole, where that was asked for. `target` is the processor family it was trained for. The model
     that ships with tunery is version 0.
@@ -68,10 +72,13 @@ class Version:
         return None if value is None else float(value)
 
     def saw(self, group: Group) -> bool:
-        """Return whether it may have learned from the group's workload; of a task of no known network it may.
+        """Return whether it may have learned from the group's workload.
 
-        What a held-out network holds has left training, whichever other networks hold it too.
+        A card without a list of workloads knows networks only: of a task of no known network it may have, and what a
+        held-out network holds has left training, whichever other networks hold it too.
         """
+        if "workloads" in self.data:
+            return group.workload_key[:WORKLOAD_DIGITS] in self.data["workloads"]
         owners = set(group.networks)
         if owners.intersection(self.held_out):
             return False

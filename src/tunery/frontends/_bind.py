@@ -57,8 +57,11 @@ def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
     return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
 
 
-def unfit(declared: Mapping[str, Dims | None], shapes: Shapes) -> str:
-    """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`."""
+def unfit(declared: Mapping[str, Dims | None], shapes: Shapes, why: str) -> str:
+    """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`.
+
+    Where these allow the sizes, an operator does not, or the model is corrupt: `why` says more.
+    """
     replaced = {name for name, shape in shapes.items() if _replaces(declared[name] or (), shape)}
     said = [
         f"input {name!r} cannot have the shape {_join(shape)}: the model declares it {_show(declared[name])}"
@@ -68,7 +71,7 @@ def unfit(declared: Mapping[str, Dims | None], shapes: Shapes) -> str:
     if replaced:
         flags = " ".join(_kept(name, declared[name] or (), shapes[name]) for name in shapes if name in replaced)
         return f"{'; '.join(said)}; write {flags}, or export the model with other sizes"
-    return f"{'; '.join(said)}, and its operators do not fit these sizes; give others with --shape"
+    return f"{'; '.join(said)}, and its operators do not fit these sizes ({why}); give others with --shape"
 
 
 def _replaces(dims: Dims, shape: Sequence[int]) -> bool:

@@ -111,7 +111,7 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
             try:
                 prepared, weights = simplify(source.model, Path(scratch))
             except MisfitError as error:
-                raise ModelError(unfit(declared, shapes) if shapes else str(error)) from error
+                raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)

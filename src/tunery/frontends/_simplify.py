@@ -41,7 +41,11 @@ _REMARKS = (
 
 
 class MisfitError(ModelError):
-    """The operators of a model contradict each other's shapes, or those of the inputs."""
+    """The operators of a model contradict each other's shapes, or those of the inputs; `detail` says which."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, dict[str, bytes]]:
@@ -112,19 +116,24 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
         # Its fallback would print to standard output and try the same provider again.
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
-        misfit = any(sign in str(error) for sign in _MISFITS)
-        raise (MisfitError if misfit else ModelError)(explain(error)) from None
+        if any(sign in str(error) for sign in _MISFITS):
+            raise MisfitError(explain(error), _detail(error)) from None
+        raise ModelError(explain(error)) from None
     return as_weights(onnx.load(str(path)), model, aside)
 
 
 def explain(error: Exception) -> str:
     """Say in one sentence what ONNX Runtime has against a model."""
-    text = _NOISE.sub("", " ".join(str(error).split())).strip()
-    detail = text[:300].rstrip(" .;") or type(error).__name__
+    detail = _detail(error)
     for signs, remark in _REMARKS:
         if any(sign in str(error) for sign in signs):
             return remark.format(detail)
     return f"ONNX Runtime refuses the model: {detail}; check the file with onnx.checker, or export it again"
+
+
+def _detail(error: Exception) -> str:
+    text = _NOISE.sub("", " ".join(str(error).split())).strip()
+    return text[:300].rstrip(" .;") or type(error).__name__
 
 
 def _domains(model: onnx.ModelProto) -> set[str]:
@@ -160,10 +169,9 @@ def _check_channels(model: onnx.ModelProto) -> None:
         data, weight = typed.get(node.input[0], ()), weights.get(node.input[1], ())
         groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
         if len(data) > 1 and len(weight) > 1 and data[1].dim_value not in {0, weight[1] * groups}:
-            raise MisfitError(
-                f"the model's convolution {node.name!r} takes {weight[1] * groups} channels, not the "
-                f"{data[1].dim_value} that it is given; export the model again"
-            )
+            takes, given = weight[1] * groups, data[1].dim_value
+            detail = f"convolution {node.name!r} takes {takes} channels, not the {given} that it is given"
+            raise MisfitError(f"the model's {detail}; export the model again", detail)
 
 
 def _check_outputs(model: onnx.ModelProto) -> None:

@@ -1,5 +1,6 @@
 """Training a cost model from a store or a dataset file, and judging one that is there."""
 
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
 from tunery.costmodels.automl import Search, fit, search, voting
 from tunery.costmodels.boosted import Recipe, check_rows, describe
-from tunery.costmodels.cards import Version, generator, new_card
+from tunery.costmodels.cards import WORKLOAD_DIGITS, Version, generator, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.evaluation import (
     IN_USE,
@@ -33,7 +34,9 @@ from tunery.costmodels.splits import by_kind, hold_out_networks
 from tunery.costmodels.transfer import Transfer, transfer
 from tunery.dialects import get_dialect
 from tunery.domain import Target
+from tunery.jobs._request import Request
 from tunery.jobs.dataset import load
+from tunery.jobs.extraction import extract_many
 from tunery.measure import this_device, usable_cores
 
 Notify = Callable[[str], None]
@@ -126,7 +129,8 @@ def train(
     """Search the best recipe for about `seconds`, judge it on networks it has not seen, and register the model.
 
     With `hold_out` those networks are what it is judged on, and no model ever sees them. Without, a fifth of the
-    networks is drawn to judge the recipe by, and the registered model is then trained on all. `kinds` also judges the
+    networks is drawn to judge the recipe by, and the registered model is then trained on all. Those of the zoo are read
+    for what of the dataset is theirs. `kinds` also judges the
     recipe on operator kinds that were left out of training as a whole.
 
     Raises:
@@ -139,6 +143,7 @@ def train(
     for name in hold_out:
         if name not in known:
             raise UsageError(f"no candidate in the dataset is of network {name!r}; it holds {', '.join(sorted(known))}")
+    table = _owned(table, chosen, notify)
     learn, judge = hold_out_networks(table.groups, chosen)
     if not learn or not judge:
         raise UsageError(
@@ -156,7 +161,7 @@ def train(
     appraisal = appraise(model, learn, judge, current, threads=threads, seed=seed)
     final = model if hold_out else fit(table.groups, recipe, threads=threads)
     # Registered before anything else is tried with it: the search took long.
-    card = register(_card(table, found, appraisal, hold_out), final)
+    card = register(_card(table, learn if hold_out else table.groups, found, appraisal, hold_out), final)
     notify(f"version {card.version} written to {card.path}")
     left = _by_kind(table.groups, recipe, threads, notify) if kinds else []
     if left:
@@ -167,6 +172,32 @@ def train(
         moved.append(transfer(table.groups, device, recipe, seed, threads))
     unused = _unused(card, installed, here)
     return Training(card, appraisal, tuple(left), found, _known(moved), dict(table.left_out), unused)
+
+
+def _owned(table: Table, networks: Sequence[str], notify: Notify) -> Table:
+    """Return the table with all that networks of the zoo hold marked as theirs: a store knows what was extracted there.
+
+    Whoever tuned one network and exported its records does not say which other networks have the same operators.
+    """
+    from tunery.frontends import zoo  # loads what reads models
+
+    wanted = [name for name in networks if name in {entry.name for entry in zoo.names()}]
+    if not wanted or table.dialect == "fake":
+        return table
+    notify("reading the held-out networks, for what of the dataset is theirs")
+    with tempfile.TemporaryDirectory(prefix="tunery-held-out-") as scratch:
+        request = Request("", store=str(Path(scratch, "tasks.db")), dialect=table.dialect)
+        found = extract_many(request, [f"zoo:{name}" for name in wanted]).models
+    owners: dict[str, set[str]] = {}
+    for name, one in zip(wanted, found, strict=True):
+        if one.failure:
+            notify(f"{name} cannot be read, so only what the dataset says is its: {one.failure}")
+        for task in one.tasks:
+            owners.setdefault(task.workload.key, set()).add(name)
+    return table.only(
+        replace(group, networks=tuple(sorted({*group.networks, *owners.get(group.workload_key, ())})))
+        for group in table
+    )
 
 
 def appraise(
@@ -281,6 +312,7 @@ def facts(table: Table) -> dict[str, object]:
         "failed": int(sum(np.isinf(group.latencies).sum() for group in table)),
         "devices": list(table.devices),
         "networks": sorted({name for group in table for name in group.networks}),
+        "workloads": sorted({group.workload_key[:WORKLOAD_DIGITS] for group in table}),
         "kinds": {kind: sum(len(g.keys) for g in table if g.kind == kind) for kind in sorted({g.kind for g in table})},
     }
 
@@ -315,14 +347,16 @@ def _drawn(table: Table, seed: int) -> tuple[str, ...]:
     return tuple(names[i] for i in np.random.default_rng(seed).permutation(len(names))[:count])
 
 
-def _card(table: Table, found: Search, appraisal: Appraisal, hold_out: Sequence[str]) -> Version:
+def _card(
+    table: Table, learned: Sequence[Group], found: Search, appraisal: Appraisal, hold_out: Sequence[str]
+) -> Version:
     return new_card(
         dialect=table.dialect,
         compiler=table.compiler,
         target=table.target,
         recipe=describe(voting(found.recipe))
         | {"tried": found.tried, "search_s": found.seconds, "inner_ndcg8": found.score},
-        data=facts(table),
+        data={**facts(table), "workloads": facts(table.only(learned))["workloads"]},
         metrics=tuple(plain(row) for row in appraisal.rows),
         passed=appraisal.gate.passed,
         reasons=appraisal.gate.reasons,

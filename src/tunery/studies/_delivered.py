@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -33,6 +34,24 @@ class Scale:
     starts: int
     tasks: int
     per_task: int
+
+
+def model_of(network: str) -> str:
+    """Return a network as `tune` takes it; a bare name is one of the zoo.
+
+    >>> model_of("resnet18"), model_of("zoo:resnet18@8"), model_of("some/net.onnx")
+    ('zoo:resnet18', 'zoo:resnet18@8', 'some/net.onnx')
+    """
+    return network if ":" in network or network.endswith((".onnx", ".pt2")) else f"zoo:{network}"
+
+
+def label_of(network: str) -> str:
+    """Return a network's name for a table.
+
+    >>> label_of("zoo:resnet18@8"), label_of("some/net.onnx")
+    ('resnet18@8', 'net')
+    """
+    return network.removeprefix("zoo:") if model_of(network).startswith("zoo:") else Path(network).stem
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +91,8 @@ class Result:
     Seconds of zero-shot, one for each start on a cold store and a cold cache, and of few-shot are those of the command.
     `unpredicted` are those of its `tunable` tasks without a prediction, with the reason. `latency_s` holds, by way, a
     spread for each round; `arms` the tunings `with` the model, which is what counts as fully tuned, and `without`.
-    `stock` is how stock tuned the network, where its study has finished that.
+    `stock` is how stock tuned the network, where its study has finished that. `learned` counts the tunable tasks whose
+    workloads the model has learned from; None where its card does not list them.
     """
 
     network: str
@@ -83,6 +103,7 @@ class Result:
     latency_s: Mapping[str, tuple[Latency, ...]]
     arms: Mapping[str, Arm]
     stock: Side | None = None
+    learned: int | None = None
 
     @property
     def zero_shot_s(self) -> float:
@@ -120,22 +141,13 @@ class Result:
         """Whether what is delivered without a trial is as fast as stock's network, timed in turns with it."""
         return "stock" in self.latency_s and self.median_s("zero-shot") <= _WITHIN * self.median_s("stock")
 
-    def trials(self, arm: str, goal: str) -> int | None:
-        """Return how many trials an arm takes to a goal, None if it never gets there.
-
-        With what ships it takes none to stock's end where a delivery without a trial is as fast.
-        """
-        if (arm, goal) == (WITH, STOCK) and self.untried_is_enough:
-            return 0
-        return self.arms[arm].reached(self.goals_s[goal])
-
     def fewer(self, goal: str) -> float | None:
-        """Return how many times fewer trials it takes with what ships; None if neither gets there.
+        """Return how many times fewer trials a tuning takes with what ships; None if neither gets there.
 
-        An arm that never gets there counts with all the trials that it had: at most, or at least, so many times. No
-        trial counts as one.
+        An arm that never gets there counts with all the trials that it had: at most, or at least, so many times.
         """
-        first, second = (self.trials(arm, goal) for arm in (WITH, WITHOUT))
+        goal_s = self.goals_s[goal]
+        first, second = (self.arms[arm].reached(goal_s) for arm in (WITH, WITHOUT))
         if first is None and second is None:
             return None
         without = self.arms[WITHOUT].trials if second is None else second
@@ -206,13 +218,10 @@ def plain(result: Result) -> dict[str, Any]:
         "curves": {name: arm.curve for name, arm in result.arms.items()},
         "goals_s": result.goals_s,
         "trials": {
-            goal: {name: result.trials(name, goal) for name in result.arms} | {"fewer": result.fewer(goal)}
-            for goal in result.goals_s
-        },
-        "in_tuning": {
-            goal: {name: arm.reached(goal_s) for name, arm in result.arms.items()}
+            goal: {name: arm.reached(goal_s) for name, arm in result.arms.items()} | {"fewer": result.fewer(goal)}
             for goal, goal_s in result.goals_s.items()
         },
+        "untried_is_enough": result.untried_is_enough if result.stock else None,
         "stock_took_s": result.stock_took and result.stock_took[0],
         "stock_was_as_fast": result.stock_took and result.stock_took[1],
     }

@@ -3,19 +3,20 @@
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import WorkError
+from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.domain import Budget, Rung, Task
 from tunery.jobs import Guess, Latency, Request, TuneReport, bench, compile_model, tune
 from tunery.jobs.opening import thread_count
 from tunery.store import open_store
 from tunery.studies._base import Options
 from tunery.studies._children import watch
-from tunery.studies._delivered import WITH, WITHOUT, Result, Scale, arms
+from tunery.studies._delivered import WITH, WITHOUT, Result, Scale, arms, label_of, model_of
 from tunery.studies._judged import Way, judge, ways
 from tunery.studies.stock import finished_side
 
@@ -23,13 +24,17 @@ FEW = 4
 _BENCH_S = 3.0
 
 
-def delivered(name: str, scale: Scale, options: Options, directory: Path) -> Result:
+def delivered(
+    network: str, scale: Scale, options: Options, directory: Path, learned: Collection[str] | None = None
+) -> Result:
     """Deliver a network in every way, tune it twice, and time all files in turns.
+
+    `learned` are the workloads that the model has learned from, as its card lists them.
 
     Raises:
         WorkError: a command failed, or one of our files computes something else than ONNX Runtime.
     """
-    model = f"zoo:{name}"
+    model, name = model_of(network), label_of(network)
     files = {way: directory / f"{way}.tunery" for way in ("zero-shot", "few-shot", "tuned")}
     starts: list[float] = []
     said: dict[str, Any] = {}
@@ -58,6 +63,7 @@ def delivered(name: str, scale: Scale, options: Options, directory: Path) -> Res
         name, tuple(starts), few_shot_s, sum(task.tunable for task in tasks),
         unpredicted(tasks, said["coverage"], said["refused"]), latency_s, arms(tunings, worth),
         stock[0] if stock and "stock" in latency_s else None,
+        None if learned is None else sum(t.tunable and t.workload.key[:WORKLOAD_DIGITS] in learned for t in tasks),
     )  # fmt: skip
 
 

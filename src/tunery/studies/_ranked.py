@@ -10,7 +10,7 @@ from tunery.costmodels import Group, Recipe
 from tunery.costmodels.automl import fit
 from tunery.costmodels.cards import Version
 from tunery.costmodels.evaluation import ALL, STOCK, Paired, Row, evaluate, paired
-from tunery.costmodels.rival import StockModel, check_library
+from tunery.costmodels.rival import MOST_ROUNDS, StockModel, check_library
 from tunery.costmodels.splits import hold_out_networks
 from tunery.dialects import get_dialect
 from tunery.jobs import Request
@@ -19,7 +19,7 @@ from tunery.jobs.dataset import load
 from tunery.jobs.training import judge, open_table
 from tunery.measure import usable_cores
 from tunery.studies._base import Options
-from tunery.studies._delivered import Scale
+from tunery.studies._delivered import Scale, model_of
 
 OURS = "ours, same data"
 """A model of our kind, trained on what MetaSchedule's own was trained on."""
@@ -34,6 +34,17 @@ class Pair(NamedTuple):
     ours: float
     theirs: float
     edge: float
+
+
+class Beside(NamedTuple):
+    """Ours and MetaSchedule's own, trained on the same data: rows of both, and our NDCG@8 less theirs by task.
+
+    `capped` says that theirs was still learning when its rounds, the most it is given, were over.
+    """
+
+    rows: list[Row]
+    difference: Paired
+    capped: bool
 
 
 def learnable(data: Path, held_out: Sequence[str]) -> list[Group]:
@@ -62,20 +73,17 @@ def ranked(scale: Scale, options: Options, directory: Path) -> tuple[list[Row], 
         pretrained=False,
         trimming=Trimming(abandon=False),
     )
-    models = [f"zoo:{name}" for name in scale.networks]
+    models = [model_of(network) for network in scale.networks]
     collect(request, models, tasks=scale.tasks, per_task=scale.per_task)
     table = load(request.store, request.dialect)
     target = get_dialect(request.dialect).resolve_target("native", 0)
     return judge(table, "", target, seed=options.seed, all_groups=True).rows, table.groups
 
 
-def rivals(
-    groups: Sequence[Group], learn: Sequence[Group], card: Version, options: Options
-) -> tuple[list[Row], Paired]:
+def rivals(groups: Sequence[Group], learn: Sequence[Group], card: Version, options: Options) -> Beside:
     """Return how MetaSchedule's own model ranks these groups, and one of ours by the card's recipe, of the same data.
 
-    Both learn from those of `learn` whose workloads are not among the groups'. The second is by how much our NDCG@8 is
-    above theirs, task by task.
+    Both learn from those of `learn` whose workloads are not among the groups'.
 
     Raises:
         UsageError: there are none, or the data's features are of another version.
@@ -88,10 +96,9 @@ def rivals(
     threads = len(usable_cores())
     recipe = recipe_of(card)
     ours, theirs = fit(fair, recipe, threads=threads), StockModel(fair, threads)
-    if theirs.capped:
-        options.say("MetaSchedule's own model was still learning when its rounds, the most it is given, were over")
     rankers = {OURS: lambda group: ours.predict(group.inputs), STOCK: theirs.predict}
-    return evaluate(groups, rankers), paired(groups, rankers[OURS], rankers[STOCK], STOCK)
+    difference = paired(groups, rankers[OURS], rankers[STOCK], STOCK)
+    return Beside(evaluate(groups, rankers), difference, theirs.capped)
 
 
 def recipe_of(card: Version) -> Recipe:
@@ -115,12 +122,16 @@ def pairs(rows: Sequence[Row]) -> list[Pair]:
     return found
 
 
-def difference_text(difference: Paired) -> str:
-    """Return by how much our NDCG@8 is above MetaSchedule's own on the same tasks, with what chance leaves open."""
-    return (
-        f"NDCG@8 less MetaSchedule's own, over {difference.tasks} tasks: {difference.mean:+.3f} (95 % interval "
-        f"{difference.low:+.3f} to {difference.high:+.3f})"
-    )
+def beside_text(beside: Beside) -> list[str]:
+    """Return by how much our NDCG@8 is above MetaSchedule's own on the same tasks, and what was uneven between them."""
+    mine = beside.difference
+    found = [
+        f"NDCG@8 less MetaSchedule's own, over {mine.tasks} tasks: {mine.mean:+.3f} (95 % interval {mine.low:+.3f} to "
+        f"{mine.high:+.3f})"
+    ]
+    if beside.capped:
+        found.append(f"note: MetaSchedule's own model was still learning when stopped after {MOST_ROUNDS} rounds")
+    return found
 
 
 def pairs_text(found: Sequence[Pair]) -> str:

@@ -1,7 +1,8 @@
 """Networks the cost model has never seen: delivered without a measurement, with a few, and fully tuned.
 
-Everything but stock's side is measured in this run, side by side. A network's tasks count as unseen only if the model's
-card says that the network was held out of its training; the report says so where it does not.
+Everything but stock's side is measured in this run, side by side. A network counts as unseen only if the model's card
+lists none of its workloads, or, where it has no such list, says that the network was held out; the report says so where
+it does not.
 """
 
 import math
@@ -9,24 +10,24 @@ import statistics
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery._report import as_text, milliseconds, new_table
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
-from tunery.costmodels.evaluation import ALL, Paired, Row
+from tunery.costmodels.evaluation import ALL, Row
 from tunery.costmodels.registry import family, starting
 from tunery.dialects import get_dialect
 from tunery.domain import digest
 from tunery.jobs import cache_directory
 from tunery.measure import this_device, usable_cores
 from tunery.studies._base import Options, StudyReport
-from tunery.studies._delivered import OWN, STOCK, WITH, WITHOUT, Result, Scale, plain, result_of
+from tunery.studies._delivered import OWN, STOCK, WITH, WITHOUT, Result, Scale, label_of, plain, result_of
 from tunery.studies._delivering import FEW, delivered
 from tunery.studies._kept import Kept
-from tunery.studies._ranked import difference_text, learnable, pairs, pairs_text, ranked, rivals
+from tunery.studies._ranked import Beside, beside_text, learnable, pairs, pairs_text, ranked, rivals
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 QUICK, FULL = Scale(NETWORKS[:1], 120, 1, 6, 24), Scale(NETWORKS, None, 3, 100, 40)
@@ -36,9 +37,10 @@ _WIDTH = 170
 _SHOWN = 300
 
 
-def run(options: Options, data: Path | None = None) -> StudyReport:
+def run(options: Options, data: Path | None = None, networks: Sequence[str] = ()) -> StudyReport:
     """Deliver held-out networks without tuning, with a few measurements, and tuned, and compare.
 
+    `networks` are models as `tune` takes them, in place of the five that were held out of what ships.
     With `data`, a dataset that `tunery records export --parquet` wrote, MetaSchedule's own model and one of ours learn
     from what of it is of other networks, and rank the same candidates. What fails is listed, and the rest goes on. An
     interrupted study goes on with the network that was cut short.
@@ -46,24 +48,26 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
     Raises:
         UsageError: there is no cost model for this processor, or the dataset cannot be used.
     """
-    learn = learnable(data, NETWORKS) if data else []
     scale = QUICK if options.quick else FULL
+    if networks:
+        scale = replace(scale, networks=tuple(networks))
+    learn = learnable(data, scale.networks) if data else []
     card, text = _model()
-    unseen = set(scale.networks) <= set(card.held_out)
     kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {digest(text)}")
     results: list[Result] = []
     rows: list[Row] = []
-    difference: Paired | None = None
+    beside: Beside | None = None
     failed: dict[str, str] = {}
     for name in scale.networks:
         with _noting(name, failed, options.say):
-            results.append(_known_or_new(name, scale, options, kept))
+            results.append(_known_or_new(name, scale, options, kept, card.data.get("workloads")))
     with _noting(_RANKING, failed, options.say):
         rows, groups = ranked(scale, options, kept.directory)
         if learn:
             with _noting(_BESIDE, failed, options.say):
-                beside, difference = rivals(groups, learn, card, options)
-                rows += beside
+                beside = rivals(groups, learn, card, options)
+                rows += beside.rows
+    unseen = all(r.network in card.held_out if r.learned is None else not r.learned for r in results)
     report = StudyReport(
         "zero-shot",
         {
@@ -72,9 +76,9 @@ def run(options: Options, data: Path | None = None) -> StudyReport:
             "networks": [plain(result) for result in results],
             "failed": failed,
             "ranking": [{"kind": row.kind, "ranking": row.ranking, **asdict(row.quality)} for row in rows],
-            "beside_stock": difference and asdict(difference),
+            "beside_stock": beside and {**asdict(beside.difference), "capped": beside.capped},
         },
-        _text(results, rows, failed, difference, unseen=unseen),
+        _text(results, rows, failed, beside, unseen=unseen),
         claims(results, rows, failed, unseen=unseen),
     )
     if not failed:
@@ -109,13 +113,14 @@ def _noting(what: str, failed: dict[str, str], say: Callable[[str], None]) -> It
         say(f"{what} failed: {_short(failed[what])}")
 
 
-def _known_or_new(name: str, scale: Scale, options: Options, kept: Kept) -> Result:
+def _known_or_new(network: str, scale: Scale, options: Options, kept: Kept, learned: Collection[str] | None) -> Result:
+    name = label_of(network)
     known = kept.results(name)
     if known:
         options.say(f"{name}: done by an interrupted study")
         return result_of(known)
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as directory:
-        result = delivered(name, scale, options, Path(directory))
+        result = delivered(network, scale, options, Path(directory), learned)
     kept.keep_results(name, asdict(result))
     return result
 
@@ -128,7 +133,7 @@ def claims(
     zero, few = (_mean([r.speed(way) for r in results]) for way in ("zero-shot", "few-shot"))
     fewer = {goal: [r.fewer(goal) or 0.0 for r in results if goal == OWN or r.stock] for goal in (OWN, STOCK)}
     compared = pairs(rows)
-    whole = bool(results) and not set(failed).intersection(NETWORKS)
+    whole = bool(results) and not set(failed) - {_RANKING, _BESIDE}
     found: dict[str, bool | None] = {
         "the model has seen none of these networks": unseen,
         f"at least {_LEAST_NETWORKS} networks": len(results) >= _LEAST_NETWORKS,
@@ -142,6 +147,9 @@ def claims(
         ),
         ">= 3 x fewer trials with what ships, model and winners, to stock's final quality (geometric mean, where stock "
         "was run)": _at_least(fewer[STOCK], 3) if fewer[STOCK] else None,
+        "what is delivered without a trial has stock's final quality (wherever stock was run)": (
+            all(r.untried_is_enough for r in results if r.stock) if fewer[STOCK] else None
+        ),
         "trained on the same data, ranks better than MetaSchedule's own model, every metric and kind (a tie is not "
         "worse)": all(pair.edge >= 0 for pair in compared) if compared else None,
     }
@@ -159,15 +167,15 @@ def _text(
     results: Sequence[Result],
     rows: Sequence[Row],
     failed: Mapping[str, str],
-    difference: Paired | None = None,
+    beside: Beside | None = None,
     *,
     unseen: bool,
 ) -> str:
-    lines = [_delivered_text(results), _speed_text(results), "", _trials_text(results), *_NOTES, ""]
-    lines.append(_ranking_text(rows))
+    lines = [_delivered_text(results), _speed_text(results), ""]
+    lines += [_trials_text(results), *_NOTES, *_untried_text(results), "", _ranking_text(rows)]
     if compared := pairs(rows):
         lines.append(pairs_text(compared))
-        lines += [difference_text(difference)] if difference else []
+        lines += beside_text(beside) if beside else []
     elif _BESIDE not in failed:
         lines.append("note: not ranked beside MetaSchedule's own model, which learns from a dataset: --data gives one")
     lines += [f"failed: {what}: {_short(why)}" for what, why in failed.items()]
@@ -176,8 +184,15 @@ def _text(
     if missing := [r.network for r in results if not r.stock]:
         lines.append(f"note: no side of stock's for {', '.join(missing)}: run `tunery study stock` for these before")
     if not unseen:
-        lines.append("note: the model's card does not say that these networks were held out of its training")
+        lines.append(_learned_text(results))
     return "\n".join(lines)
+
+
+def _learned_text(results: Sequence[Result]) -> str:
+    known = ", ".join(f"{r.network} {r.learned} of {r.tunable}" for r in results if r.learned)
+    if known:
+        return f"note: the model has learned from some of these tasks, measured in other networks: {known}"
+    return "note: the model's card does not say that these networks were held out of its training"
 
 
 def _delivered_text(results: Sequence[Result]) -> str:
@@ -212,11 +227,12 @@ def _trials_text(results: Sequence[Result]) -> str:
     for r in results:
         cells: list[str] = []
         for goal in (OWN, STOCK):
-            if goal not in r.goals_s:
+            goal_s = r.goals_s.get(goal)
+            if goal_s is None:
                 cells += ["-"] * 3
                 continue
             fewer = r.fewer(goal)
-            cells += [_trials(r, arm, goal) for arm in (WITH, WITHOUT)] + [f"{fewer:.1f}x" if fewer else "-"]
+            cells += [_trials(r, arm, goal_s) for arm in (WITH, WITHOUT)] + [f"{fewer:.1f}x" if fewer else "-"]
         took, times = r.stock_took, r.stock_times
         never = ">" if took and not took[1] else ""
         table.add_row(
@@ -228,18 +244,21 @@ def _trials_text(results: Sequence[Result]) -> str:
 
 _NOTES = (
     "trials to within 1 % of what tuning without what ships (model and winners) ends with, and of stock's end; winners",
-    "of both timed in turns. An arm that never got there (not in N) counts with its N trials. 0 (N): what was",
-    "delivered without a trial is as fast, timed in turns; a tuning, whose first look at each task is a trial, took N.",
-    "as fast after: when stock's network first was as fast as zero-shot's; before each of its tasks has a latency that",
-    "is not known. >: it never was",
+    "of both timed in turns. An arm that never got there (not in N) counts with its N trials. as fast after: when",
+    "stock's network first was as fast as zero-shot's; before each of its tasks has a latency that is not known. >: it",
+    "never was",
 )
 
 
-def _trials(result: Result, arm: str, goal: str) -> str:
-    found, tuning = result.trials(arm, goal), result.arms[arm].reached(result.goals_s[goal])
-    if found is None:
-        return f"not in {result.arms[arm].trials}"
-    return str(found) if found == tuning else f"{found} ({'-' if tuning is None else tuning})"
+def _untried_text(results: Sequence[Result]) -> list[str]:
+    beside = [r for r in results if r.stock]
+    enough = [r.network for r in beside if r.untried_is_enough]
+    return [f"as fast as stock's end without a trial: {', '.join(enough) or 'none'} of {len(beside)}"] if beside else []
+
+
+def _trials(result: Result, arm: str, goal_s: float) -> str:
+    found = result.arms[arm].reached(goal_s)
+    return f"not in {result.arms[arm].trials}" if found is None else str(found)
 
 
 def _ranking_text(rows: Sequence[Row]) -> str:
