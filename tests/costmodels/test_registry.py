@@ -279,6 +279,8 @@ def test_a_version_that_is_not_there(model: BoostedModel) -> None:
     register(card(), model)
     with pytest.raises(NothingFoundError, match="there are: 1"):
         version("7", "fake")
+    with pytest.raises(NothingFoundError, match=r"there is no file mine\.json\.gz; leave it out for the model in use"):
+        version("mine.json.gz", "fake")
 
 
 def test_a_directory_that_cannot_be_written(

@@ -62,6 +62,8 @@ def test_tasks_are_found_by_the_start_of_a_key_that_means_only_one(store: Store)
     assert store.tasks_like(CONV.workload.key) == [CONV]
     with pytest.raises(NothingFoundError, match="extract its network"):
         store.tasks_like("zzzz")
+    with pytest.raises(UsageError, match=f"is the key of a candidate; give that of its task, {CONV.key}"):
+        store.tasks_like(record(CONV).candidate.key)
     with pytest.raises(UsageError, match="give more of the one you mean"):
         store.tasks_like("")
     with pytest.raises(NothingFoundError):

@@ -135,8 +135,12 @@ def version(name: str, dialect: str, directory: Path | None = None) -> tuple[Ver
     directory = directory or models_directory()
     path = directory / f"{dialect}-{int(name):04d}.json.gz" if name.isdigit() else Path(name)
     if not path.is_file():
+        if not name.isdigit():
+            raise NothingFoundError(f"there is no file {name}; leave it out for the model in use")
         known = ", ".join(str(card.version) for card in versions(dialect, directory)) or "none"
-        raise NothingFoundError(f"there is no cost model {name} of {dialect}; there are: {known}")
+        raise NothingFoundError(
+            f"there is no cost model {name} of {dialect}; there are: {known}; leave it out for the model in use"
+        )
     card, text = read(path)
     return card, load_cost_model(text)
 

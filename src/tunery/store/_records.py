@@ -164,8 +164,16 @@ class Records(Database):
             some = ", ".join(sorted(named)[:3])
             raise UsageError(f"{start} is the start of {len(named)} keys ({some}); give more of the one you mean")
         if not found:
+            if owner := self._owner_of(start):
+                raise UsageError(f"{start} is the key of a candidate; give that of its task, {owner}")
             raise NothingFoundError(f"the store {self.place} knows no task {start}; extract its network first")
         return found
+
+    def _owner_of(self, candidate_key: str) -> str | None:
+        records = _schema.records
+        query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
+        with self._read() as connection:
+            return connection.execute(query).scalar()
 
 
 def task_query() -> sa.Select[tuple[Any, ...]]:
