@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tunery._report import as_text, milliseconds, new_table
+from tunery._report import as_text, milliseconds, new_table, short
 
 if TYPE_CHECKING:
     from tunery.jobs._request import BenchReport, Latency
-
-_KEY = 6  # digits of a workload's key: `tunery query` takes the start of one
 
 
 def bench_text(report: "BenchReport", width: int | None = None) -> str:
@@ -114,7 +112,7 @@ def _decided_by(run: Mapping[str, Any]) -> str:
     Before them stands which share of the network's time is in its kernels at all.
     """
     deciding = [
-        f"{one['kind']} {one['workload'][:_KEY]} {one['share']:.0%} at {one['of_peak']:.0%} of peak{_memory(one)}"
+        f"{one['kind']} {short(one['workload'])} {one['share']:.0%} at {one['of_peak']:.0%} of peak{_memory(one)}"
         for one in run["deciding"]
     ]
     if run["unmeasured"]:

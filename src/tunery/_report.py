@@ -383,7 +383,7 @@ def as_text(renderable: "RenderableType", width: int | None = None) -> str:
 
 
 def short(key: str) -> str:
-    """Return as much of a task's key as tables show, and as `tunery query` takes."""
+    """Return as much of a task's or a workload's key as tables show, and as `tunery query` takes."""
     return key[:_SHOWN_KEY]
 
 

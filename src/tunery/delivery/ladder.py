@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tunery.domain import Choice, Origin, Outcome, Provenance, Rung, Task
+from tunery.domain import Choice, Mode, Origin, Outcome, Provenance, Rung, Task
 from tunery.store import Skipped, Store
 
 _RUN = frozenset({Outcome.OK, Outcome.ABANDONED})
@@ -38,9 +38,10 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known
     for task in tasks:
         ranked = store.best(task.key, provenance, limit=None)
         baseline = next((r for r in ranked if r.candidate.origin is Origin.BASELINE), None)
-        baseline_s = baseline.measurement.latency_s if baseline else None
         if ranked:
             best = ranked[0]
+            baseline_s = None if best is baseline else _untuned_s(store, task, provenance)
+            baseline_s = baseline_s or (baseline.measurement.latency_s if baseline else None)
             choices.append(Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s))
             if task.tunable and best is baseline and not _tried(store, task, provenance):
                 untried.add(task.key)
@@ -48,6 +49,16 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known
         choices.append(Choice(task.key, Rung.DEFAULT))
         skipped.extend((task.key, reason) for reason in store.skipped(task, provenance))
     return Known(tuple(choices), tuple(skipped), untried=frozenset(untried))
+
+
+def _untuned_s(store: Store, task: Task, provenance: Provenance) -> float | None:
+    """Return the compiler's default in the last finals, timed beside what won; None where there were none.
+
+    A default that loses is not verified to the end there, so of what may be delivered only its first race is known.
+    """
+    finals = store.records(task.key, provenance=provenance, modes=[Mode.FINAL])
+    held = [record.measurement.latency_s for record in finals if record.candidate.origin is Origin.BASELINE]
+    return next((latency_s for latency_s in reversed(held) if latency_s), None)
 
 
 def _tried(store: Store, task: Task, provenance: Provenance) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from tunery._errors import NothingFoundError, TuneryError, UsageError
 from tunery.delivery import Known, choose, publish
 from tunery.dialects import get_dialect
-from tunery.domain import Calibration, Candidate, Choice, Mode, Network, Origin, Provenance, Rung, Target, Task, digest
+from tunery.domain import Calibration, Candidate, Choice, Network, Provenance, Rung, Target, Task, digest
 from tunery.engines import Role
 from tunery.jobs._request import (
     CONTESTANTS,
@@ -170,24 +170,10 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
                 f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
                 f"run `tunery tune {request.model}`"
             )
-        provenance = _provenance(request, imported, runtime)
-        choices = tuple(_beside_untuned(store, choice, provenance) for choice in known.choices)
         return Answer(
-            imported.network, imported.target, imported.tasks, choices, known.skipped, known.refused,
+            imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused,
             _open(imported, known),
         )  # fmt: skip
-
-
-def _beside_untuned(store: Store, choice: Choice, provenance: Provenance) -> Choice:
-    """Return the choice with the untuned latency of the last finals, as the job's report has it.
-
-    There a default that loses is not verified to the end, so for a delivery only its first race counts.
-    """
-    if choice.candidate is None or choice.candidate.origin is Origin.BASELINE:
-        return choice
-    finals = store.records(choice.task_key, provenance=provenance, modes=[Mode.FINAL])
-    held = [r.measurement.latency_s for r in finals if r.candidate.origin is Origin.BASELINE]
-    return replace(choice, baseline_s=next((s for s in reversed(held) if s), choice.baseline_s))
 
 
 def _open(imported: Imported, known: Known) -> frozenset[str]:

@@ -130,8 +130,8 @@ def train(
 
     With `hold_out` those networks are what it is judged on, and no model ever sees them. Without, a fifth of the
     networks is drawn to judge the recipe by, and the registered model is then trained on all. Those of the zoo are read
-    for what of the dataset is theirs. `kinds` also judges the
-    recipe on operator kinds that were left out of training as a whole.
+    for what of the dataset is theirs. `kinds` also judges the recipe on operator kinds that were left out of training
+    as a whole.
 
     Raises:
         UsageError: too few or too uniform candidates or networks, an unknown network, a library is missing, or models
@@ -181,8 +181,9 @@ def _owned(table: Table, networks: Sequence[str], notify: Notify) -> Table:
     """
     from tunery.frontends import zoo  # loads what reads models
 
-    wanted = [name for name in networks if name in {entry.name for entry in zoo.names()}]
-    if not wanted or table.dialect == "fake":
+    known = {entry.name for entry in zoo.names()}
+    wanted = [name for name in networks if name in known]
+    if not wanted:
         return table
     notify("reading the held-out networks, for what of the dataset is theirs")
     with tempfile.TemporaryDirectory(prefix="tunery-held-out-") as scratch:

@@ -51,7 +51,7 @@ def run(options: Options, data: Path | None = None, networks: Sequence[str] = ()
     scale = QUICK if options.quick else FULL
     if networks:
         scale = replace(scale, networks=tuple(networks))
-    learn = learnable(data, scale.networks) if data else []
+    learn = learnable(data, [label_of(network) for network in networks] or NETWORKS) if data else []
     card, text = _model()
     kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {digest(text)}")
     results: list[Result] = []
