@@ -55,7 +55,7 @@ _SPECIAL = ("narrow", "mean")  # one expression each is for these; the others ar
 GENERAL = tuple(name for name in TASKS if name not in _SPECIAL)
 CONVS = ("conv3x3", "conv1x1", "depthwise")
 WEIGHTS = (*CONVS, "dense")
-ALL_ON = "all on"
+ALL_ON, EXPRESSIONS = "all on", "all expressions"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def _c_library() -> None:
     sys.modules[f"{ROOM}.vector_math"] = ModuleType("vector_math")  # its rules are registered when it is imported
 
 
-def _without(kind: str) -> Arm:
+def _without(kind: str, tasks: tuple[str, ...]) -> Arm:
     """Return the arm without the expressions whose names begin so."""
 
     def patch() -> None:
@@ -94,13 +94,7 @@ def _without(kind: str) -> Arm:
         known = {name: make for name, make in expressions._ALTERNATIVES.items() if not name.startswith(kind)}
         expressions._ALTERNATIVES = known  # type: ignore[attr-defined]
 
-    return Arm(_FOR[kind], patch=patch, touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
-
-
-_FOR = {
-    "winograd": ("conv3x3",), "padded": ("narrow",), "depthwise": ("depthwise",), "place-sums": ("mean",),
-    "rows": ("softmax", "layer-norm"),
-}  # fmt: skip
+    return Arm(tasks, patch=patch, touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
 
 
 def _no_winners() -> None:
@@ -120,14 +114,16 @@ def _untrimmed(**off: bool) -> Callable[[Request], Request]:
 
 # Winograd needs weights in a layout of its own choice, and channels last.
 _NO_WINOGRAD = {"conv3x3": "Winograd"}
+_WINNERS = "winners of like tasks"
 ARMS = {
     ALL_ON: Arm(),
     "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.breeding", "_BIASED_SHARE", 0.0),)),
-    "Winograd": _without("winograd"),
-    "padded channels": _without("padded"),
-    "depthwise designs": _without("depthwise"),
-    "sums over places": _without("place-sums"),
-    "rows at once": _without("rows"),
+    "Winograd": _without("winograd", ("conv3x3",)),
+    "padded channels": _without("padded", ("narrow",)),
+    "depthwise designs": _without("depthwise", ("depthwise",)),
+    "sums over places": _without("place-sums", ("mean",)),
+    "rows at once": _without("rows", ("softmax", "layer-norm")),
+    EXPRESSIONS: _without("", ()),  # for other benchmarks
     "free weight layouts": Arm(
         WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), beside=_NO_WINOGRAD, lowering=True
     ),
@@ -143,8 +139,10 @@ ARMS = {
     "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_OPTIONS", ()),), lowering=True),
     "LLVM level 2": Arm(constants=((f"{ROOM}.target", "_OPT_LEVEL", 3),), lowering=True),
     "draft": Arm(constants=((f"{ROOM}.proposer", "_LEAST_LESSONS", math.inf),)),
-    "shipped cost model": Arm(changed=lambda request: replace(request, pretrained=False)),
-    "winners of like tasks": Arm(patch=_no_winners, touches=((f"{ROOM}.foresight", "shipped"),)),
+    "shipped cost model": Arm(
+        beside=dict.fromkeys(GENERAL, _WINNERS), changed=lambda request: replace(request, pretrained=False)
+    ),  # which are only asked for with it
+    _WINNERS: Arm(patch=_no_winners, touches=((f"{ROOM}.foresight", "shipped"),)),
     "filter": Arm(changed=_untrimmed(filter=False)),
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
     "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measure.noise", "Noise.learn_cold"),)),

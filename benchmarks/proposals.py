@@ -1,14 +1,21 @@
 """What a proposed candidate costs and how good the search is: tunery's proposer against stock's evolutionary search.
 
-Both sides search the same tasks of the zoo with the same number of trials, one after the other in one process; which
-goes first turns with the seed. All candidates are built, verified and raced against the best so far by our own
-procedure, each side with a measurer of its own; only who proposes differs. On our side that is the proposer with the
-cost model that it starts from and learns, as in a job, but nothing is filtered before its build, so that each proposed
-candidate is a trial. Stock is MetaSchedule's `EvolutionarySearch` in batches of 64 with its `XGBModel`, all settings at
-their defaults but for one thread. CPU seconds of proposing are those of this process: opening the search, sampling,
-features, replays, predicting and training; not reading the task, which is done before. Stock's model predicts at random
-until it has learned from 100 candidates, so with fewer than three batches of 64 it never steers. In the end both
-winners of a task are timed together, interleaved.
+All sides search the same tasks of the zoo with the same number of trials, one after the other in one process; which
+goes first turns with the seed. Kernels have one thread, and as many tasks are searched at once as there are cores, each
+on a core of its own. All candidates are built, verified and raced against the best so far by our own procedure, each
+side with a measurer of its own, and nothing is filtered before its build, so that each proposed candidate is a trial.
+
+- tunery: the proposer as in a job, with the cost model that ships and learns, the winners that ship, and programs of
+  our own beside the generic one;
+- bare: the proposer alone, in stock's own space: the generic program, a cost model that has learned from nothing but
+  this search, no winners;
+- stock: MetaSchedule's `EvolutionarySearch` in batches of 64 with its `XGBModel`, all settings at their defaults but
+  for one thread. Its model predicts at random until it has learned from 100 candidates, so with fewer than three
+  batches of 64 it never steers.
+
+CPU seconds of proposing are those of this process: opening the search, sampling, features, replays, predicting and
+training; not reading the task, which is done before. In the end the winners of a task are timed together, interleaved.
+Where stock found something valid and we did not, the ratio is infinite.
 
 Resumable: one line of JSON is kept for each finished (task, seed) in --json; run again to go on, with the same code on
 the same device: other rows are not used. What fails, or takes longer than its limit, is named at the end and tried
@@ -25,10 +32,13 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 from pydantic import TypeAdapter
 from rows import Kept, Row
@@ -41,12 +51,13 @@ from tunery.studies._children import end_with_parent, watch
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 """The model that ships was trained on none of them."""
-SIDES = ("tunery", "stock")
+OURS = ("tunery", "bare")
+SIDES = (*OURS, "stock")
 _TASK = TypeAdapter(Task)
 _OUR_BATCH, _LEARN_AT, _LEARN_GROWTH = 16, 48, 1.25  # as in a job
 _STOCK_BATCH = 64
 _LEAST_TASKS, _LEAST_SEEDS, _LEAST_CPU = 20, 3, 5.0  # the bounds
-_LIMIT_S, _LIMIT_PER_TRIAL_S = 300.0, 5.0  # for both searches of a task; 128 trials usually take two minutes
+_LIMIT_S, _LIMIT_PER_TRIAL_S = 300.0, 5.0  # for all searches of a task
 
 
 @dataclass
@@ -70,7 +81,7 @@ class Bench:
 
     def renew(self) -> None:
         """Measure with a new measurer from now on: what one has learned of the noise is not the next one's."""
-        self.measurer = Measurer("metaschedule", tuple(range(self.task.target.threads)), str(self.directory))
+        self.measurer = Measurer("metaschedule", usable_cores()[: self.task.target.threads], str(self.directory))
 
     def measure(self, course: Course, candidates: Sequence[Candidate]) -> list[Told]:
         """Race the candidates against the course's best and note its progress."""
@@ -90,12 +101,34 @@ class Bench:
         return told
 
     def retime(self, courses: Sequence[Course]) -> list[float | None]:
-        """Time the courses' winners together; None for each where one has none."""
+        """Time the courses' winners together; None for a course that has none, or whose winner is wrong."""
         found = [course.winner for course in courses if course.winner]
-        if len(found) < len(courses):
-            return [None] * len(courses)
         results = self.measurer.finals(self.task, [a for _, a in found], [c for c, _ in found], self.reference, 40)
-        return [result.latency_s for result in results]
+        latencies_s = iter([result.latency_s for result in results])
+        return [next(latencies_s) if course.winner else None for course in courses]
+
+    @contextmanager
+    def anew(self, *, alternatives: bool = True) -> Iterator[None]:
+        """Forget what earlier searches of the task have left in this process, and afterwards what this one has.
+
+        Without `alternatives` the task has its generic program only.
+        """
+        from tunery.dialects.metaschedule import expressions, program
+
+        def forget() -> None:
+            self.dialect.forget(self.task)
+            program._expressions.cache_clear()
+            program._space.cache_clear()
+
+        known = expressions._ALTERNATIVES
+        expressions._ALTERNATIVES = known if alternatives else {}
+        forget()
+        program.space_of(self.task)  # read before the clock runs
+        try:
+            yield
+        finally:
+            expressions._ALTERNATIVES = known
+            forget()
 
 
 @contextmanager
@@ -110,14 +143,26 @@ def timed(course: Course) -> Iterator[None]:
 
 def tunery(bench: Bench, trials: int, seed: int) -> Course:
     """Search with the model that a job would start from, trained on what was measured as a job's trainer does."""
+    from tunery.jobs.learning import start_for
+
+    task, dialect = bench.task, bench.dialect
+    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    with bench.anew():
+        return _ours(bench, trials, seed, start.model if start else None)
+
+
+def bare(bench: Bench, trials: int, seed: int) -> Course:
+    """Search the generic program without anything that ships."""
+    with bench.anew(alternatives=False):
+        return _ours(bench, trials, seed, None)
+
+
+def _ours(bench: Bench, trials: int, seed: int, base: str | None) -> Course:
     from tunery.costmodels import with_task
     from tunery.costmodels.warm import Row as Lesson
     from tunery.costmodels.warm import Warm
-    from tunery.jobs.learning import start_for
 
     course, task, dialect = Course(), bench.task, bench.dialect
-    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
-    base = start.model if start else None
     with timed(course):
         proposer = dialect.open(task, [], base, seed, aided=base is not None)
     trainer, fresh, learned = Warm(), list[Lesson](), 0
@@ -180,17 +225,18 @@ def stock(bench: Bench, trials: int, seed: int) -> Course:
     return course
 
 
-SEARCHES: dict[str, Callable[[Bench, int, int], Course]] = {"tunery": tunery, "stock": stock}
+SEARCHES: dict[str, Callable[[Bench, int, int], Course]] = {"tunery": tunery, "bare": bare, "stock": stock}
 
 
 def compare(path: Path, trials: int, seed: int) -> Row:
-    """Run both searches on one task, stock's first where the seed is odd, and time their winners together."""
+    """Run all searches on one task, another first with each seed, and time their winners together."""
     task = _TASK.validate_json(path.read_bytes())
     os.environ["TVM_NUM_THREADS"] = str(task.target.threads)
     with tempfile.TemporaryDirectory(prefix="tunery-proposals-") as scratch:
         bench = Bench(task, Path(scratch))
         courses = {}
-        for side in SIDES if seed % 2 == 0 else SIDES[::-1]:
+        first = seed % len(SIDES)
+        for side in (*SIDES[first:], *SIDES[:first]):
             bench.renew()
             courses[side] = SEARCHES[side](bench, trials, seed)
         bench.renew()
@@ -211,7 +257,7 @@ def choose(directory: Path, networks: Sequence[str], count: int) -> list[Path]:
     pools: list[list[Task]] = []
     for network in networks:
         by_kind: dict[str, list[Task]] = {}
-        for task in extract(Request(f"zoo:{network}", store=str(directory / "tasks.db"))).tasks:
+        for task in extract(Request(f"zoo:{network}", threads=1, store=str(directory / "tasks.db"))).tasks:
             if task.tunable:
                 by_kind.setdefault(task.workload.kind, []).append(task)
         pools.extend(by_kind.values())
@@ -230,30 +276,37 @@ def choose(directory: Path, networks: Sequence[str], count: int) -> list[Path]:
 def summary(rows: Sequence[Row], trials: int, tasks: int, seeds: int) -> str:
     """Return CPU per proposed candidate, the ratios of best latencies along the trials, and the bounds."""
     per = {side: [cpu_each_s(row, side) for row in rows] for side in SIDES}
-    cheaper = [theirs / ours for ours, theirs in zip(per["tunery"], per["stock"], strict=True)]
+    whole = sum(
+        len({row["seed"] for row in rows if row["task"] == task}) >= seeds for task in {r["task"] for r in rows}
+    )
+    claims = {
+        f"at least {_LEAST_TASKS} tasks x {_LEAST_SEEDS} seeds: {whole} of {tasks} x {seeds}": (
+            whole >= _LEAST_TASKS and seeds >= _LEAST_SEEDS
+        )
+    }
     lines = ["CPU seconds per proposed candidate, median (min to max)"]
     lines += [
         f"  {side:8} {statistics.median(each):7.4f} ({min(each):.4f} to {max(each):.4f})" for side, each in per.items()
     ]
-    lines += [f"  {'less':8} {statistics.median(cheaper):7.2f} x ({min(cheaper):.2f} to {max(cheaper):.2f})"]
-    lines += ["best latency so far, tunery / stock: geometric mean (min to max); below 1 is better"]
-    for at in sorted({max(trials // 8, 1), max(trials // 4, 1), max(trials // 2, 1), trials}):
-        lines.append(ratio_text(f"after {at} trials", [[so_far(row[side], at) for side in SIDES] for row in rows]))
-    finals = [final(row) for row in rows]
-    lines.append(ratio_text("winners timed together", finals))
-    mean = mean_ratio(finals)
-    whole = sum(
-        len({row["seed"] for row in rows if row["task"] == task}) >= seeds for task in {r["task"] for r in rows}
-    )
-    only_stock = sum(not found(row["tunery"]) and found(row["stock"]) for row in rows)
-    claims = {
-        f"at least {_LEAST_TASKS} tasks x {_LEAST_SEEDS} seeds: {whole} of {tasks} x {seeds}": (
-            whole >= _LEAST_TASKS and seeds >= _LEAST_SEEDS
-        ),
-        f">= {_LEAST_CPU:.0f} x less CPU per proposed candidate, median": statistics.median(cheaper) >= _LEAST_CPU,
-        "winners no slower than stock's, geometric mean <= 1": mean is not None and mean <= 1,
-        "something valid wherever stock found it": only_stock == 0,
-    }
+    for side in OURS:
+        cheaper = [theirs / ours for ours, theirs in zip(per[side], per["stock"], strict=True)]
+        middle = statistics.median(cheaper)
+        lines += [f"{side}: {middle:.2f} x less CPU per proposed candidate ({min(cheaper):.2f} to {max(cheaper):.2f})"]
+        lines += [f"best latency so far, {side} / stock: geometric mean (min to max); below 1 is better"]
+        along = {
+            at: [(so_far(row[side], at), so_far(row["stock"], at)) for row in rows]
+            for at in sorted({max(trials // part, 1) for part in (8, 4, 2, 1)})
+        }
+        finals = [(row[side]["retimed_s"], row["stock"]["retimed_s"]) for row in rows]
+        lines += [ratio_text(f"after {at} trials", pairs) for at, pairs in along.items()]
+        lines.append(ratio_text("winners timed together", finals))
+        claims |= {
+            f"{side}: >= {_LEAST_CPU:.0f} x less CPU per proposed candidate, median": middle >= _LEAST_CPU,
+            f"{side}: winners no slower than stock's, geometric mean <= 1": mean_ratio(finals) <= 1,
+            f"{side}: nowhere along the trials behind stock's, geometric mean <= 1": all(
+                mean_ratio(pairs) <= 1 for pairs in along.values() if ratios(pairs)
+            ),
+        }
     return "\n".join([*lines, *(f"{'met' if met else 'MISSED':<6}  {claim}" for claim, met in claims.items())])
 
 
@@ -268,29 +321,23 @@ def so_far(course: Row, at: int) -> float | None:
     return best_s[-1] if best_s and math.isfinite(best_s[-1]) else None
 
 
-def found(course: Row) -> bool:
-    """Say whether a search found anything valid."""
-    return so_far(course, len(course["best_s"])) is not None
+def ratios(pairs: Sequence[tuple[float | None, float | None]]) -> list[float]:
+    """Return ours over stock's wherever stock has something; infinity where we do not."""
+    return [ours / theirs if ours else math.inf for ours, theirs in pairs if theirs]
 
 
-def final(row: Row) -> list[float | None]:
-    """Return both winners' latencies as timed together; where only one side has a winner, what its race gave."""
-    both = all(found(row[side]) for side in SIDES)
-    return [row[side]["retimed_s"] if both else so_far(row[side], row["trials"]) for side in SIDES]
+def mean_ratio(pairs: Sequence[tuple[float | None, float | None]]) -> float:
+    """Return the geometric mean of ours over stock's, infinity if there is nothing to compare."""
+    known = ratios(pairs)
+    return math.exp(statistics.fmean(map(math.log, known))) if known else math.inf
 
 
-def mean_ratio(pairs: Sequence[Sequence[float | None]]) -> float | None:
-    """Return the geometric mean of ours over stock's where both are known, None if nowhere."""
-    known = [ours / theirs for ours, theirs in pairs if ours and theirs]
-    return statistics.geometric_mean(known) if known else None
-
-
-def ratio_text(what: str, pairs: Sequence[Sequence[float | None]]) -> str:
+def ratio_text(what: str, pairs: Sequence[tuple[float | None, float | None]]) -> str:
     """Return one line of ratios, which says in how many searches a side has nothing."""
-    known = [ours / theirs for ours, theirs in pairs if ours and theirs]
+    known = ratios(pairs)
     lacking = {
         "neither has": sum(not ours and not theirs for ours, theirs in pairs),
-        "tunery has not": sum(not ours and bool(theirs) for ours, theirs in pairs),
+        "we have not": sum(not ours and bool(theirs) for ours, theirs in pairs),
         "stock has not": sum(bool(ours) and not theirs for ours, theirs in pairs),
     }
     mean = f"{mean_ratio(pairs):.3f} ({min(known):.3f} to {max(known):.3f})" if known else "-"
@@ -299,7 +346,7 @@ def ratio_text(what: str, pairs: Sequence[Sequence[float | None]]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, each (task, seed) in a process of its own, and print the summary."""
+    """Run what is missing, each (task, seed) in a process on a core of its own, and print the summary."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=192)
     parser.add_argument("--seeds", type=int, default=3)
@@ -310,9 +357,11 @@ def main() -> None:
     parser.add_argument("--json", default="out/proposals.jsonl")
     parser.add_argument("--one", nargs=2, metavar=("TASK", "SEED"), help=argparse.SUPPRESS)
     parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         end_with_parent()
+        os.sched_setaffinity(0, {options.core})  # before the compiler starts its threads
         sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # TVM imports it where it can: both carry LLVM
         row = compare(Path(options.one[0]), options.trials, int(options.one[1]))
         (Path(options.work) / "row.json").write_text(json.dumps(row))
@@ -326,22 +375,32 @@ def main() -> None:
 
 
 def run(tasks: Sequence[Path], trials: int, seeds: int, output: Path, scratch: Path) -> int:
-    """Run the searches that the output does not hold yet, print all, and return the exit code."""
+    """Run the searches that the output does not hold yet, one on each core, print all, and return the exit code."""
     kept = Kept(output, __file__, trials=trials)
+    asked = [(path, seed) for seed in range(seeds) for path in tasks]
     known = {(row["task"], row["seed"]): row for row in kept.read()}
-    rows, failed = list[Row](), list[str]()
-    for path in tasks:
-        for seed in range(seeds):
-            row = known.get((path.stem, seed))
-            if row is None:
-                try:
-                    row = kept.add(child(path, seed, trials, scratch))
-                except WorkError as error:
-                    failed.append(f"{path.stem} seed {seed}")
-                    print(f"{failed[-1]} failed: {' '.join(str(error).split())[-600:]}", flush=True)
-                    continue
-                print(row_text(row), flush=True)
-            rows.append(row)
+    rows = [known[path.stem, seed] for path, seed in asked if (path.stem, seed) in known]
+    waiting = deque((path, seed) for path, seed in asked if (path.stem, seed) not in known)
+    missing, failed, ended = len(waiting), list[str](), SimpleQueue[tuple[str, Row | WorkError]]()
+
+    def search(core: int) -> None:
+        while waiting:
+            path, seed = waiting.popleft()
+            try:
+                ended.put((f"{path.stem} seed {seed}", child(path, seed, trials, scratch, core)))
+            except WorkError as error:
+                ended.put((f"{path.stem} seed {seed}", error))
+
+    for core in usable_cores():
+        Thread(target=search, args=(core,), daemon=True).start()  # its child ends with this process
+    for _ in range(missing):
+        name, result = ended.get()
+        if isinstance(result, WorkError):
+            failed.append(name)
+            print(f"{name} failed: {' '.join(str(result).split())[-600:]}", flush=True)
+        else:
+            rows.append(kept.add(result))
+            print(row_text(rows[-1]), flush=True)
     names = ", failed: " + ", ".join(failed) if failed else ""
     print(f"\n{len(rows)} of {len(tasks)} tasks x {seeds} seeds{names}")
     if rows:
@@ -358,14 +417,15 @@ def row_text(row: Row) -> str:
     return f"{row['name']} seed {row['seed']}: {', '.join(sides)}"
 
 
-def child(path: Path, seed: int, trials: int, scratch: Path) -> Row:
-    """Compare in a new process.
+def child(path: Path, seed: int, trials: int, scratch: Path, core: int) -> Row:
+    """Compare in a new process on this core.
 
     Raises:
         WorkError: that failed, or took longer than its limit.
     """
     work = Path(tempfile.mkdtemp(dir=scratch))
     command = [__file__, "--trials", str(trials), "--one", str(path), str(seed), "--work", str(work)]
+    command += ["--core", str(core)]
     watch(command, work / "log", limit_s=_LIMIT_S + _LIMIT_PER_TRIAL_S * trials)
     row: Row = json.loads((work / "row.json").read_text())
     return row

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tunery._sources import sources
 from tunery.domain import digest
 from tunery.measure import this_device, usable_cores
-from tunery.studies import _kept
 
 Row = dict[str, Any]
 
@@ -46,7 +46,7 @@ class Kept:
 
 def made_by(script: str) -> dict[str, str]:
     """Return what decides a row beside what was asked for: the code, by a digest of it, and the device."""
-    code = digest(_kept.sources(), Path(script).read_text(encoding="utf-8"))
+    code = digest(sources(), Path(script).read_text(encoding="utf-8"))
     return {"code": code[:16], "device": this_device(usable_cores()).fingerprint}
 
 

@@ -8,6 +8,8 @@ from tunery._report import as_text, milliseconds, new_table, short
 if TYPE_CHECKING:
     from tunery.jobs._request import BenchReport, Latency
 
+_GAP = 0.10
+
 
 def bench_text(report: "BenchReport", width: int | None = None) -> str:
     """Return the table of a whole-network comparison, led by ONNX Runtime."""
@@ -43,7 +45,9 @@ def _sum_of_tasks(report: "BenchReport") -> list[str]:
     if report.tasks_s is None:
         return []
     whole = report.latency_s["tunery"].median
-    line = f"sum of tasks {milliseconds(report.tasks_s)} ms, {_more(whole, report.tasks_s)} in the network"
+    inside = sum(task.latency_s is None for task in report.tasks)
+    how = f" ({inside} of {len(report.tasks)} as timed inside the network)" if inside else ""
+    line = f"sum of tasks {milliseconds(report.tasks_s)} ms{how}, {_more(whole, report.tasks_s)} in the network"
     if report.kernels_s is not None:
         line += (
             f": its kernels {milliseconds(report.kernels_s)} ms ({_more(report.kernels_s, report.tasks_s)}), dispatch, "
@@ -93,8 +97,9 @@ def suite_text(results: Mapping[str, Any]) -> str:
         [
             as_text(table),
             *_absences(runs),
+            *_gaps(runs),
             *(line for of, summary in results["summary"].items() for line in _summary(of, summary)),
-            *_goals(runs, results["summary"]["all"]),
+            *_goals(runs, results["summary"]),
             *_failures(runs),
             f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads",
         ]
@@ -113,10 +118,11 @@ def _decided_by(run: Mapping[str, Any]) -> str:
     """
     deciding = [
         f"{one['kind']} {short(one['workload'])} {one['share']:.0%} at {one['of_peak']:.0%} of peak{_memory(one)}"
+        f"{'' if one['latency_s'] else ' inside the network'}"
         for one in run["deciding"]
     ]
     if run["unmeasured"]:
-        deciding.append(f"{run['unmeasured']} of {run['tasks']} tasks have no latency")
+        deciding.append(f"{run['unmeasured']} of {run['tasks']} tasks were not timed alone")
     share = f"{run['kernels_s'] / run['latency_s']['tunery']['median']:.0%} in kernels: " if run["kernels_s"] else ""
     return share + ", ".join(deciding)
 
@@ -139,12 +145,11 @@ def _absences(runs: Mapping[str, Any]) -> list[str]:
 def _summary(of: str, summary: Mapping[str, Any]) -> list[str]:
     from tunery.jobs._request import CONTESTANTS
 
-    which = "all runs" if of == "all" else f"{of} thread{'s' if of != '1' else ''}"
     if summary["geometric_mean"] is None:
-        return [f"{which}: nothing was timed"]
+        return [f"{_which(of)}: nothing was timed"]
     return [
-        f"{which}: {summary['geometric_mean']:.2f}x faster than ONNX Runtime (geometric mean), {summary['won']} won, "
-        f"{summary['lost']} lost, least {summary['least']:.2f}",
+        f"{_which(of)}: {summary['geometric_mean']:.2f}x faster than ONNX Runtime (geometric mean), "
+        f"{summary['won']} won, {summary['lost']} lost, least {summary['least']:.2f}",
         *(
             f"    {one['geometric_mean']:.2f}x faster than {CONTESTANTS[name]} in {one['runs']} runs, "
             f"{one['won']} won, least {one['least']:.2f}"
@@ -153,19 +158,40 @@ def _summary(of: str, summary: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _goals(runs: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
-    """Return the goals, met or missed, and the networks without a result."""
+def _goals(runs: Mapping[str, Any], summaries: Mapping[str, Any]) -> list[str]:
+    """Return the goals on each number of threads and over all, met or missed, and the networks without a result."""
     goals = [
-        f"{'?' if met is None else 'met' if met else 'MISSED':<6}  {goal}" for goal, met in summary["goals"].items()
+        f"{'?' if met is None else 'met' if met else 'MISSED':<6}  {_which(of)}: {goal}"
+        for of, summary in summaries.items()
+        for goal, met in summary["goals"].items()
     ]
-    names = [f"{key} (failed)" if "error" in runs.get(key, {}) else key for key in summary["missing"]]
+    names = [f"{key} (failed)" if "error" in runs.get(key, {}) else key for key in summaries["all"]["missing"]]
     return [*goals, f"without a result: {', '.join(names)}"] if names else goals
 
 
+def _which(of: str) -> str:
+    return "all runs" if of == "all" else f"{of} thread{'s' if of != '1' else ''}"
+
+
+def _gaps(runs: Mapping[str, Any]) -> list[str]:
+    """Say of each network that takes much longer than the sum of its tasks where the difference arises."""
+    lines = []
+    for key, run in runs.items():
+        tasks_s, kernels_s = run.get("tasks_s"), run.get("kernels_s")
+        whole_s = run["latency_s"]["tunery"]["median"] if "latency_s" in run else 0.0
+        if tasks_s and kernels_s and whole_s > (1 + _GAP) * tasks_s:
+            lines.append(
+                f"{key} takes {_more(whole_s, tasks_s)} over its tasks ({milliseconds(tasks_s)} ms): kernels, with "
+                f"colder caches and layout transforms, {milliseconds(kernels_s - tasks_s)} ms; dispatch, allocation "
+                f"and copies {milliseconds(max(whole_s - kernels_s, 0.0))} ms"
+            )
+    return lines
+
+
 def _failures(runs: Mapping[str, Any]) -> list[str]:
-    """Name the networks that failed when they were timed again: the table shows what was timed before."""
+    """Name the networks that failed when they were timed again: the table shows what was timed before, no sum does."""
     return [
-        f"{key} failed when it was timed again, its earlier result is shown: {run['error']}"
+        f"{key} failed when it was timed again, its earlier result is shown and counts nowhere: {run['error']}"
         for key, run in runs.items()
         if "error" in run and "latency_s" in run
     ]

@@ -35,6 +35,6 @@ def test_the_code_is_the_packages_and_the_benchmarks_own(tmp_path: Path, monkeyp
     assert made_by(str(script)) == first
     script.write_text("2")
     second = made_by(str(script))
-    monkeypatch.setattr(rows._kept, "sources", lambda: "another state of the package")
+    monkeypatch.setattr(rows, "sources", lambda: "another state of the package")
     assert len({made["code"] for made in (first, second, made_by(str(script)))}) == 3
     assert first["device"] == second["device"]

@@ -112,3 +112,27 @@ def test_what_was_filtered_is_no_trial() -> None:
     dropped = [replace(told, outcome=Outcome.FILTERED) for told in results("a", [None] * 8)]
     proposer.tell(results("generic", [1.0] * 8) + dropped)
     assert proposer.shares() == {"generic": 0.5, "a": 0.5}
+
+
+class Failing(Counting):
+    """Fails with its second proposal."""
+
+    def propose(self, n: int) -> list[Candidate]:
+        if self.count:
+            raise RuntimeError("Check failed: a rule cannot handle this program")
+        return super().propose(n)
+
+
+def test_a_search_that_fails_costs_itself_only_and_is_named() -> None:
+    left_out: dict[str, str] = {}
+    proposer = PortfolioProposer({"generic": Counting("generic"), "odd": Failing("odd")}, [], left_out)
+    assert len(proposer.propose(4)) == 4
+    assert not left_out
+    assert [c.key[:7] for c in proposer.propose(4)] == ["generic"] * 4
+    assert "a rule cannot handle" in left_out["odd"]
+    proposer.tell(results("odd", [1.0]))
+    assert len(proposer.propose(3)) == 3
+    proposer = PortfolioProposer({"generic": Failing("generic"), "a": Counting("a")}, [])
+    proposer.propose(2)
+    with pytest.raises(RuntimeError, match="a rule cannot"):
+        proposer.propose(2)

@@ -96,8 +96,9 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     assert summary["geometric_mean"] == pytest.approx(1.6**0.5)
     assert (summary["won"], summary["lost"]) == (1, 1)
     text = suite_text(results)
-    assert "met     geometric mean >= 1.2" in text
-    assert "MISSED  none below 0.95" in text
+    assert "met     2 threads: geometric mean >= 1.2" in text
+    assert "MISSED  2 threads: none below 0.95" in text
+    assert "MISSED  all runs: at 1 and 2 threads" in text
     assert "0.80 lost" in text
     # 2e8 operations in 0.3 ms on a peak of 1e11
     assert "90% in kernels: conv2d 123456 60% at 667% of peak and 40 GB/s, reduce 2 0% at 1% of peak and 0 GB/s" in text
@@ -132,7 +133,7 @@ def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch
     assert "0.50x faster than stock MetaSchedule" in text
     assert "3.00 (2.70 to 3.30)" in text, "with its spread"
     assert "torch compiled ms" not in text, "it took part nowhere"
-    [row] = [line for line in text.splitlines() if line.startswith("b ")]
+    [row] = [line for line in text.splitlines() if line.startswith("b  ")]
     assert row.split()[6:8] == ["-", "-"]
     assert "torch eager took no part in b x1: no library has it" in text
     assert "torch compiled took no part in a x1: it computes something else" in text
@@ -160,7 +161,8 @@ def test_a_goal_is_that_every_network_has_a_result(tmp_path: Path) -> None:
     assert results["summary"]["all"]["goals"][goal] is False
     assert results["summary"]["all"]["missing"] == ["n3 x1", "n3 x2"]
     text = suite_text(results)
-    assert f"MISSED  {goal}" in text
+    assert f"MISSED  all runs: {goal}" in text
+    assert "met     all runs: at 1 and 2 threads" in text
     assert "without a result: n3 x1 (failed), n3 x2 (failed)" in text
     results = run(Bench(times), plan)
     assert results["summary"]["all"]["goals"][goal] is True
@@ -175,7 +177,7 @@ def test_a_goal_is_that_every_network_has_a_result(tmp_path: Path) -> None:
 def test_where_everything_failed_no_goal_is_met(tmp_path: Path) -> None:
     text = suite_text(run(Bench({"a": None}), Plan(("a",), (1,), 1.0, tmp_path / "out.json")))
     assert "all runs: nothing was timed" in text
-    assert "?       geometric mean >= 1.2" in text
+    assert "?       1 thread: geometric mean >= 1.2" in text
     assert "met " not in text
 
 
@@ -276,9 +278,11 @@ def test_a_network_that_fails_when_timed_again_is_named_beside_its_earlier_resul
     run(Bench({"a": (1e-3, 2e-3), "b": (1e-3, 2e-3)}), plan)
     monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: object())
     text = suite_text(run(Bench({"a": None, "b": (1e-3, 2e-3)}), plan))
-    assert "a x1 failed when it was timed again, its earlier result is shown: a does not compile" in text.splitlines()
+    said = "a x1 failed when it was timed again, its earlier result is shown and counts nowhere: a does not compile"
+    assert said in text.splitlines()
     assert "b x1 failed" not in text
-    assert "without a result" not in text
+    assert "without a result: a x1 (failed)" in text
+    assert "1 won, 0 lost" in text
     monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
     again = Bench({"a": (1e-3, 2e-3)})
     assert "failed" not in suite_text(run(again, plan))
@@ -402,7 +406,40 @@ def test_tasks_without_a_latency_are_counted(tmp_path: Path) -> None:
     plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
     results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
     assert results["runs"]["a x1"]["unmeasured"] == 1
-    assert "1 of 2 tasks have no latency" in suite_text(results)
+    assert "1 of 2 tasks were not timed alone" in suite_text(results)
+    assert results["runs"]["a x1"]["tasks_s"] is None
+
+
+def test_a_task_that_was_not_timed_alone_counts_as_it_is_inside_the_network(tmp_path: Path) -> None:
+    def timed(request: Request, *_: object) -> BenchReport:
+        shares = [TaskShare("conv", "12", "conv2d", 2, 1e8, None), TaskShare("mean", "34", "reduce", 1, 1e3, 1e-4)]
+        found = replace(report("a", 1, 1e-3, 1e-3), kernels={"12": 6e-4, "34": 2e-4, "copy": 1e-5}, kernels_s=8.1e-4)
+        return with_tasks(found, shares)
+
+    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    one = results["runs"]["a x1"]
+    assert one["tasks_s"] == pytest.approx(7e-4)
+    assert [(of["workload"], of["share"]) for of in one["deciding"]] == [
+        ("12", pytest.approx(0.6)), ("34", pytest.approx(0.1)),
+    ]  # fmt: skip
+    text = suite_text(results)
+    assert "conv2d 12 60% at 333% of peak and 0 GB/s inside the network, reduce 34" in text
+    assert (
+        "a x1 takes +43% over its tasks (0.700 ms): kernels, with colder caches and layout transforms, 0.110 ms; "
+        "dispatch, allocation and copies 0.190 ms" in text
+    )
+    assert "(1 of 2 as timed inside the network), +43% in the network" in bench_text(timed(Request(""))).replace(
+        "\n", " "
+    )
+
+
+def test_results_of_other_code_are_other_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, bench = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), Bench({"a": (1e-3, 1e-3)})
+    run(bench, plan)
+    monkeypatch.setattr("tunery.jobs.suite.sources", lambda: "another state")
+    with pytest.raises(UsageError, match=r"code \w+ instead of another"):
+        run(bench, plan)
 
 
 def test_the_suites_networks_are_in_the_zoo() -> None:

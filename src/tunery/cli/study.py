@@ -159,6 +159,9 @@ def stock(
     out: Out = "",
     quick: Quick = False,
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=100, help="How often ours is repeated.")] = 1,
+    channels_last: Annotated[
+        bool, typer.Option("--channels-last", help="Stock's convolutions channels last, too: no default of TVM's.")
+    ] = False,
     seed: options.Seed = 0,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
@@ -176,5 +179,8 @@ def stock(
     limit = Budget.parse(budget) if budget else Budget()
     if limit != Budget(seconds=limit.seconds):
         raise UsageError(f"--budget {budget!r} is not a time; write for example 90s or 2min")
-    chosen = partial(run, networks=tuple(network or ()), trials=trials, budget_s=limit.seconds, threads=threads)
+    chosen = partial(
+        run, networks=tuple(network or ()), trials=trials, budget_s=limit.seconds, threads=threads,
+        channels_last=channels_last,
+    )  # fmt: skip
     conduct(chosen, out, quick, repeats, seed, json)

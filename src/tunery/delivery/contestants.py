@@ -54,7 +54,7 @@ class CompiledContestant(Contestant):
         return self._network(*self._arrays)
 
     def profile(self, calls: int) -> dict[str, float]:
-        """Return the seconds each kernel takes in one execution."""
+        """Return the seconds that kernels take in one execution, by workload."""
         return dict(self._network.profile(self._arrays, calls))
 
 

@@ -131,9 +131,10 @@ class CompiledNetwork(ABC):
         """Return the seconds `calls` back-to-back executions took."""
 
     def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:  # noqa: ARG002 - see below
-        """Return the median seconds each kernel takes in one execution, summed over its calls, by the kernel's name.
+        """Return the median seconds that kernels take in one execution, summed over their calls.
 
-        Time between kernels is not in it. Empty where the compiler cannot tell.
+        By the key of the workload that a kernel computes; by its name where it is none's, as a copy. Time between
+        kernels is not in it. Empty where the compiler cannot tell.
         """
         return {}
 

@@ -123,7 +123,8 @@ class Latency:
 class TaskShare:
     """What a task contributes to a network: `latency_s` of one call as timed alone, None where nothing was measured.
 
-    `size_bytes` is what all its arguments take, results included.
+    `inside_s` is what one call takes inside the network, None if not known. `size_bytes` is what all its arguments
+    take, results included.
     """
 
     name: str
@@ -133,6 +134,12 @@ class TaskShare:
     flop: float
     latency_s: float | None
     size_bytes: int = 0
+    inside_s: float | None = None
+
+    @property
+    def known_s(self) -> float | None:
+        """What one call takes: alone where that was measured, else inside the network."""
+        return self.latency_s or self.inside_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +148,9 @@ class BenchReport:
 
     `latency_s` maps `tunery` and each rival (a key of `CONTESTANTS`) to its spread; `max_abs_error` is the
     largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
-    their calls, as timed alone, and `kernels_s` what the same kernels take inside the network (None if not known): the
-    network's time over `kernels_s` is dispatch and allocation, `kernels_s` over `tasks_s` mostly colder caches. `wrong`
+    their calls, as timed alone or, where nothing was measured, inside the network; `kernels_s` is what all kernels take
+    inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
+    `kernels_s` is dispatch and allocation, `kernels_s` over `tasks_s` colder caches and layout transforms. `wrong`
     names the other compiled files that compute something else than ONNX Runtime: their times say nothing. `absent` says
     why a rival could not take part.
     """
@@ -156,6 +164,7 @@ class BenchReport:
     kernels_s: float | None = None
     wrong: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,11 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
         runtime.engine.kill(workers.pop("onnxruntime"))
     samples = await _in_turns(contestants, seconds, tell)
     latency = {label: spread(samples[label]) for label in workers}
-    kernels_s = await _kernels_s(runtime, workers["tunery"])
+    kernels = await _kernels(runtime, workers["tunery"])
     return BenchReport(
-        network.name, runtime.threads, latency, error, kernels_s=kernels_s, wrong=wrong, absent=contestants.absent
-    )
+        network.name, runtime.threads, latency, error, kernels_s=sum(kernels.values()) if kernels else None,
+        wrong=wrong, absent=contestants.absent, kernels=kernels,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,13 @@ class _Contestants:
         self.runtime.engine.kill(self.workers.pop(label))
 
 
-async def _kernels_s(runtime: Runtime, worker: str) -> float | None:
-    """Return what the kernels take in one execution, None where that cannot be told: nothing else hangs on it."""
+async def _kernels(runtime: Runtime, worker: str) -> dict[str, float]:
+    """Return what kernels take in one execution, nothing where that cannot be told: nothing else hangs on it."""
     try:
         kernels: dict[str, float] = await _call(runtime, worker, "profile", _PROFILED)
     except TuneryError:
-        return None
-    return sum(kernels.values()) if kernels else None
+        return {}
+    return kernels
 
 
 async def _in_turns(
@@ -194,8 +195,12 @@ async def product_flops(runtime: Runtime) -> float:
 
 
 def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
-    """Return the report with the tasks, and with their sum where each of them was measured."""
-    known = [task.weight * task.latency_s for task in tasks if task.latency_s is not None]
+    """Return the report with the tasks, what each takes inside the network, and their sum where all are known."""
+    tasks = [
+        replace(task, inside_s=report.kernels[task.workload] / task.weight if task.workload in report.kernels else None)
+        for task in tasks
+    ]
+    known = [task.weight * task.known_s for task in tasks if task.known_s is not None]
     return replace(report, tasks=tuple(tasks), tasks_s=sum(known) if tasks and len(known) == len(tasks) else None)
 
 

@@ -1,7 +1,6 @@
 """Many networks against their rivals: tuned, then timed interleaved; every result is written before the next begins."""
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from tunery._errors import TuneryError, UsageError, WorkError
+from tunery._sources import sources
 from tunery.dialects import get_dialect
 from tunery.engines import Role
 from tunery.jobs._request import BenchReport, Request
@@ -32,6 +32,8 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 
 GOAL, LEAST = 1.2, 0.95
 LEAST_NETWORKS = 12
+THREADS = (1, 2)
+"""What a suite's goals hold for."""
 _DECIDING = 3
 _VERSIONS = ("tunery", "onnxruntime", "apache-tvm")
 _TORCHS = ("torch", "torchvision", "timm", "transformers")
@@ -199,7 +201,7 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[s
     lacking = {name: why for name, why in _LACKING.items() if name not in asked}
     wrong = dict.fromkeys(report.wrong, "it computes something else than ONNX Runtime")
     known = [task for task in report.tasks if task.latency_s]
-    heaviest = sorted(known, key=lambda task: -task.weight * (task.latency_s or 0.0))[:_DECIDING]
+    heaviest = sorted(report.tasks, key=lambda task: -task.weight * (task.known_s or 0.0))[:_DECIDING]
     return {
         "latency_s": {
             name: {"median": spread.median, "p10": spread.p10, "p90": spread.p90, "samples": spread.samples}
@@ -220,11 +222,13 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[s
                 "kind": task.kind,
                 "weight": task.weight,
                 "latency_s": task.latency_s,
-                "share": task.weight * (task.latency_s or 0.0) / ours.median,
-                "of_peak": task.flop / (task.latency_s or math.inf) / peak_flops,
-                "bytes_per_s": task.size_bytes / (task.latency_s or math.inf),
+                "inside_s": task.inside_s,
+                "share": task.weight * task.known_s / ours.median,
+                "of_peak": task.flop / task.known_s / peak_flops,
+                "bytes_per_s": task.size_bytes / task.known_s,
             }
             for task in heaviest
+            if task.known_s
         ],
     }
 
@@ -234,14 +238,16 @@ def _finished(results: dict[str, Any], plan: Plan) -> dict[str, Any]:
     runs = results["runs"]
     counts = sorted({*plan.threads, *(run["threads"] for run in runs.values())})
     summary = {str(count): _summed(runs, plan.networks, (count,)) for count in counts}
-    return {**results, "summary": {**summary, "all": _summed(runs, plan.networks, counts)}}
+    whole = _summed(runs, plan.networks, counts)
+    whole["goals"][f"at {' and '.join(map(str, THREADS))} threads"] = set(THREADS) <= set(counts)
+    return {**results, "summary": {**summary, "all": whole}}
 
 
 def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], counts: Sequence[int]) -> dict[str, Any]:
     """Return what the runs on some thread counts come to, and which of the networks have no result."""
-    timed = [run for run in runs.values() if "latency_s" in run and run["threads"] in counts]
-    wanted = [_key(network, count) for count in counts for network in networks]
-    missing = [key for key in wanted if "latency_s" not in runs.get(key, {})]
+    sound = {key: run for key, run in runs.items() if "latency_s" in run and "error" not in run}
+    timed = [run for run in sound.values() if run["threads"] in counts]
+    missing = [key for count in counts for network in networks if (key := _key(network, count)) not in sound]
     ratios = [run["times_faster"] for run in timed]
     mean, least = geometric_mean(ratios) if ratios else None, min(ratios, default=None)
     every = f"all {len(networks)} networks at each thread count, at least {LEAST_NETWORKS}"
@@ -286,6 +292,7 @@ def _conditions(request: Request, seconds: float) -> dict[str, str]:
         "store": place_of(request.store),
         "seconds": f"{seconds:g}",
         "versions": ", ".join(f"{name} {version(name)}" for name in _VERSIONS),
+        "code": sources()[:8],
     }
 
 

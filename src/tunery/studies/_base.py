@@ -2,13 +2,16 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
 from tunery._report import plain
+
+_SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,22 @@ class StudyReport:
     text: str
     claims: Mapping[str, bool | None] = field(default_factory=dict)
     plots: Mapping[str, Callable[[Any], None]] = field(default_factory=dict)
+
+
+@contextmanager
+def noting(what: str, failed: dict[str, str], say: Callable[[str], None]) -> Iterator[None]:
+    """Note it if this part of a study fails: the other parts may be an hour's work."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        failed[what] = f"{type(error).__name__}: {error}"
+        say(f"{what} failed: {shortened(failed[what])}")
+
+
+def shortened(why: str) -> str:
+    """Return the end of a failure's words, in one line: a log says last what was wrong."""
+    line = " ".join(why.split())
+    return line if len(line) <= _SHOWN else f"...{line[-_SHOWN:]}"
 
 
 def pyplot() -> Any:

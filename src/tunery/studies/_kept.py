@@ -1,6 +1,5 @@
 """What an interrupted study has done so far, so that the next run of the same study goes on there."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
+from tunery._sources import sources
 from tunery.domain import Candidate, Origin, digest
 from tunery.measure import this_device, usable_cores
 
@@ -56,13 +56,6 @@ class Kept:
 
     def _results(self, task_key: str) -> Path:
         return self.directory / f"results-{task_key}.json"
-
-
-def sources() -> str:
-    """Return a digest of the package's files: what another state of the code has measured is not mixed with ours."""
-    package = Path(__file__).parents[1]
-    files = sorted(file for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc")
-    return digest(*(hashlib.sha256(file.read_bytes()).hexdigest() for file in files))
 
 
 def _read(path: Path) -> Any:

@@ -2,6 +2,7 @@
 
 Nothing of tunery's compiler room is imported here: neither its cheaper start, nor its settings, nor its code for exp.
 The steps are those of TVM's own `static_shape_tuning_pipeline` and `compile_relax`, all settings at their defaults.
+With `channels_last` in the plan the imported network's convolutions are laid out so first, no default of TVM's.
 """
 
 import json
@@ -72,6 +73,8 @@ def _imported(plan: dict[str, Any]) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
     passes = [relax.transform.DecomposeOpsForInference(), relax.transform.CanonicalizeBindings()]
+    if plan.get("channels_last"):
+        passes += [relax.transform.ConvertLayout({"relax.nn.conv2d": ["NHWC", "HWIO"]}), relax.transform.Normalize()]
     with tvm.target.Target(plan["target"]):
         return tvm.transform.Sequential(passes)(from_onnx(onnx.load(plan["model"])))
 

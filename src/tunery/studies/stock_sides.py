@@ -40,6 +40,7 @@ class Side:
     """How a side tuned a network: from the start of its process to the end; `began` is a point in time.
 
     `failed` counts trials without a latency: stock's workers need more than its 30 s to start beside other work.
+    `compile_s` is what stock's compiling took, 0 where that was not noted.
     """
 
     network: str
@@ -51,6 +52,7 @@ class Side:
     cpu_s: float
     threads: int
     curve: tuple[Point, ...]
+    compile_s: float = 0.0
 
     def settled(self, within: float) -> float | None:
         """Return when the sum of task latencies first was within a factor of its last."""
@@ -60,7 +62,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Our network as it could be had at a moment of the run; compiling it then is not counted, only stated."""
+    """Our network as it could be had at a moment of the run; compiling it then takes `compile_s` more."""
 
     label: str
     wall_s: float
@@ -70,8 +72,10 @@ class Checkpoint:
     file: str
 
 
-def stock_side(request: Request, trials: int, work: Path) -> Side:
+def stock_side(request: Request, trials: int, work: Path, *, channels_last: bool = False) -> Side:
     """Tune a network with stock MetaSchedule in `work`, which is emptied before, and leave its compiled file there.
+
+    Its convolutions stay as they are imported, channels first, unless `channels_last`.
 
     Raises:
         UsageError: the model, target or threads are wrong.
@@ -83,12 +87,12 @@ def stock_side(request: Request, trials: int, work: Path) -> Side:
         imported = extract(replace(request, store=str(Path(folder, "store.db"))))
     plan = {
         "model": imported.network.path, "target": stock_config(imported.target), "threads": imported.target.threads,
-        "trials": trials, "seed": request.seed,
+        "trials": trials, "seed": request.seed, "channels_last": channels_last,
     }  # fmt: skip
     (work / PLAN).write_text(json.dumps(plan), encoding="utf-8")
     child = ["-m", "tunery.studies._stock_child"]
     watched = watch([*child, "tune", str(work)], work / LOG)
-    watch([*child, "compile", str(work)], work / "compile.log")
+    compiled = watch([*child, "compile", str(work)], work / "compile.log")
     write_archive(stock_file(work), manifest_of(imported.network, imported.target, {}), work / LIBRARY)
     (work / LIBRARY).unlink()
     records = stock_records(work)
@@ -96,7 +100,7 @@ def stock_side(request: Request, trials: int, work: Path) -> Side:
     return Side(
         imported.network.name, len(tasks), len(records), sum(seconds is None for _, seconds in records), watched.began,
         watched.wall_s, watched.cpu_s, imported.target.threads,
-        tuple(stock_curve(records, stock_batches(work), tasks, watched)),
+        tuple(stock_curve(records, stock_batches(work), tasks, watched)), compiled.wall_s,
     )  # fmt: skip
 
 
@@ -218,22 +222,24 @@ def moments(wall_s: float, first_s: float = 5.0, factor: float = 2**0.5) -> list
 def deliver(request: Request, side: Side, work: Path) -> list[Checkpoint]:
     """Compile the network as the store had it at each moment, in order of time; what is compiled already is not again.
 
-    The store is wound back from the last moment to the first. Moments at which a task had no latency are left out.
+    The store is wound back from the last moment to the first. Moments at which a task had no latency are left out, but
+    for a task that never gets one.
     """
     done = work / "checkpoints.json"
     known = {c["label"]: Checkpoint(**c) for c in json.loads(done.read_text("utf-8"))} if done.exists() else {}
+    whole = any(point.latency_s is not None for point in side.curve)
     for at_s in reversed(moments(side.wall_s)):
         at = [point for point in side.curve if point.wall_s <= at_s]
         ended = at_s == side.wall_s
         label = f"{at_s:.0f} s"
-        if label in known or not at or at[-1].latency_s is None:
+        if label in known or not at or (whole and at[-1].latency_s is None):
             continue
         if not ended:
             with open_store(our_store(work)) as store:
                 store.rewind(side.began + at_s)
         file, start = work / f"{at_s:.0f}s.tunery", time.monotonic()
         compile_model(replace(request, store=our_store(work)), file)
-        cpu_s = side.cpu_s if ended else at[-1].cpu_s
+        cpu_s = next((point.cpu_s for point in side.curve if point.wall_s >= at_s), side.cpu_s)
         known[label] = Checkpoint(label, at_s, cpu_s, at[-1].latency_s, time.monotonic() - start, str(file))
         done.write_text(json.dumps([asdict(one) for one in known.values()]), encoding="utf-8")
     return sorted(known.values(), key=lambda one: one.wall_s)

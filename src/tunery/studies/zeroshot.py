@@ -8,8 +8,7 @@ it does not.
 import math
 import statistics
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from tunery.dialects import get_dialect
 from tunery.domain import digest
 from tunery.jobs import cache_directory
 from tunery.measure import this_device, usable_cores
-from tunery.studies._base import Options, StudyReport
+from tunery.studies._base import Options, StudyReport, noting, shortened
 from tunery.studies._delivered import OWN, STOCK, WITH, WITHOUT, Result, Scale, label_of, plain, result_of
 from tunery.studies._delivering import FEW, delivered
 from tunery.studies._kept import Kept
@@ -34,7 +33,6 @@ QUICK, FULL = Scale(NETWORKS[:1], 120, 1, 6, 24), Scale(NETWORKS, None, 3, 100, 
 _LEAST_NETWORKS = 5
 _RANKING, _BESIDE = "the ranking", "the ranking beside MetaSchedule's own model"
 _WIDTH = 170
-_SHOWN = 300
 
 
 def run(options: Options, data: Path | None = None, networks: Sequence[str] = ()) -> StudyReport:
@@ -59,12 +57,12 @@ def run(options: Options, data: Path | None = None, networks: Sequence[str] = ()
     beside: Beside | None = None
     failed: dict[str, str] = {}
     for name in scale.networks:
-        with _noting(name, failed, options.say):
+        with noting(name, failed, options.say):
             results.append(_known_or_new(name, scale, options, kept, card.data.get("workloads")))
-    with _noting(_RANKING, failed, options.say):
+    with noting(_RANKING, failed, options.say):
         rows, groups = ranked(scale, options, kept.directory)
         if learn:
-            with _noting(_BESIDE, failed, options.say):
+            with noting(_BESIDE, failed, options.say):
                 beside = rivals(groups, learn, card, options)
                 rows += beside.rows
     unseen = all(r.network in card.held_out if r.learned is None else not r.learned for r in results)
@@ -101,16 +99,6 @@ def _model() -> tuple[Version, str]:
             "there is no cost model for this processor; run `tunery costmodel collect` and `tunery costmodel train`"
         )
     return found
-
-
-@contextmanager
-def _noting(what: str, failed: dict[str, str], say: Callable[[str], None]) -> Iterator[None]:
-    """Note it if this part of the study fails."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other parts are an hour's work
-        failed[what] = f"{type(error).__name__}: {error}"
-        say(f"{what} failed: {_short(failed[what])}")
 
 
 def _known_or_new(network: str, scale: Scale, options: Options, kept: Kept, learned: Collection[str] | None) -> Result:
@@ -178,7 +166,7 @@ def _text(
         lines += beside_text(beside) if beside else []
     elif _BESIDE not in failed:
         lines.append("note: not ranked beside MetaSchedule's own model, which learns from a dataset: --data gives one")
-    lines += [f"failed: {what}: {_short(why)}" for what, why in failed.items()]
+    lines += [f"failed: {what}: {shortened(why)}" for what, why in failed.items()]
     if failed:
         lines.append("note: the same command tries again what failed, and takes the rest as it is here")
     if missing := [r.network for r in results if not r.stock]:
@@ -269,12 +257,6 @@ def _ranking_text(rows: Sequence[Row]) -> str:
         figures = (q.ndcg8, q.regret1, q.regret8, q.kendall)
         table.add_row(row.kind, row.ranking, str(q.tasks), *(f"{figure:.3f}" for figure in figures))
     return as_text(table, _WIDTH)
-
-
-def _short(why: str) -> str:
-    """Return the end of a failure's words, in one line: a log says last what was wrong."""
-    line = " ".join(why.split())
-    return line if len(line) <= _SHOWN else f"...{line[-_SHOWN:]}"
 
 
 def _mean(values: Sequence[float]) -> float:

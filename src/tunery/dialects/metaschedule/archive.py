@@ -21,8 +21,13 @@ _MANIFEST, _FORMAT, _WITHOUT_WEIGHTS = "manifest.json", 3, 2
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 
-def manifest_of(network: Network, target: Target, coverage: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return what a file says of its network; `coverage` maps workload keys to the candidates that were used."""
+def manifest_of(
+    network: Network, target: Target, coverage: Mapping[str, str | None], kernels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return what a file says of its network.
+
+    `coverage` maps workload keys to the candidates that were used, `kernels` the library's functions to workload keys.
+    """
     return {
         "dialect": target.dialect,
         "network": network.name,
@@ -32,6 +37,7 @@ def manifest_of(network: Network, target: Target, coverage: Mapping[str, str | N
         "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
         "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
         "coverage": dict(coverage),
+        "kernels": dict(kernels or {}),
     }
 
 

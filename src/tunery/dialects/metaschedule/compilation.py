@@ -5,7 +5,7 @@ import os
 import tempfile
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -63,7 +63,8 @@ def _compile(
     except Exception as error:
         raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error
     objects = sorted({part.path for part in found.values()})
-    _write(executable, objects, weights, manifest_of(network, target, coverage), output)
+    kernels = {name: key for name, (_, key) in lowered.functions.items() if lowered.calls.get(name)}
+    _write(executable, objects, weights, manifest_of(network, target, coverage, kernels), output)
     return Compiled(str(output), coverage)
 
 
@@ -194,6 +195,10 @@ class TvmNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._library = library
+        self._workloads: dict[str, str] = {
+            **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
+            **manifest.get("kernels", {}),
+        }  # fmt: skip
         self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
         self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
         machine = relax.VirtualMachine(library, tvm.cpu())
@@ -244,7 +249,17 @@ class TvmNetwork(CompiledNetwork):
             machine["main"](*self._buffers, *self._weights)
             taken.append(Counter(spent))
         # Without the new machine's first call; and medians, as the network itself is told by.
-        return {name: median(call[name] for call in taken[1:]) * 1e-9 for name in spent}
+        by_workload: defaultdict[str, float] = defaultdict(float)
+        for name in spent:
+            by_workload[self._workload_of(name)] += median(call[name] for call in taken[1:]) * 1e-9
+        return by_workload
+
+    def _workload_of(self, name: str) -> str:
+        """Return the key of the workload that a kernel computes, its name if it is none's.
+
+        One that was built as a part is called by its candidate's key.
+        """
+        return self._workloads.get(name) or self._workloads.get(name.rpartition("_")[2], name)
 
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):

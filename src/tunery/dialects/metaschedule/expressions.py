@@ -17,7 +17,7 @@ from tunery._errors import DialectError
 from tunery.dialects._base import Array, Proposer, Told
 from tunery.dialects.metaschedule import concatenations, depthwise, padded, place_sums, rows, winograd, winograd_space
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.reasons import reason_of
+from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
 from tunery.dialects.metaschedule.vectors import lanes_of
 from tunery.domain import Candidate
 
@@ -54,7 +54,10 @@ class Expressions:
 
 
 def expressions_of(module: Any, target: Any) -> Expressions:
-    """Return every expression known for a one-function module; what cannot be written for it is left out."""
+    """Return every expression known for a one-function module.
+
+    What is meant for programs of its kind and cannot be written for it is left out, with the reason.
+    """
     left_out = {}
     if remark := module.get_attr(REMARK):
         left_out[CHANNELS_LAST] = str(remark)
@@ -63,6 +66,8 @@ def expressions_of(module: Any, target: Any) -> Expressions:
     for name, make in _ALTERNATIVES.items():
         try:
             expression = make(module, target)
+        except OtherKindError:
+            continue
         except Exception as error:  # noqa: BLE001 - a rule that cannot handle a program must not cost the program
             left_out[name] = reason_of(error)
             continue

@@ -82,9 +82,9 @@ def open_search(
     def whole(told: Sequence[Told]) -> Proposer:
         for name, known in ready.items():  # what others measured meanwhile
             known.tell(part(told, name))
-        left_out = opened(list(expressions(task).found), told)
-        search = PortfolioProposer(ready, told) if len(ready) > 1 else next(iter(ready.values()))
-        return ReducedProposer(search, left_out) if left_out else search
+        left_out = dict(opened(list(expressions(task).found), told))
+        search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
+        return ReducedProposer(search, left_out)
 
     if not aided or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)

@@ -16,6 +16,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Array
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.rewriting import Fused, fuse, long_of, shape_of
 
 NAME = "padded"
@@ -101,10 +102,10 @@ class _Product(Fused):
         """Return data, weights and output of `out[..., f] += data[...] * weights[..., f]`, `f` nowhere else."""
         sums = block.body.value
         if type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
-            raise DialectError("the reduction is not a sum of products")
+            raise OtherKindError("the reduction is not a sum of products")
         data, weights = sums.b.a, sums.b.b
         if not all(isinstance(load, tvm.ir.TensorLoad) for load in (sums.a, data, weights)):
-            raise DialectError("the reduction is not a product of two arrays")
+            raise OtherKindError("the reduction is not a product of two arrays")
         self.axes = [(axis.var, int(axis.dom.extent), _reduced(axis)) for axis in block.iter_vars]
         *rest, last = block.body.indices
         self.indices = (list(data.indices), list(weights.indices[:-1]))

@@ -1,12 +1,13 @@
 """A search over a workload's expressions: each has its own search, and what it found decides its share of proposals."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.dialects._base import Proposer, Told
-from tunery.dialects.metaschedule.expressions import read_body
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body
+from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.domain import Candidate, Outcome
 
 # The weight of an expression is (fastest / its best) to a power that grows with its trials: after few, being slower
@@ -21,11 +22,18 @@ _FAIR_TRIALS = 8
 class PortfolioProposer(Proposer):
     """Splits proposals over the expressions' searches.
 
-    All get the same until each has `_FAIR_TRIALS` results, or has no more to propose.
+    All get the same until each has `_FAIR_TRIALS` results, or has no more to propose. A search that fails, unless it is
+    the generic one, leaves; `left_out` is told why.
     """
 
-    def __init__(self, searches: Mapping[str, Proposer], history: Sequence[Told]) -> None:
+    def __init__(
+        self,
+        searches: Mapping[str, Proposer],
+        history: Sequence[Told],
+        left_out: MutableMapping[str, str] | None = None,
+    ) -> None:
         self._searches = dict(searches)
+        self._left_out = {} if left_out is None else left_out
         self._best_s: dict[str, float] = {}
         self._heard = dict.fromkeys(self._searches, 0)
         self._credit = dict.fromkeys(self._searches, 0.0)
@@ -40,7 +48,7 @@ class PortfolioProposer(Proposer):
         open_searches = {name: share for name, share in shares.items() if name not in self._empty} or shares
         while len(chosen) < n and open_searches:
             for name, count in self._split(n - len(chosen), open_searches).items():
-                proposed = self._searches[name].propose(count)
+                proposed = self._proposed(name, count)
                 chosen += proposed
                 if not proposed:
                     self._empty.add(name)  # asked again only where all are
@@ -48,6 +56,16 @@ class PortfolioProposer(Proposer):
                     self._exhausted.add(name)
                     del open_searches[name]
         return chosen
+
+    def _proposed(self, name: str, count: int) -> list[Candidate]:
+        try:
+            return self._searches[name].propose(count)
+        except Exception as error:
+            if name == GENERIC:
+                raise
+            self._left_out[name] = reason_of(error)
+            self._searches[name] = Ended()
+            return []
 
     @override
     def refused(self) -> list[tuple[Candidate, str]]:
@@ -99,6 +117,18 @@ class PortfolioProposer(Proposer):
     def learn(self, cost_model: str) -> None:
         for search in self._searches.values():
             search.learn(cost_model)
+
+
+class Ended(Proposer):
+    """A search that has no more to propose."""
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        return []
+
+    @override
+    def tell(self, results: Sequence[Told]) -> None:
+        pass
 
 
 def part(history: Sequence[Told], expression: str) -> list[Told]:

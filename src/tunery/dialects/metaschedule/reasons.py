@@ -6,6 +6,10 @@ _LENGTH = 200
 _PROGRAM = ("#", "@", "class ", "def ")
 
 
+class OtherKindError(DialectError):
+    """A rule is for programs of another kind: nothing is missing, so nobody needs to hear of it."""
+
+
 def reason_of(error: Exception) -> str:
     """Return an error's kind and the last line of its text that is prose: TVM prints whole programs around it.
 

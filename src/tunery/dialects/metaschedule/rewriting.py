@@ -5,6 +5,7 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.reasons import OtherKindError
 
 
 class Fused:
@@ -24,7 +25,7 @@ class Fused:
             raise DialectError("a loop nest holds more than one block")
         heavy = [i for i, block in enumerate(blocks) if _reduces(block)]
         if len(heavy) != 1:
-            raise DialectError("there is not exactly one reduction")
+            raise OtherKindError("there is not exactly one reduction")
         position = heavy[0]
         self.before, self.after = nests[:position], nests[position + 1 :]
         self.parameters = list(function.params)

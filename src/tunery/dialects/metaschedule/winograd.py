@@ -18,6 +18,7 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.dialects._base import Array
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
+from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.rewriting import Fused, fuse, long_of, shape_of
 
 TILES = (4, 2)
@@ -99,28 +100,28 @@ class _Convolution(Fused):
         axes = [axis.var for axis in block.iter_vars]
         sums = block.body.value
         if len(axes) != 4 + _KERNEL or type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
-            raise DialectError("the reduction is not a two-dimensional convolution")
+            raise OtherKindError("the reduction is not a two-dimensional convolution")
         n, y, x, f, ry, rx, c = axes
         data, weights = sums.b.a, sums.b.b
         if not all(isinstance(load, tvm.ir.TensorLoad) for load in (sums.a, data, weights)):
-            raise DialectError("the reduction is not a convolution of two arrays")
+            raise OtherKindError("the reduction is not a convolution of two arrays")
         expected = [n, y + ry, x + rx, c], [ry, rx, c, f], [n, y, x, f]
         given = data.indices, weights.indices, block.body.indices
         for want, have in zip(expected, given, strict=True):
             if len(want) != len(have) or not all(
                 tvm_ffi.structural_equal(a, b) for a, b in zip(want, have, strict=True)
             ):
-                raise DialectError("it is not an ordinary convolution with stride 1 in NHWC")
+                raise OtherKindError("it is not an ordinary convolution with stride 1 in NHWC")
         return data.source, weights.source, block.body.buffer
 
     @override
     def check(self, weights: list[int]) -> None:
         batch, height, width, channels = shape_of(self.data)
         if weights[:2] != [_KERNEL, _KERNEL] or weights[2] != channels:
-            raise DialectError(f"the weights are {weights}, not 3x3 over all channels")
+            raise OtherKindError(f"the weights are {weights}, not 3x3 over all channels")
         out = shape_of(self.output)
         if out != [batch, height - _KERNEL + 1, width - _KERNEL + 1, weights[3]]:
-            raise DialectError("the stride is not 1")
+            raise OtherKindError("the stride is not 1")
         if min(weights[2:]) < _LEAST_CHANNELS:
             raise DialectError(f"fewer than {_LEAST_CHANNELS} channels")
         if any(str(b.ty.dtype) != "float32" for b in (self.data, self.output)):

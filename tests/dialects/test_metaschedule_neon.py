@@ -1,0 +1,66 @@
+"""Every rule writes code for ARM's vectors, too: nothing of it can run here, so the code itself is looked at."""
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from metaschedule_models import convolution_network
+
+from tunery.dialects import get_dialect
+from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.expressions import Expression, expressions_of
+from tunery.dialects.metaschedule.program import _parsed, open_expression, replay, trace_body
+from tunery.dialects.metaschedule.vectors import lanes_of
+from tunery.domain import Task
+
+pytestmark = pytest.mark.tvm
+
+NEON = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"], "num-cores": 2}
+_SEEDS = 9
+_FUSED = re.compile(r"\bfml[as]\s+v\d+\.4s")
+"""A multiplication and addition of four floats at once."""
+
+
+@pytest.fixture(scope="module")
+def target() -> object:
+    # MetaSchedule's rules for ARM name intrinsics that are not registered on other machines.
+    sys.modules.pop("tvm.s_tir.tensor_intrin.arm_cpu", None)
+    import_module("tvm.s_tir.tensor_intrin.arm_cpu")
+    return tvm.target.Target(NEON)
+
+
+def heavy(directory: Path, **options: object) -> Task:
+    dialect = get_dialect("metaschedule")
+    network = convolution_network(directory, **options)  # type: ignore[arg-type]
+    tasks = dialect.extract(network, dialect.resolve_target("native", 1))
+    return max(tasks, key=lambda task: task.workload.flop)
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"channels": (32, 32)}, {"generic", "winograd4", "winograd2"}),
+        ({"channels": (34, 34), "kernel": 1, "padding": 0}, {"generic", "padded"}),
+        ({"channels": (32, 32), "groups": 32}, {"generic", "depthwise"}),
+    ],
+)
+def test_each_rule_makes_vectors_of_four(
+    options: dict[str, object], names: set[str], target: object, tmp_path: Path
+) -> None:
+    assert lanes_of(target) == 4
+    found = expressions_of(_parsed(heavy(tmp_path, **options).workload.program), target).found
+    assert names <= found.keys()
+    for name in names:
+        assert any(_FUSED.search(code_of(found[name], seed, target)) for seed in range(1, _SEEDS)), name
+
+
+def code_of(expression: Expression, seed: int, target: object) -> str:
+    """Return the assembly of a random candidate."""
+    space = open_expression(expression, target, seed=seed)
+    candidate = replay(space, trace_body(space.designs[-1].trace, space))
+    return str(tvm.compile(candidate.mod, target).mod.inspect_source("asm"))
