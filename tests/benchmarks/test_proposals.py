@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Barrier
@@ -159,7 +159,7 @@ def test_along_the_trials_each_point_is_judged() -> None:
 def test_each_search_has_a_core_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy, both = list[str](), Barrier(2, timeout=10)
 
-    def watch(command: Sequence[str], log: Path, limit_s: float) -> None:
+    def watch(command: Sequence[str], log: Path, environment: Mapping[str, str], limit_s: float) -> None:
         core = command[command.index("--core") + 1]
         assert core not in busy
         busy.append(core)
@@ -187,7 +187,7 @@ def test_a_search_that_fails_is_named_and_tried_again(
 ) -> None:
     ran: list[tuple[str, int]] = []
 
-    def watch(command: Sequence[str], log: Path, limit_s: float) -> None:
+    def watch(command: Sequence[str], log: Path, environment: Mapping[str, str], limit_s: float) -> None:
         assert 60 < limit_s < math.inf
         task, seed = Path(command[4]).stem, int(command[5])
         ran.append((task, seed))

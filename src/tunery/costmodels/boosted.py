@@ -7,7 +7,9 @@ the sum over its stores, as in MetaSchedule's own model (Ansor, OSDI 2020); with
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -164,7 +166,7 @@ class BoostedModel(CostModel):
         )
         settings = parameters(recipe, threads)
         boosters = [
-            lightgbm.train({**settings, "seed": settings["seed"] + member}, data, recipe.rounds)
+            _trained({**settings, "seed": settings["seed"] + member}, data, recipe.rounds)
             for member in range(recipe.members)
         ]
         voters = None
@@ -196,7 +198,7 @@ class BoostedModel(CostModel):
             data = lightgbm.Dataset(rows_, np.concatenate(y), group=sizes)
             settings = parameters(Recipe(self._family, parameters=parameters_ or {}), 1)
             more = {**settings, "seed": settings["seed"] + number}
-            boosters.append(lightgbm.train(more, data, num_boost_round=rounds, init_model=booster))
+            boosters.append(_trained(more, data, rounds, booster))
         return BoostedModel(
             boosters, self._build_booster, self._family, self._device, self._growth, store_voters=self._store_voters
         )
@@ -242,12 +244,12 @@ class BoostedModel(CostModel):
         try:
             build, device = data["build_booster"], [float(value) for value in data["device"]]
             growth = Growth(**data["growth"]) if data.get("growth") else None
-            boosters = [lightgbm.Booster(model_str=str(text)) for text in data["boosters"]]
-            build_booster = lightgbm.Booster(model_str=str(build)) if build else None
+            boosters = [_read(str(text)) for text in data["boosters"]]
+            build_booster = _read(str(build)) if build else None
             voters = None
             if data.get("stores"):
                 texts, mean = data["stores"]["boosters"], float(data["stores"]["mean"])
-                voters = StoreVoters(tuple(lightgbm.Booster(model_str=str(text)) for text in texts), mean)
+                voters = StoreVoters(tuple(_read(str(text)) for text in texts), mean)
             return cls(boosters, build_booster, str(data["objective"]), device, growth, store_voters=voters)
         except lightgbm.basic.LightGBMError as error:
             raise ValueError(str(error)) from error
@@ -271,13 +273,13 @@ class BoostedModel(CostModel):
         data: dict[str, Any] = {
             "family": "boosted",
             "objective": self._family,
-            "boosters": [booster.model_to_string() for booster in self._boosters],
-            "build_booster": self._build_booster.model_to_string() if self._build_booster else None,
+            "boosters": [_text(booster) for booster in self._boosters],
+            "build_booster": _text(self._build_booster) if self._build_booster else None,
             "device": self._device,
             "growth": asdict(self._growth) if self._growth else None,
         }
         if self._store_voters:
-            texts = [booster.model_to_string() for booster in self._store_voters.boosters]
+            texts = [_text(booster) for booster in self._store_voters.boosters]
             data["stores"] = {"boosters": texts, "mean": self._store_voters.mean}
         return json.dumps(data | {"digest": trees_digest(data)})
 
@@ -317,6 +319,35 @@ class BoostedModel(CostModel):
             return features[:, :width]
         missing = [*self._device, *[np.nan] * width][: width - given]
         return np.concatenate([features, np.tile(np.asarray(missing, np.float32), (len(features), 1))], axis=1)
+
+
+# A model that learns on grows one voter of several, and is written and read again each time: what has not changed is
+# neither put into words nor read again (docs/decisions/033).
+_texts: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+@lru_cache(maxsize=16)
+def _read(text: str) -> Any:
+    """Return the trees that a text holds; nobody may change them."""
+    import lightgbm
+
+    booster = lightgbm.Booster(model_str=text)
+    _texts[booster] = text
+    return booster
+
+
+def _text(booster: Any) -> str:
+    if booster not in _texts:
+        _texts[booster] = booster.model_to_string()
+    return _texts[booster]
+
+
+def _trained(settings: Mapping[str, Any], data: Any, rounds: int, start: Any = None) -> Any:
+    import lightgbm
+
+    # Not as LightGBM would leave it, with its data; written and read again, which LightGBM does otherwise, too.
+    grown = lightgbm.train(dict(settings), data, rounds, init_model=start, keep_training_booster=True)
+    return _read(grown.model_to_string())
 
 
 def check_trees(data: Mapping[str, Any]) -> None:
