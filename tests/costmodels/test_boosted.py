@@ -51,6 +51,24 @@ def test_it_reads_back_what_it_wrote(model: BoostedModel) -> None:
     assert BoostedModel.fit(dataset()).dumps() == model.dumps(), "the same rows give the same model"
 
 
+def test_trees_are_put_into_words_once_and_never_changed_by_what_grows_on_them(
+    model: BoostedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, rows = model.dumps(), synthetic(1)[0][0]
+    before = model.predict(rows)
+    monkeypatch.setattr("lightgbm.Booster.model_to_string", lambda _: pytest.fail("they were known"))
+    assert model.dumps() == text
+    again = load_cost_model(text)
+    assert again.dumps() == text
+    monkeypatch.undo()
+    assert isinstance(again, BoostedModel)
+    grown = BoostedModel.fit(dataset(2), again)
+    assert grown.dumps() != text
+    assert not np.array_equal(grown.predict(rows), before)
+    assert again.dumps() == text
+    assert np.array_equal(again.predict(rows), before)
+
+
 def test_training_goes_on_from_a_base(model: BoostedModel) -> None:
     rows, latencies = synthetic(1)
     few = Dataset()
