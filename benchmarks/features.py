@@ -5,12 +5,12 @@ folded, read from the cache, and scored by the model. `extractor` is what MetaSc
 `copy` what its deep copy of the program (to JSON and back) takes of that, done here once more by itself; `cached` is
 a row of a program that was seen before.
 
-Then for each of the first 64 candidates of a search: how many programs a search had extracted for it, and what that took, of all that
-proposing took. On our side these are four proposals of 16, as in a job; on stock's one of MetaSchedule's
+Then for each of the first 64 candidates of a search: how many programs were extracted for it, and what that took, of
+all that proposing took. On our side these are four proposals of 16, as in a job; on stock's one of MetaSchedule's
 `EvolutionarySearch` with its `XGBModel`, all settings at their defaults but for one thread, whose model has learned
 from 128 samples with made-up latencies: what these are does not change how many are extracted. Nothing is measured on
-either side, so ours trains no model here; a job has half of what is proposed built, so for each built candidate ours are
-about twice as much. What whole searches cost, with training, and how good they are: benchmarks/proposals.py.
+either side, so ours trains no model here; a job has half of what is proposed built, so for each built candidate ours
+are about twice as much. What whole searches cost, with training, and how good they are: benchmarks/proposals.py.
 
     python benchmarks/features.py [--candidates 32] [--json out/features.json]
 """

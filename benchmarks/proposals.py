@@ -402,7 +402,7 @@ def run(tasks: Sequence[Path], trials: int, seeds: int, output: Path, scratch: P
             rows.append(kept.add(result))
             print(row_text(rows[-1]), flush=True)
     names = ", failed: " + ", ".join(failed) if failed else ""
-    print(f"\n{len(rows)} of {len(tasks)} tasks x {seeds} seeds{names}")
+    print(f"\n{len(rows)} of {len(asked)} searches, {len(tasks)} tasks x {seeds} seeds{names}")
     if rows:
         print(summary(rows, trials, len(tasks), seeds))
     return 1 if failed else 0

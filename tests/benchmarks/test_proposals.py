@@ -200,7 +200,7 @@ def test_a_search_that_fails_is_named_and_tried_again(
     assert run(tasks, 2, 2, output, tmp_path) == 1
     printed = capsys.readouterr().out
     assert "b seed 1 failed: `python proposals.py` did not end within 310 s" in printed
-    assert "3 of 2 tasks x 2 seeds, failed: b seed 1" in printed
+    assert "3 of 4 searches, 2 tasks x 2 seeds, failed: b seed 1" in printed
     assert "MISSED  at least 20 tasks x 3 seeds: 1 of 2 x 2" in printed
     ran.clear()
     run(tasks, 2, 2, output, tmp_path)

@@ -30,6 +30,8 @@ from tunery.dialects.metaschedule.weights import Weight
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 _log = logging.getLogger(__name__)
+_SUFFIXES = ("_prepacked", "_transformed")
+"""What is added to a function's name when its weights are packed (by TVM) or transformed (by `arguments`)."""
 _configure = tvm.get_global_func("runtime.config_threadpool")
 
 
@@ -257,9 +259,12 @@ class TvmNetwork(CompiledNetwork):
     def _workload_of(self, name: str) -> str:
         """Return the key of the workload that a kernel computes, its name if it is none's.
 
-        One that was built as a part is called by its candidate's key.
+        One that was built as a part is called by its candidate's key; of others the name tells what became of weights.
         """
-        return self._workloads.get(name) or self._workloads.get(name.rpartition("_")[2], name)
+        function = name
+        for suffix in _SUFFIXES:
+            function = function.removesuffix(suffix)
+        return self._workloads.get(function) or self._workloads.get(name.rpartition("_")[2], name)
 
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):
