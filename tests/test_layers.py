@@ -15,7 +15,7 @@ LEVELS = (
     {"cli", "_api", "_comparison", "_report", "__init__", "__main__", "service", "studies"},
     {"jobs"},
     {"scheduler", "engines", "budgets", "delivery", "workers"},
-    {"dialects", "measure", "costmodels", "store", "frontends"},
+    {"dialects", "measure", "costmodels", "store", "frontends", "_sources"},
     {"domain", "_errors"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
