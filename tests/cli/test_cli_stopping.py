@@ -174,7 +174,7 @@ def test_ctrl_c_while_importing_ends_at_once(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         code, _, err = finish(process)
     assert code == 130
-    assert err.splitlines()[-1].startswith("error: stopped")
+    assert err.splitlines()[-1].startswith("error: stopped"), err
     assert "Traceback" not in err
     expect_gone(family)
     assert not list((tmp_path / "cache").glob("run-*"))
