@@ -326,7 +326,7 @@ class BoostedModel(CostModel):
 _texts: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=6)  # megabytes each: a model has four, and learns on by a new one
 def _read(text: str) -> Any:
     """Return the trees that a text holds; nobody may change them."""
     import lightgbm
