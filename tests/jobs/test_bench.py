@@ -12,13 +12,15 @@ import pytest
 
 from tunery._comparison import bench_text
 from tunery._errors import CrashError, WorkError
-from tunery.domain import Network
+from tunery.delivery import Known
+from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.engines import WorkerSpec
 from tunery.jobs import BenchReport, Progress, Request, compile_model
 from tunery.jobs import bench as compare_networks
 from tunery.jobs.bench import Output, checked_error
-from tunery.jobs.importing import both
+from tunery.jobs.importing import Imported, both
 from tunery.jobs.runtime import Runtime
+from tunery.jobs.session import _used_shares
 
 bench = importlib.import_module("tunery.jobs.bench")  # `tunery.jobs` has a function of that name
 _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
@@ -243,3 +245,12 @@ def test_what_linking_waits_for_may_fail_and_ends_the_rest() -> None:
         asyncio.run(both(runs(), fails()))
     assert ended == [True]
     assert asyncio.run(both(gives(), gives())) == (1, 1)
+
+
+def test_a_default_that_was_timed_is_no_latency_of_a_file_that_predicts_in_its_place() -> None:
+    target = Target("fake", {}, 1)
+    tasks = tuple(Task(Workload(key, key, "dense", "", (), 0, 1.0), target) for key in ("tuned", "looked-at"))
+    imported = Imported(Network("n", "n", "d", "", (), (), 0), target, "fake", tasks)
+    choices = tuple(Choice(task.key, Rung.EXACT, Candidate("c", task.key, ""), 1e-3) for task in tasks)
+    found = _used_shares(imported, Known(choices, (), untried=frozenset({tasks[1].key})))
+    assert [(share.name, share.latency_s) for share in found] == [("tuned", 1e-3), ("looked-at", None)]
