@@ -1,12 +1,12 @@
 """Comparisons of whole networks as tables for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tunery._report import as_text, milliseconds, new_table, short
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import BenchReport, Latency
+    from tunery.jobs._request import BenchReport
 
 _GAP = 0.10
 
@@ -27,7 +27,7 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
     rival = report.latency_s.get("onnxruntime")
     verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
-    if rival and _alike(rival, report.latency_s["tunery"]):
+    if rival and rival.alike(report.latency_s["tunery"]):
         verdict += ", which the spread does not tell from as fast"
     return "\n".join(
         [
@@ -49,20 +49,22 @@ def _sum_of_tasks(report: "BenchReport") -> list[str]:
     how = f" ({inside} of {len(report.tasks)} as timed inside the network)" if inside else ""
     line = f"sum of tasks {milliseconds(report.tasks_s)} ms{how}, {_more(whole, report.tasks_s)} in the network"
     if report.kernels_s is not None:
-        line += (
-            f": its kernels {milliseconds(report.kernels_s)} ms ({_more(report.kernels_s, report.tasks_s)}), dispatch, "
-            f"allocation and copies {milliseconds(max(whole - report.kernels_s, 0.0))} ms"
-        )
+        line += f": {_where(whole, report.tasks_s, report.kernels_s, report.both_s, report.layouts_s)}"
     return [line]
+
+
+def _where(whole_s: float, tasks_s: float, kernels_s: float, both_s: Sequence[float], layouts_s: float) -> str:
+    """Say where a network's time arises that its tasks do not have."""
+    alone_s, inside_s = both_s
+    apart = f"{milliseconds(inside_s)} of them {milliseconds(alone_s)} when timed alone" if alone_s else "none alone"
+    return (
+        f"its kernels {milliseconds(kernels_s)} ms ({_more(kernels_s, tasks_s)}; {apart}), of which layout transforms "
+        f"{milliseconds(layouts_s)} ms; dispatch, allocation and copies {milliseconds(max(whole_s - kernels_s, 0.0))} ms"
+    )
 
 
 def _more(value: float, base: float) -> str:
     return f"{value / base - 1:+.0%}" if base > 0 else "-"
-
-
-def _alike(one: "Latency", other: "Latency") -> bool:
-    """Return whether a median lies between the other's 10th and 90th percentile: on a busy machine it may be luck."""
-    return one.p10 <= other.median <= one.p90 or other.p10 <= one.median <= other.p90
 
 
 def _verdict(rival_s: float, ours_s: float) -> str:
@@ -89,7 +91,7 @@ def suite_text(results: Mapping[str, Any]) -> str:
         table.add_row(
             run["network"], str(run["threads"]),
             *(_with_spread(latency_s.get(name)) for name in ("onnxruntime", *others, "tunery")),
-            f"{run['times_faster']:.2f}{'' if run['times_faster'] >= 1 else ' lost'}",
+            f"{run['times_faster']:.2f}{_standing(run)}",
             _more(latency_s["tunery"]["median"], run["tasks_s"]) if run["tasks_s"] else "-", _decided_by(run),
         )  # fmt: skip
     peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items()]
@@ -104,6 +106,14 @@ def suite_text(results: Mapping[str, Any]) -> str:
             f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads",
         ]
     )
+
+
+def _standing(run: Mapping[str, Any]) -> str:
+    from tunery.jobs._request import Latency
+
+    if Latency(**run["latency_s"]["tunery"]).alike(Latency(**run["latency_s"]["onnxruntime"])):
+        return " even"
+    return "" if run["times_faster"] >= 1 else " lost"
 
 
 def _memory(one: Mapping[str, Any]) -> str:
@@ -149,7 +159,7 @@ def _summary(of: str, summary: Mapping[str, Any]) -> list[str]:
         return [f"{_which(of)}: nothing was timed"]
     return [
         f"{_which(of)}: {summary['geometric_mean']:.2f}x faster than ONNX Runtime (geometric mean), "
-        f"{summary['won']} won, {summary['lost']} lost, least {summary['least']:.2f}",
+        f"{summary['won']} won, {summary['even']} even, {summary['lost']} lost, least {summary['least']:.2f}",
         *(
             f"    {one['geometric_mean']:.2f}x faster than {CONTESTANTS[name]} in {one['runs']} runs, "
             f"{one['won']} won, least {one['least']:.2f}"
@@ -174,16 +184,18 @@ def _which(of: str) -> str:
 
 
 def _gaps(runs: Mapping[str, Any]) -> list[str]:
-    """Say of each network that takes much longer than the sum of its tasks where the difference arises."""
+    """Say of each network that takes much longer than its tasks, or whose kernels do, where the difference arises."""
     lines = []
     for key, run in runs.items():
         tasks_s, kernels_s = run.get("tasks_s"), run.get("kernels_s")
         whole_s = run["latency_s"]["tunery"]["median"] if "latency_s" in run else 0.0
-        if tasks_s and kernels_s and whole_s > (1 + _GAP) * tasks_s:
+        if not (tasks_s and kernels_s):
+            continue
+        both_s = run["alone_s"], run["inside_s"]
+        if whole_s > (1 + _GAP) * tasks_s or both_s[1] > (1 + _GAP) * both_s[0]:
             lines.append(
-                f"{key} takes {_more(whole_s, tasks_s)} over its tasks ({milliseconds(tasks_s)} ms): kernels, with "
-                f"colder caches and layout transforms, {milliseconds(kernels_s - tasks_s)} ms; dispatch, allocation "
-                f"and copies {milliseconds(max(whole_s - kernels_s, 0.0))} ms"
+                f"{key}: sum of tasks {milliseconds(tasks_s)} ms, {_more(whole_s, tasks_s)} in the network: "
+                f"{_where(whole_s, tasks_s, kernels_s, both_s, run['layouts_s'])}"
             )
     return lines
 

@@ -70,6 +70,14 @@ def test_a_large_first_proposal_and_a_poor_search_open_all() -> None:
     assert [c.body for c in search.propose(3)] == ["a", "b", "b"]
 
 
+def test_a_leading_search_that_fails_is_left_to_all() -> None:
+    broken = Scripted("a")
+    broken.propose = lambda n: 1 // 0  # type: ignore[method-assign,assignment]
+    search, handed = look(broken, Scripted("b"))
+    assert [c.body for c in search.propose(2)] == ["b", "b"]
+    assert handed == [[]]
+
+
 def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
     names = set(expressions(task).found)

@@ -123,6 +123,16 @@ class Failing(Counting):
         return super().propose(n)
 
 
+class Deaf(Counting):
+    """Fails whenever it is told something."""
+
+    def tell(self, results: Sequence[Told]) -> None:
+        raise ValueError("not this")
+
+    def learn(self, cost_model: str) -> None:
+        raise ValueError("nor that")
+
+
 def test_a_search_that_fails_costs_itself_only_and_is_named() -> None:
     left_out: dict[str, str] = {}
     proposer = PortfolioProposer({"generic": Counting("generic"), "odd": Failing("odd")}, [], left_out)
@@ -132,6 +142,12 @@ def test_a_search_that_fails_costs_itself_only_and_is_named() -> None:
     assert "a rule cannot handle" in left_out["odd"]
     proposer.tell(results("odd", [1.0]))
     assert len(proposer.propose(3)) == 3
+    left_out.clear()
+    deaf = Deaf("deaf")
+    proposer = PortfolioProposer({"generic": Counting("generic"), "deaf": deaf, "a": deaf}, [], left_out)
+    proposer.tell(results("deaf", [1.0]))
+    proposer.learn("model")
+    assert left_out == {"deaf": "ValueError: not this", "a": "ValueError: nor that"}
     proposer = PortfolioProposer({"generic": Failing("generic"), "a": Counting("a")}, [])
     proposer.propose(2)
     with pytest.raises(RuntimeError, match="a rule cannot"):

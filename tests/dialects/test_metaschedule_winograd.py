@@ -192,6 +192,21 @@ def test_a_search_that_cannot_be_had_costs_only_itself_and_its_records_say_why(
         assert not {candidate.key for candidate in going_on.propose(8)} & {candidate.key for candidate in found}
 
 
+def test_a_plain_search_has_the_generic_program_only_and_its_records_say_why(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    before = dialect.open(task, [], None, 0).propose(8)
+    history = [Told(candidate, Outcome.OK, 1e-3) for candidate in before]
+    search = dialect.open(task, history[:4], None, 0, plain="it died twice")
+    search.tell(history[4:])  # what was still on its way, of any expression
+    found = search.propose(8)
+    assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
+    assert not {candidate.key for candidate in found} & {candidate.key for candidate in before}
+    kernel = dialect.load(task, dialect.build(task, found[0], tmp_path))
+    assert kernel.traits["left_out"] == {"winograd2": "it died twice", "winograd4": "it died twice"}
+
+
 def test_a_generic_program_that_cannot_be_searched_is_an_error(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +227,8 @@ def model() -> str:
 def test_what_is_foreseen_without_an_expression_says_why(
     dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = convolution(dialect, convolution_network(tmp_path), target)
+    network = convolution_network(tmp_path)
+    task = convolution(dialect, network, target)
     whole = dialect.foresee(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in whole} == {"generic", "winograd4"}
     break_search(monkeypatch, "winograd4")
@@ -220,6 +236,10 @@ def test_what_is_foreseen_without_an_expression_says_why(
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
     kernel = dialect.load(task, dialect.build(task, found[0], tmp_path))
     assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
+    dialect.build_part(task, found[0], tmp_path)
+    for parts in (None, tmp_path):
+        compiled = dialect.compile(network, target, {task.workload.key: found[0]}, tmp_path / "network", parts)
+        assert compiled.left_out == {task.workload.key: {"winograd4": "RuntimeError: no genes"}}
 
 
 @pytest.mark.usefixtures("no_winners")

@@ -133,6 +133,12 @@ def test_a_faulty_baseline_leaves_the_others_alone(tmp_path: Path, fault: str) -
     assert again.job.spend.trials == 4
 
 
+def test_a_search_that_ends_its_process_goes_on_with_the_compilers_own_space(tmp_path: Path) -> None:
+    report = run_in(tmp_path, "fake:plain?tasks=2&propose_dies=1&fault_tasks=0", "24trials")
+    expect_sound(report, tmp_path)
+    assert {(state.measured > 0, state.problem) for state in report.job.tasks} == {(True, "")}
+
+
 def test_a_task_whose_reference_does_not_build_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = search.build_one
 

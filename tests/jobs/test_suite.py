@@ -105,6 +105,35 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     assert "100 GFLOP/s on 2 threads" in text
 
 
+def test_what_the_spread_does_not_tell_apart_is_even(tmp_path: Path) -> None:
+    plan = Plan(("a", "b", "c"), (2,), 1.0, tmp_path / "out.json")
+    results = run(Bench({"a": (1e-3, 1.05e-3), "b": (1e-3, 0.96e-3), "c": (1e-3, 1.2e-3)}), plan)
+    summary = results["summary"]["2"]
+    assert (summary["won"], summary["even"], summary["lost"]) == (1, 2, 0)
+    text = suite_text(results)
+    assert "1.05 even" in text
+    assert "0.96 even" in text
+    assert "1.20 even" not in text
+
+
+def test_a_network_whose_kernels_slow_down_is_named_though_its_sum_is_right(tmp_path: Path) -> None:
+    def timed(request: Request, *_: object) -> BenchReport:
+        shares = [
+            TaskShare("conv", "12", "conv2d", 2, 1e8, None),
+            TaskShare("mean", "34", "reduce", 1, 1e3, 1e-4),
+            TaskShare("split", "56", "layout", 3, 0.0, None),
+        ]
+        kernels = {"12": 6e-4, "34": 1.2e-4, "56": 1.5e-4}
+        return with_tasks(replace(report("a", 1, 0.9e-3, 1e-3), kernels=kernels, kernels_s=8.7e-4), shares)
+
+    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
+    assert (
+        "a x1: sum of tasks 0.850 ms, +6% in the network: its kernels 0.870 ms (+2%; 0.120 of them 0.100 when timed "
+        "alone), of which layout transforms 0.150 ms; dispatch, allocation and copies 0.0300 ms" in suite_text(results)
+    )
+
+
 def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -282,7 +311,7 @@ def test_a_network_that_fails_when_timed_again_is_named_beside_its_earlier_resul
     assert said in text.splitlines()
     assert "b x1 failed" not in text
     assert "without a result: a x1 (failed)" in text
-    assert "1 won, 0 lost" in text
+    assert "1 won, 0 even, 0 lost" in text
     monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
     again = Bench({"a": (1e-3, 2e-3)})
     assert "failed" not in suite_text(run(again, plan))
@@ -426,8 +455,8 @@ def test_a_task_that_was_not_timed_alone_counts_as_it_is_inside_the_network(tmp_
     text = suite_text(results)
     assert "conv2d 12 60% at 333% of peak and 0 GB/s inside the network, reduce 34" in text
     assert (
-        "a x1 takes +43% over its tasks (0.700 ms): kernels, with colder caches and layout transforms, 0.110 ms; "
-        "dispatch, allocation and copies 0.190 ms" in text
+        "a x1: sum of tasks 0.700 ms, +43% in the network: its kernels 0.810 ms (+16%; 0.200 of them 0.100 when timed "
+        "alone), of which layout transforms 0 ms; dispatch, allocation and copies 0.190 ms" in text
     )
     assert "(1 of 2 as timed inside the network), +43% in the network" in bench_text(timed(Request(""))).replace(
         "\n", " "
@@ -453,9 +482,9 @@ def test_the_suites_networks_are_in_the_zoo() -> None:
 def test_a_network_is_compared_with_the_sum_of_its_tasks() -> None:
     found = report("a", 2, 10e-3, 12e-3)
     assert found.tasks_s == pytest.approx(6.001e-3)
-    assert "+67% in the network: its kernels 9.00 ms (+50%), dispatch, allocation and copies" in bench_text(
-        found
-    ).replace("\n", " ")
+    assert "+67% in the network: its kernels 9.00 ms (+50%; none alone), of which layout transforms 0 ms; dispatch" in (
+        bench_text(found).replace("\n", " ")
+    )
     unknown = with_tasks(found, [TaskShare("conv", "1", "conv2d", 1, 0.0, None)])
     assert unknown.tasks_s is None
     assert "sum of tasks" not in bench_text(unknown)

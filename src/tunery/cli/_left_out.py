@@ -22,12 +22,12 @@ def of_tune(report: "TuneReport", request: "Request") -> list[str]:
 
 
 def of_compile(report: "CompileReport", request: "Request") -> list[str]:
-    """Return a line per task that uses a record and reason."""
+    """Return a line per task and reason; of one that uses a record, also what other searches of it did without."""
     from tunery.dialects import get_dialect
     from tunery.store import open_store
 
     compiler = get_dialect(request.dialect).compiler
-    found = {}
+    found = dict(report.left_out)
     with open_store(request.store, create=False) as store:
         for share in report.tasks:
             label = f"{share.name}:{share.workload[:8]}"
@@ -35,7 +35,7 @@ def of_compile(report: "CompileReport", request: "Request") -> list[str]:
             for task in store.tasks(workload_key=share.workload) if used else ():
                 records = store.records(task.key, compiler=compiler)
                 if any(record.candidate.key == used for record in records):  # else it is of another target
-                    found[label] = _reasons(records)
+                    found[label] = {**_reasons(records), **found.get(label, {})}
     return left_out_lines(found)
 
 

@@ -105,10 +105,14 @@ class Kernel(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default)."""
+    """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default).
+
+    `left_out` says, by workload, what the search that found a candidate did without, and why.
+    """
 
     path: str
     coverage: Mapping[str, str | None]
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class CompiledNetwork(ABC):
@@ -184,11 +188,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def open(
-        self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int, *, aided: bool = False
+        self,
+        task: Task,
+        history: Sequence[Told],
+        cost_model: str | None,
+        seed: int,
+        *,
+        aided: bool = False,
+        plain: str = "",
     ) -> Proposer:
         """Start or resume the search for a task; what is in `history` is not proposed again.
 
-        An `aided` search may use what the dialect knows of other tasks.
+        An `aided` search may use what the dialect knows of other tasks. A `plain` one keeps to the compiler's own space
+        of the task's own program; `plain` says why, and so do its candidates if they went without something.
         """
 
     def foresee(

@@ -118,6 +118,10 @@ class Latency:
     p90: float
     samples: int
 
+    def alike(self, other: "Latency") -> bool:
+        """Return whether a median lies between the other's 10th and 90th percentile: on a busy machine it may be luck."""
+        return self.p10 <= other.median <= self.p90 or other.p10 <= self.median <= other.p90
+
 
 @dataclass(frozen=True, slots=True)
 class TaskShare:
@@ -150,8 +154,7 @@ class BenchReport:
     largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
     their calls, as timed alone or, where nothing was measured, inside the network; `kernels_s` is what all kernels take
     inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
-    `kernels_s` is dispatch and allocation, `kernels_s` over `tasks_s` colder caches and layout transforms. `wrong`
-    names the other compiled files that compute something else than ONNX Runtime: their times say nothing. `absent` says
+    `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX Runtime: their times say nothing. `absent` says
     why a rival could not take part.
     """
 
@@ -166,6 +169,18 @@ class BenchReport:
     absent: Mapping[str, str] = field(default_factory=dict)
     kernels: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def both_s(self) -> tuple[float, float]:
+        """What the tasks take that were timed alone, by their calls: alone, and inside the network."""
+        both = [(task.weight * task.latency_s, task.weight * task.inside_s)
+                for task in self.tasks if task.latency_s and task.inside_s]  # fmt: skip
+        return sum(alone_s for alone_s, _ in both), sum(inside_s for _, inside_s in both)
+
+    @property
+    def layouts_s(self) -> float:
+        """What tasks that only move data take, by their calls: transposes, concatenations, slices and the like."""
+        return sum(task.weight * (task.inside_s or task.known_s or 0.0) for task in self.tasks if task.kind == "layout")
+
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
@@ -174,7 +189,8 @@ class CompileReport:
     `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
     `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
     prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
-    tuned were neither searched nor predicted.
+    tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its candidate
+    did without, and why.
     """
 
     network: str
@@ -186,3 +202,4 @@ class CompileReport:
     refused: Mapping[str, str] = field(default_factory=dict)
     measured: int = 0
     untuned: int = 0
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

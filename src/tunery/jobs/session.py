@@ -341,6 +341,7 @@ async def _link(
     return CompileReport(
         imported.network.name, str(output), size, coverage, tasks=shares, refused=refused, measured=known.measured,
         untuned=len(_open(imported, known)),
+        left_out={rungs[key][0]: why for key, why in compiled.left_out.items() if key in rungs},
     )  # fmt: skip
 
 

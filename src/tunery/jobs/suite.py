@@ -14,7 +14,7 @@ from tunery._errors import TuneryError, UsageError, WorkError
 from tunery._sources import sources
 from tunery.dialects import get_dialect
 from tunery.engines import Role
-from tunery.jobs._request import BenchReport, Request
+from tunery.jobs._request import BenchReport, Latency, Request
 from tunery.jobs.bench import NO_TORCH, TORCH, ContestantError, product_flops
 from tunery.jobs.opening import open_runtime
 from tunery.jobs.session import bench
@@ -213,6 +213,9 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[s
         "max_abs_error": report.max_abs_error,
         "tasks_s": report.tasks_s,
         "kernels_s": report.kernels_s,
+        "alone_s": report.both_s[0],
+        "inside_s": report.both_s[1],
+        "layouts_s": report.layouts_s,
         "tasks": len(report.tasks),
         "unmeasured": len(report.tasks) - len(known),
         "deciding": [
@@ -249,6 +252,7 @@ def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], coun
     timed = [run for run in sound.values() if run["threads"] in counts]
     missing = [key for count in counts for network in networks if (key := _key(network, count)) not in sound]
     ratios = [run["times_faster"] for run in timed]
+    told = [run["times_faster"] for run in timed if not _even(run)]
     mean, least = geometric_mean(ratios) if ratios else None, min(ratios, default=None)
     every = f"all {len(networks)} networks at each thread count, at least {LEAST_NETWORKS}"
     return {
@@ -256,8 +260,9 @@ def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], coun
         "missing": missing,
         "geometric_mean": mean,
         "least": least,
-        "won": sum(ratio >= 1 for ratio in ratios),
-        "lost": sum(ratio < 1 for ratio in ratios),
+        "won": sum(ratio >= 1 for ratio in told),
+        "even": len(ratios) - len(told),
+        "lost": sum(ratio < 1 for ratio in told),
         "goals": {
             every: not missing and len(networks) >= LEAST_NETWORKS,
             f"geometric mean >= {GOAL}": None if mean is None else mean >= GOAL,
@@ -265,6 +270,12 @@ def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], coun
         },
         "others": _others(timed),
     }
+
+
+def _even(run: Mapping[str, Any]) -> bool:
+    """Say whether the spread does not tell who is faster."""
+    ours, theirs = (Latency(**run["latency_s"][name]) for name in ("tunery", _RIVAL))
+    return ours.alike(theirs)
 
 
 def _others(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -135,12 +135,18 @@ class ProposerHost:
         self._open: dict[str, tuple[Task, Proposer]] = {}
         self._model: CostModel | None = None
 
-    def open(
-        self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int, aided: bool = False
+    def open(  # noqa: PLR0917 - arguments cross a process border by position
+        self,
+        task: Task,
+        history: Sequence[Told],
+        cost_model: str | None,
+        seed: int,
+        aided: bool = False,
+        plain: str = "",
     ) -> tuple[bytes, ...]:
         """Start or resume a task's search and return the feature rows of `history`."""
         self._model = load_cost_model(cost_model) if cost_model else self._model
-        self._open[task.key] = (task, self._dialect.open(task, history, cost_model, seed, aided=aided))
+        self._open[task.key] = (task, self._dialect.open(task, history, cost_model, seed, aided=aided, plain=plain))
         return self._rows(task, [told.candidate for told in history])
 
     def propose(self, task_key: str, n: int, told: Sequence[Told]) -> Proposal:

@@ -71,8 +71,9 @@ class FakeDialect(Dialect):
         seed: int,
         *,
         aided: bool = False,  # noqa: ARG002 - it knows nothing of other tasks
+        plain: str = "",
     ) -> FakeProposer:
-        return FakeProposer(Space(task), history, cost_model, seed)
+        return FakeProposer(Space(task), history, cost_model, seed, plain=bool(plain))
 
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
         space = Space(task)

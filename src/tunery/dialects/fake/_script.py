@@ -60,6 +60,7 @@ class TaskScript:
     memory_mib: int = 512
     some_share: float = 0.5
     absurd: float = 0.0
+    propose_dies: bool = False
     baseline_fault: str = ""
     faults: tuple[tuple[str, str], ...] = ()
 

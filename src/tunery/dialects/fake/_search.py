@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunery.dialects._base import Proposer, Told
-from tunery.dialects.fake._kernel import spend
+from tunery.dialects.fake._kernel import misbehave, spend
 from tunery.dialects.fake._space import FEATURES, Space
 from tunery.domain import Candidate, Outcome
 
@@ -19,11 +19,13 @@ class FakeProposer(Proposer):
     """Evolutionary search over configs. `learned` counts the cost models it was given.
 
     A cost model of the form `{"weights": [...]}` with one weight per feature ranks a pool of mutants, higher is faster;
-    any other is counted and otherwise ignored.
+    any other is counted and otherwise ignored. One that is not `plain` acts out what is scripted to befall it.
     """
 
-    def __init__(self, space: Space, history: Sequence[Told], cost_model: str | None, seed: int) -> None:
-        self._space = space
+    def __init__(
+        self, space: Space, history: Sequence[Told], cost_model: str | None, seed: int, *, plain: bool = False
+    ) -> None:
+        self._space, self._plain = space, plain
         self._rng = np.random.default_rng([seed, int(space.task.key, 16)])
         self._seen: set[int] = set()
         self._elite: list[tuple[float, int]] = []
@@ -36,6 +38,7 @@ class FakeProposer(Proposer):
     def propose(self, n: int) -> list[Candidate]:
         script = self._space.script
         spend(script.propose_s, script.spin)
+        misbehave("segfault" if script.propose_dies and not self._plain else None)
         known = min(self._space.size, script.exhaust or self._space.size)
         wanted = max(0, min(n, known - len(self._seen)))
         pool = self._pool(wanted * _POOL if self._weights is not None else wanted)

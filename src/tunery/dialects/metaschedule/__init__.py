@@ -61,7 +61,14 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def open(
-        self, task: Task, history: Sequence[Told], cost_model: str | None, seed: int, *, aided: bool = False
+        self,
+        task: Task,
+        history: Sequence[Told],
+        cost_model: str | None,
+        seed: int,
+        *,
+        aided: bool = False,
+        plain: str = "",
     ) -> Proposer:
         from tunery.dialects.metaschedule.features import FeatureCache
         from tunery.dialects.metaschedule.first_look import open_search
@@ -72,7 +79,7 @@ class MetaScheduleDialect(Dialect):
             return SingleProposer(task, expressions(task).found, history)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
-        return open_search(task, history, cost_model, seed, features, aided=aided)
+        return open_search(task, history, cost_model, seed, features, aided=aided, plain=plain)
 
     @override
     def foresee(

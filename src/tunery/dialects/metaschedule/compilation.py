@@ -20,7 +20,7 @@ from tunery.dialects.metaschedule import vector_math  # noqa: F401 - its rules f
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.archive import LIBRARY, manifest_of, read_archive, write_archive
 from tunery.dialects.metaschedule.arguments import Transforms, constant_everywhere, transform_arguments
-from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body
+from tunery.dialects.metaschedule.expressions import Expression, expressions_of, read_body, read_left_out
 from tunery.dialects.metaschedule.kernel import link
 from tunery.dialects.metaschedule.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.parts import Part, find_part, take_over, usable
@@ -67,7 +67,15 @@ def _compile(
     objects = sorted({part.path for part in found.values()})
     kernels = {name: key for name, (_, key) in lowered.functions.items() if lowered.calls.get(name)}
     _write(executable, objects, weights, manifest_of(network, target, coverage, kernels), output)
-    return Compiled(str(output), coverage)
+    return Compiled(str(output), coverage, _left_out(lowered, chosen, found))
+
+
+def _left_out(
+    lowered: Lowered, chosen: Mapping[str, Candidate], parts: Mapping[str, Part]
+) -> dict[str, Mapping[str, str]]:
+    """Return, by workload, what the searches of what was chosen did without; parts know also what did not apply."""
+    known = {key: parts[name].left_out for name, (_, key) in lowered.functions.items() if name in parts}
+    return {key: why for key, one in chosen.items() if (why := known.get(key) or read_left_out(one.body))}
 
 
 def _parts(

@@ -21,7 +21,10 @@ _FIRST_LOOK = 8  # candidates at most: who asks for more has few tasks
 
 
 class FirstLook(Proposer):
-    """Proposes from `leading` alone once, and from then on from what `whole` makes of what was told until then."""
+    """Proposes from `leading` alone once, and from then on from what `whole` makes of what was told until then.
+
+    A leading search that fails is left to `whole`, which asks all.
+    """
 
     def __init__(self, leading: Proposer, whole: Callable[[Sequence[Told]], Proposer]) -> None:
         self._search = leading
@@ -35,7 +38,10 @@ class FirstLook(Proposer):
         if self._looked or n > _FIRST_LOOK:
             return self._widened().propose(n)
         self._looked = True
-        found = self._search.propose(n)
+        try:
+            found = self._search.propose(n)
+        except Exception:  # noqa: BLE001 - as in the portfolio, which will say so of it
+            found = []
         return found if len(found) == n else found + self._widened().propose(n - len(found))
 
     def _widened(self) -> Proposer:
@@ -61,9 +67,18 @@ class FirstLook(Proposer):
 
 
 def open_search(
-    task: Task, history: Sequence[Told], cost_model: str | None, seed: int, features: FeatureCache, *, aided: bool
+    task: Task,
+    history: Sequence[Told],
+    cost_model: str | None,
+    seed: int,
+    features: FeatureCache,
+    *,
+    aided: bool,
+    plain: str = "",
 ) -> Proposer:
     """Return the search of a tunable task; `aided` begins with what won for like tasks.
+
+    A `plain` one has the generic expression only, and its candidates say of the others that they were left out for it.
 
     Raises:
         Exception: of whatever kind, where the generic program cannot be searched.
@@ -86,6 +101,10 @@ def open_search(
         search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
         return ReducedProposer(search, left_out)
 
+    if plain:
+        searches, _ = searches_of(task, [GENERIC], history, cost_model, seed, features=features)
+        others = [name for name in expressions(task).found if name != GENERIC]
+        return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, plain))
     if not aided or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)
     opened([GENERIC], history)

@@ -27,7 +27,8 @@ class Part:
     """A compiled kernel: where its code is, what it is called there, and how a workload's arguments become its own.
 
     `transforms` names transformations of arguments by index; `packing` says, per packed array, its shape, its source
-    argument and its index expressions; `call` names each input of the kernel: an argument, or -1-i for packed array i.
+    argument and its index expressions; `call` names each input of the kernel: an argument, or -1-i for packed array i;
+    `left_out` says what the search that found it did without, and why.
     """
 
     path: Path
@@ -35,6 +36,7 @@ class Part:
     transforms: Mapping[int, str]
     packing: tuple[tuple[tuple[int, ...], int, list[Index]], ...]
     call: tuple[int, ...]
+    left_out: Mapping[str, str]
 
     @property
     def constants(self) -> dict[int, str]:
@@ -58,7 +60,8 @@ def find_part(directory: Path | None, workload_key: str, candidate: Candidate, t
             for (shape, _), (source, indices) in zip(manifest["packed"], manifest["packing"], strict=True)
         )
         inputs = len(manifest["call"]) - manifest["outputs"]
-        return Part(path, manifest["entry"], dict(manifest["transforms"]), packing, tuple(manifest["call"][:inputs]))
+        call, left_out = tuple(manifest["call"][:inputs]), dict(manifest["traits"]["left_out"])
+        return Part(path, manifest["entry"], dict(manifest["transforms"]), packing, call, left_out)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -1,6 +1,7 @@
 """A search over a workload's expressions: each has its own search, and what it found decides its share of proposals."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 
 from typing_extensions import override
 
@@ -58,14 +59,19 @@ class PortfolioProposer(Proposer):
         return chosen
 
     def _proposed(self, name: str, count: int) -> list[Candidate]:
-        try:
+        with self._leaving_if_it_fails(name):
             return self._searches[name].propose(count)
+        return []
+
+    @contextmanager
+    def _leaving_if_it_fails(self, name: str) -> Generator[None]:
+        try:
+            yield
         except Exception as error:
             if name == GENERIC:
                 raise
             self._left_out[name] = reason_of(error)
             self._searches[name] = Ended()
-            return []
 
     @override
     def refused(self) -> list[tuple[Candidate, str]]:
@@ -99,10 +105,11 @@ class PortfolioProposer(Proposer):
     @override
     def tell(self, results: Sequence[Told]) -> None:
         self._note(results)
-        for name, search in self._searches.items():
+        for name, search in tuple(self._searches.items()):
             mine = part(results, name)
             if mine:
-                search.tell(mine)
+                with self._leaving_if_it_fails(name):
+                    search.tell(mine)
 
     def _note(self, results: Sequence[Told]) -> None:
         for told in results:
@@ -115,8 +122,9 @@ class PortfolioProposer(Proposer):
 
     @override
     def learn(self, cost_model: str) -> None:
-        for search in self._searches.values():
-            search.learn(cost_model)
+        for name, search in tuple(self._searches.items()):
+            with self._leaving_if_it_fails(name):
+                search.learn(cost_model)
 
 
 class Ended(Proposer):
