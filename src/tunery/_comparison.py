@@ -55,11 +55,11 @@ def _sum_of_tasks(report: "BenchReport") -> list[str]:
 
 def _where(whole_s: float, tasks_s: float, kernels_s: float, both_s: Sequence[float], layouts_s: float) -> str:
     """Say where a network's time arises that its tasks do not have."""
-    alone_s, inside_s = both_s
+    (alone_s, inside_s), rest_s = both_s, max(whole_s - kernels_s, 0.0)
     apart = f"{milliseconds(inside_s)} of them {milliseconds(alone_s)} when timed alone" if alone_s else "none alone"
     return (
         f"its kernels {milliseconds(kernels_s)} ms ({_more(kernels_s, tasks_s)}; {apart}), of which layout transforms "
-        f"{milliseconds(layouts_s)} ms; dispatch, allocation and copies {milliseconds(max(whole_s - kernels_s, 0.0))} ms"
+        f"{milliseconds(layouts_s)} ms; dispatch, allocation and copies {milliseconds(rest_s)} ms"
     )
 
 

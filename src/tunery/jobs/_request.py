@@ -119,7 +119,7 @@ class Latency:
     samples: int
 
     def alike(self, other: "Latency") -> bool:
-        """Return whether a median lies between the other's 10th and 90th percentile: on a busy machine it may be luck."""
+        """Return whether a median lies between the other's 10th and 90th percentile: who is faster may be luck."""
         return self.p10 <= other.median <= self.p90 or other.p10 <= self.median <= other.p90
 
 
@@ -154,8 +154,8 @@ class BenchReport:
     largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
     their calls, as timed alone or, where nothing was measured, inside the network; `kernels_s` is what all kernels take
     inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
-    `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX Runtime: their times say nothing. `absent` says
-    why a rival could not take part.
+    `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX
+    Runtime: their times say nothing. `absent` says why a rival could not take part.
     """
 
     network: str
@@ -189,8 +189,8 @@ class CompileReport:
     `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
     `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
     prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
-    tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its candidate
-    did without, and why.
+    tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its
+    candidate did without, and why.
     """
 
     network: str
