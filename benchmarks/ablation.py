@@ -55,7 +55,7 @@ _SPECIAL = ("narrow", "mean")  # one expression each is for these; the others ar
 GENERAL = tuple(name for name in TASKS if name not in _SPECIAL)
 CONVS = ("conv3x3", "conv1x1", "depthwise")
 WEIGHTS = (*CONVS, "dense")
-ALL_ON, EXPRESSIONS = "all on", "all expressions"
+ALL_ON, EXPRESSIONS, STOCK_LAYOUT = "all on", "all expressions", "channels last and all expressions"
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,12 @@ def _without(kind: str, tasks: tuple[str, ...]) -> Arm:
     return Arm(tasks, patch=patch, touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
 
 
+def _stock_layout() -> None:
+    _keep_imported_layout()
+    if (patch := _without("", ()).patch) is not None:
+        patch()
+
+
 def _no_winners() -> None:
     winners = import_module(f"{ROOM}.winners")
     none = winners.Winners(())
@@ -123,7 +129,10 @@ ARMS = {
     "depthwise designs": _without("depthwise", ("depthwise",)),
     "sums over places": _without("place-sums", ("mean",)),
     "rows at once": _without("rows", ("softmax", "layer-norm")),
-    EXPRESSIONS: _without("", ()),  # for other benchmarks
+    EXPRESSIONS: _without("", ()),  # this and the next for other benchmarks
+    STOCK_LAYOUT: Arm(
+        (), patch=_stock_layout, touches=((f"{ROOM}.lowering", "_passes"), (f"{ROOM}.expressions", "_ALTERNATIVES"))
+    ),
     "free weight layouts": Arm(
         WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), beside=_NO_WINOGRAD, lowering=True
     ),

@@ -1,8 +1,8 @@
 """Channels last or first: whole networks, tuned and compiled in either layout within the same budget.
 
 The layout that is not taken is lowered by the ablation's arm, in a process of its own whose workers are forked so. Our
-programs for convolutions are for channels last only, so that layout is also tuned without them: that one against
-channels first is the layout alone. All files and ONNX Runtime are then timed in turns. Winners of like tasks and the
+programs for convolutions are for channels last only, so channels first has none of ours, and channels last is tuned
+both with all and with none of them: that one against channels first is the layout alone. All files and ONNX Runtime are then timed in turns. Winners of like tasks and the
 cost model ship for channels last, so nobody begins with them, and nothing is predicted: an operator that got no trial
 within the budget is the compiler's default, and the table says how many are. Give it enough that none is.
 
@@ -31,7 +31,7 @@ from tunery.studies._children import end_with_parent, watch
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "shufflenet_v2_x1_0", "googlenet", "unet")
 LAST, GENERIC, FIRST = "channels last", "last, generic only", "channels first"
-LAYOUTS = {LAST: ablation.ALL_ON, GENERIC: ablation.EXPRESSIONS, FIRST: "channels last"}
+LAYOUTS = {LAST: ablation.ALL_ON, GENERIC: ablation.EXPRESSIONS, FIRST: ablation.STOCK_LAYOUT}
 """The ablation's arms that make them."""
 _SECONDS = 5.0
 

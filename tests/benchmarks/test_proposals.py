@@ -120,7 +120,7 @@ def row_of(task: str, seed: int, ours: float | None = 1e-3, theirs: float | None
     def side(best_s: float | None, cpu_s: float) -> dict[str, Any]:
         return {"cpu_s": cpu_s, "proposed": 4, "best_s": [math.inf, best_s or math.inf], "retimed_s": best_s}
 
-    return {"task": task, "name": task, "seed": seed, "trials": 2, "tunery": side(ours, cpu_s),
+    return {"task": task, "name": task, "kind": f"kind{task[-1]}", "seed": seed, "trials": 2, "tunery": side(ours, cpu_s),
             "bare": side(1e-3, 2.0), "stock": side(theirs, 8.0)}  # fmt: skip
 
 
@@ -137,6 +137,13 @@ def test_the_bounds_are_judged() -> None:
     assert "MISSED  tunery: winners no slower" in worse
     assert "met     bare: winners no slower" in worse
     assert "inf (0.500 to inf) in 60 of 60 searches, 1 that we have not" in worse
+    assert "winners by kind of operator: kind0 inf (6 searches), kind1 0.500 (6 searches)," in worse
+    assert "MISSED" not in "".join(line for line in worse.splitlines() if "whose winners are all" in line)
+    slow = [row_of("t0", seed, 2.2e-3) for seed in range(3)]
+    regressed = summary([*slow, *rows[3:]], 2, 20, 3)
+    assert "slower than stock in every seed, by least: t0 (t0) 1.10 of 3" in regressed
+    assert "met     tunery: winners no slower" in regressed
+    assert "MISSED  tunery: no task whose winners are all more than 5% slower" in regressed
     text = summary([row_of(row["task"], row["seed"], 3e-3, cpu_s=2.0) for row in rows[1:]], 2, 20, 3)
     assert "MISSED  at least 20 tasks x 3 seeds: 19 of 20 x 3" in text
     assert "MISSED  tunery: >= 5 x less CPU" in text
