@@ -2,9 +2,10 @@
 
 The layout that is not taken is lowered by the ablation's arm, in a process of its own whose workers are forked so. Our
 programs for convolutions are for channels last only, so channels first has none of ours, and channels last is tuned
-both with all and with none of them: that one against channels first is the layout alone. All files and ONNX Runtime are then timed in turns. Winners of like tasks and the
-cost model ship for channels last, so nobody begins with them, and nothing is predicted: an operator that got no trial
-within the budget is the compiler's default, and the table says how many are. Give it enough that none is.
+both with all and with none of them: that one against channels first is the layout alone. All files and ONNX Runtime are
+then timed in turns. Winners of like tasks and the cost model ship for channels last, so nobody begins with them, and
+nothing is predicted: an operator that got no trial within the budget is the compiler's default, and the table says how
+many are. Give it enough that none is.
 
     python benchmarks/layouts.py [--budget 1min] [--networks resnet18,mobilenet_v2] [--json FILE]
 

@@ -120,8 +120,8 @@ def row_of(task: str, seed: int, ours: float | None = 1e-3, theirs: float | None
     def side(best_s: float | None, cpu_s: float) -> dict[str, Any]:
         return {"cpu_s": cpu_s, "proposed": 4, "best_s": [math.inf, best_s or math.inf], "retimed_s": best_s}
 
-    return {"task": task, "name": task, "kind": f"kind{task[-1]}", "seed": seed, "trials": 2, "tunery": side(ours, cpu_s),
-            "bare": side(1e-3, 2.0), "stock": side(theirs, 8.0)}  # fmt: skip
+    return {"task": task, "name": task, "kind": f"kind{task[-1]}", "seed": seed, "trials": 2,
+            "tunery": side(ours, cpu_s), "bare": side(1e-3, 2.0), "stock": side(theirs, 8.0)}  # fmt: skip
 
 
 def test_the_bounds_are_judged() -> None:
