@@ -76,7 +76,7 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.proposer import SingleProposer
 
         if not space_of(task).tunable:
-            return SingleProposer(task, expressions(task).found, history)
+            return SingleProposer(task, expressions(task).found, history, plain=plain)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
         return open_search(task, history, cost_model, seed, features, aided=aided, plain=plain)
@@ -97,7 +97,8 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.program import space_of
 
         if not space_of(task).tunable:
-            return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
+            first, *spare = self.open(task, (), cost_model, seed).propose(n + 1)
+            return Foreseen((first,), rivals=tuple(spare))  # no search: the model is not asked which
         features = self._features[task.key] = FeatureCache()
         foresight = Foresight(lessons)
         found = foresight.candidates(task, n, cost_model, seed, features, rivals=rivals)

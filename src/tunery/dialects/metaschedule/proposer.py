@@ -343,16 +343,20 @@ def _blended(raced: Floats, noise: Floats, scored: Floats) -> tuple[Floats, Floa
 class SingleProposer(Proposer):
     """For a task without a decision: the schedules of its expressions, those of the last one first.
 
-    An expression that fails is left out, and the candidates say why, unless it is the generic one.
+    An expression that fails is left out, and the candidates say why, unless it is the generic one. A `plain` one has
+    that only.
 
     Raises:
         Exception: of whatever kind, where the generic program cannot be scheduled.
     """
 
-    def __init__(self, task: Task, expressions: Iterable[str], history: Sequence[Told]) -> None:
+    def __init__(self, task: Task, expressions: Iterable[str], history: Sequence[Told], *, plain: str = "") -> None:
         known = {told.candidate.key for told in history}
         found, left_out = dict[str, Candidate](), dict[str, str]()
         for name in reversed(list(expressions)):
+            if plain and name != GENERIC:
+                left_out[name] = plain
+                continue
             try:
                 mine = _scheduled(task, space_of(task, name))
             except Exception as error:
