@@ -12,7 +12,7 @@ _OPT_LEVEL = 2
 # Level 2 leaves "am I in the padding?" inside the loop over channels, as masked loads from beyond the array. Where that
 # memory is not mapped, each is a fault to be suppressed: kernels two to three times as slow by the luck of an address.
 _OPTIONS = ("-enable-nontrivial-unswitch=true",)  # docs/decisions/011
-OWN = ("opt-level", "cl-opt")
+OWN = ("opt-level", "cl-opt", "vector-width")
 """What is added to a target for the user: how the compiler works, not what it generates code for."""
 # Features by which code differs; LLVM's lists also name tuning hints and system instructions, which kernels never use.
 _INSTRUCTIONS = ("sse", "avx", "amx", "fma", "f16c", "neon", "sve", "sme", "dotprod", "i8mm", "bf16", "fullfp16")
@@ -35,9 +35,11 @@ def resolve(dialect: str, spec: str, threads: int) -> Target:
     config.setdefault("opt-level", _OPT_LEVEL)
     config.setdefault("cl-opt", list(_OPTIONS))
     try:
-        tvm.target.Target(config)
+        width = _vector_width(config)
     except Exception as error:
         raise TargetError(f"TVM refuses target {spec!r}; write for example {_EXAMPLE}") from error
+    if width:
+        config.setdefault("vector-width", width)
     _refuse_foreign(spec, config)
     return Target(dialect, config, threads)
 
@@ -55,6 +57,15 @@ def _config(spec: str) -> dict[str, object]:
 
 def _native() -> str:
     return str(tvm.target.codegen.llvm_get_system_cpu())
+
+
+def _vector_width(config: dict[str, object]) -> int:
+    """Return the bits of the target's vectors where TVM takes them for longer ones: for 512 bits on every x86; else 0."""
+    target = tvm.target.Target(config)
+    has = tvm.target.codegen.target_has_features
+    if not has("sse", target) or has("avx512f", target):
+        return 0
+    return 256 if has("avx", target) else 128
 
 
 def _refuse_foreign(spec: str, config: dict[str, object]) -> None:
