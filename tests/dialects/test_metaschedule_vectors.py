@@ -1,0 +1,70 @@
+"""Programs of our own for vectors shorter than the longest there are: as long as the target's, and right."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm")
+
+from metaschedule_models import convolution_network
+
+from tunery.dialects import Dialect
+from tunery.dialects.metaschedule.expressions import read_body
+from tunery.dialects.metaschedule.program import expressions, scheduled_module, tvm_target
+from tunery.dialects.metaschedule.target import _vector_width
+from tunery.dialects.metaschedule.vectors import lanes_of
+from tunery.measure import make_inputs
+from tunery.measure.verification import compare, expect
+
+pytestmark = pytest.mark.tvm
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "bits"), [("znver4", 0), ("skylake-avx512", 0), ("znver3", 256), ("sandybridge", 256), ("x86-64", 128)]
+)
+def test_tvm_is_told_where_vectors_are_shorter_than_it_thinks(mcpu: str, bits: int) -> None:
+    assert _vector_width({"kind": "llvm", "mcpu": mcpu}) == bits
+
+
+def test_other_processors_are_left_to_tvm() -> None:
+    assert _vector_width({"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1"}) == 0
+
+
+def test_who_says_how_long_vectors_are_is_believed(dialect: Dialect) -> None:
+    target = dialect.resolve_target('{"kind": "llvm", "mcpu": "x86-64-v2", "vector-width": 512}', 1)
+    assert lanes_of(tvm_target(target)) == 16
+
+
+@pytest.mark.parametrize(("mcpu", "lanes"), [("x86-64-v2", 4), ("x86-64-v3", 8)])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("winograd4", {"channels": (32, 32)}),
+        ("padded", {"channels": (34, 34), "kernel": 1, "padding": 0}),
+        ("depthwise", {"channels": (32, 32), "groups": 32}),
+    ],
+)
+def test_programs_of_our_own_fill_shorter_vectors(
+    mcpu: str, lanes: int, name: str, options: dict[str, object], dialect: Dialect, tmp_path: Path
+) -> None:
+    target = dialect.resolve_target(mcpu, 1)
+    assert lanes_of(tvm_target(target)) == lanes
+    network = convolution_network(tmp_path, **options)  # type: ignore[arg-type]
+    task = max(dialect.extract(network, target), key=lambda task: task.workload.flop)
+    assert name in expressions(task).found, expressions(task).left_out
+    ours = next(one for one in dialect.open(task, [], None, 0).propose(16) if read_body(one.body)[0] == name)
+    found = re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", scheduled_module(task, ours).script())
+    loops = {int(extent) for extent in found} - {task.workload.output_specs[0].shape[-1]}  # storing what was padded
+    assert max(loops, default=lanes) <= 4 * lanes
+    inputs = make_inputs(task.workload.input_specs, 0)
+    reference, kernel = (
+        dialect.load(task, dialect.build(task, one, tmp_path)) for one in (dialect.reference(task), ours)
+    )
+    for each in (reference, kernel):
+        each.bind(inputs)
+        each.poison()
+        each.run()
+    assert compare(expect(task.workload, reference.outputs()), kernel.outputs()).passed
+    assert not np.isnan(kernel.outputs()[0]).any()
