@@ -222,13 +222,13 @@ def test_an_aided_search_proposes_winners_first(
     assert not expected & proposed(aided=False)
 
 
-def test_what_ships_can_be_read_and_holds_out_what_the_model_does() -> None:
-    assert shipped(16).near, "there are winners for 512 bits"
-    found = shipped_model("metaschedule", "x86", 512.0)
+@pytest.mark.parametrize("bits", [256, 512])
+def test_what_ships_can_be_read_and_holds_out_what_the_model_does(bits: int) -> None:
+    found = shipped_model("metaschedule", "x86", float(bits))
     assert found
     from importlib.resources import files
 
-    data = (files("tunery.dialects.metaschedule") / "winners-512.json.gz").read_bytes()
+    data = (files("tunery.dialects.metaschedule") / f"winners-{bits}.json.gz").read_bytes()
     card = json.loads(gzip.decompress(data))
     assert set(card["held_out"]) == set(found[0].held_out)
     assert not set(card["held_out"]) & set(card["networks"])
