@@ -27,7 +27,7 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
     rival = report.latency_s.get("onnxruntime")
     verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
-    if rival and rival.alike(report.latency_s["tunery"]):
+    if rival and (rival.covers(report.latency_s["tunery"]) or report.latency_s["tunery"].covers(rival)):
         verdict += ", which the spread does not tell from as fast"
     return "\n".join(
         [
@@ -109,9 +109,9 @@ def suite_text(results: Mapping[str, Any]) -> str:
 
 
 def _standing(run: Mapping[str, Any]) -> str:
-    from tunery.jobs._request import Latency
+    from tunery.jobs.suite import even
 
-    if Latency(**run["latency_s"]["tunery"]).alike(Latency(**run["latency_s"]["onnxruntime"])):
+    if even(run):
         return " even"
     return "" if run["times_faster"] >= 1 else " lost"
 

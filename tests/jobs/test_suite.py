@@ -18,7 +18,7 @@ from tunery.frontends import zoo
 from tunery.jobs import BenchReport, Latency, Request
 from tunery.jobs._request import TaskShare
 from tunery.jobs.bench import ContestantError, with_tasks
-from tunery.jobs.suite import LEAST_NETWORKS, SUITES, Plan, networks_of, run_suite
+from tunery.jobs.suite import LEAST_NETWORKS, SUITES, Plan, even, networks_of, run_suite
 
 PEAK = 1e11
 
@@ -110,6 +110,9 @@ def test_what_the_spread_does_not_tell_apart_is_even(tmp_path: Path) -> None:
     results = run(Bench({"a": (1e-3, 1.05e-3), "b": (1e-3, 0.96e-3), "c": (1e-3, 1.2e-3)}), plan)
     summary = results["summary"]["2"]
     assert (summary["won"], summary["even"], summary["lost"]) == (1, 2, 0)
+    one = results["runs"]["b x2"]
+    steady = {"median": 0.96e-3, "p10": 0.95e-3, "p90": 0.97e-3, "samples": 50}
+    assert not even({"latency_s": {**one["latency_s"], "onnxruntime": steady}}), "one side's spread is not enough"
     text = suite_text(results)
     assert "1.05 even" in text
     assert "0.96 even" in text

@@ -118,9 +118,9 @@ class Latency:
     p90: float
     samples: int
 
-    def alike(self, other: "Latency") -> bool:
-        """Return whether a median lies between the other's 10th and 90th percentile: who is faster may be luck."""
-        return self.p10 <= other.median <= self.p90 or other.p10 <= self.median <= other.p90
+    def covers(self, other: "Latency") -> bool:
+        """Return whether the other's median lies between the 10th and 90th percentile."""
+        return self.p10 <= other.median <= self.p90
 
 
 @dataclass(frozen=True, slots=True)

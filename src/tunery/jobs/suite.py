@@ -252,7 +252,7 @@ def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], coun
     timed = [run for run in sound.values() if run["threads"] in counts]
     missing = [key for count in counts for network in networks if (key := _key(network, count)) not in sound]
     ratios = [run["times_faster"] for run in timed]
-    told = [run["times_faster"] for run in timed if not _even(run)]
+    told = [run["times_faster"] for run in timed if not even(run)]
     mean, least = geometric_mean(ratios) if ratios else None, min(ratios, default=None)
     every = f"all {len(networks)} networks at each thread count, at least {LEAST_NETWORKS}"
     return {
@@ -272,10 +272,10 @@ def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], coun
     }
 
 
-def _even(run: Mapping[str, Any]) -> bool:
-    """Say whether the spread does not tell who is faster."""
+def even(run: Mapping[str, Any]) -> bool:
+    """Say whether the spread does not tell who is faster: each side's median is within the other's spread."""
     ours, theirs = (Latency(**run["latency_s"][name]) for name in ("tunery", _RIVAL))
-    return ours.alike(theirs)
+    return ours.covers(theirs) and theirs.covers(ours)
 
 
 def _others(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

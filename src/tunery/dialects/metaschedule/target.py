@@ -60,7 +60,7 @@ def _native() -> str:
 
 
 def _vector_width(config: dict[str, object]) -> int:
-    """Return the bits of the target's vectors where TVM takes them for longer ones: for 512 bits on every x86; else 0."""
+    """Return the bits of an x86 target's vectors where they are fewer than the 512 that TVM takes for all; else 0."""
     target = tvm.target.Target(config)
     has = tvm.target.codegen.target_has_features
     if not has("sse", target) or has("avx512f", target):
