@@ -15,7 +15,7 @@ from tunery.dialects.metaschedule.program import Space, trace_body
 
 TILE, CATEGORY, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
 INLINE, ROOT = -2, -1  # TVM's marks among compute locations; others count the first consumer's loops
-_PROBES = 4
+_PROBES, _MOST_PROBES = 4, 12  # more where two rules fit what the first have shown
 _REDUCTION_LEVELS = 2  # tiles of spatial axes have four
 
 
@@ -179,7 +179,7 @@ class Design:
         tried = [self._decisions(self._trace)]
         if self._space.expression.design is not None:  # our own designs tile what earlier tiles left
             rng = random.Random(0)  # noqa: S311
-            for _ in range(_PROBES):
+            while len(tried) <= _PROBES or (len(tried) <= _MOST_PROBES and self._ambiguous(tried)):
                 guess = {
                     self._insts[at]: list(rng.choice(tilings(math.prod(factors), len(factors), math.prod(factors))))
                     for at, factors in zip(self._samples, tried[-1], strict=True)
@@ -192,6 +192,17 @@ class Design:
     def _decisions(self, trace: Any) -> list[tuple[int, ...]]:
         found = (trace.decisions[inst] for inst in trace.insts if str(inst.kind.name).startswith("Sample"))
         return [(int(v),) if isinstance(v, int) or not hasattr(v, "__len__") else tuple(map(int, v)) for v in found]
+
+    def _ambiguous(self, tried: Sequence[Sequence[tuple[int, ...]]]) -> bool:
+        """Return whether more than one rule explains the extents of a tile in all that was tried.
+
+        An extent that never changed may still be a factor's that has not changed yet.
+        """
+        for number, factors in enumerate(tried[0]):
+            steady = len({math.prod(one[number]) for one in tried}) == 1
+            if len(factors) > 1 and len(_sources(number, tried)) + steady > 1:
+                return True
+        return False
 
     def _gene(self, number: int, tried: Sequence[Sequence[tuple[int, ...]]]) -> Gene:
         at = self._samples[number]
@@ -206,13 +217,9 @@ class Design:
         levels, innermost = (int(value) for value in inst.attrs)
         if len(set(extents)) == 1:
             return Gene(TILE, levels, extents[0], innermost)
-        for gene in range(number):
-            for place in range(len(tried[0][gene])):
-                factors = [one[gene][place] for one in tried]
-                times = extents[0] // factors[0]
-                if times and all(extent == times * factor for extent, factor in zip(extents, factors, strict=True)):
-                    return Gene(TILE, levels, max(extents), innermost, source=(gene, place, times))
-        raise DialectError("the extent of a tile follows no rule that is known")
+        if not (found := _sources(number, tried)):
+            raise DialectError("the extent of a tile follows no rule that is known")
+        return Gene(TILE, levels, max(extents), innermost, source=found[0])
 
     def _location(self, at: int) -> Gene:
         """Return the gene of a compute location; the possible ones are found by trying."""
@@ -274,6 +281,24 @@ class Genes(Sequence[tuple[Gene, ...]]):
 
     def __getitem__(self, number: Any) -> Any:
         return self._designs[number].genes
+
+
+def _sources(number: int, tried: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, int, int]]:
+    """Return the factors of earlier tiles (gene, place, multiple) that a tile's extent has followed in all of them.
+
+    Factors of a tile that has but one form never change, and decide nothing.
+    """
+    extents = [math.prod(one[number]) for one in tried]
+    found = []
+    for gene in range(number):
+        if all(math.prod(one[gene]) == 1 for one in tried):
+            continue
+        for place in range(len(tried[0][gene])):
+            factors = [one[gene][place] for one in tried]
+            times = extents[0] // factors[0]
+            if times and all(extent == times * factor for extent, factor in zip(extents, factors, strict=True)):
+                found.append((gene, place, times))
+    return found
 
 
 def _possible(schedule: Any, act: Callable[[Any], None]) -> bool:
