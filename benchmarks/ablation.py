@@ -23,6 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -86,21 +87,20 @@ def _c_library() -> None:
     sys.modules[f"{ROOM}.vector_math"] = ModuleType("vector_math")  # its rules are registered when it is imported
 
 
+def _drop(kind: str) -> None:
+    expressions = import_module(f"{ROOM}.expressions")
+    known = {name: make for name, make in expressions._ALTERNATIVES.items() if not name.startswith(kind)}
+    expressions._ALTERNATIVES = known  # type: ignore[attr-defined]
+
+
 def _without(kind: str, tasks: tuple[str, ...]) -> Arm:
     """Return the arm without the expressions whose names begin so."""
-
-    def patch() -> None:
-        expressions = import_module(f"{ROOM}.expressions")
-        known = {name: make for name, make in expressions._ALTERNATIVES.items() if not name.startswith(kind)}
-        expressions._ALTERNATIVES = known  # type: ignore[attr-defined]
-
-    return Arm(tasks, patch=patch, touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
+    return Arm(tasks, patch=partial(_drop, kind), touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
 
 
 def _stock_layout() -> None:
     _keep_imported_layout()
-    if (patch := _without("", ()).patch) is not None:
-        patch()
+    _drop("")
 
 
 def _no_winners() -> None:

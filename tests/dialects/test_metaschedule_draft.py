@@ -14,7 +14,7 @@ from tunery.dialects import Dialect, Told, get_dialect
 from tunery.dialects.metaschedule.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.draft import Draft, Encoder
 from tunery.dialects.metaschedule.expressions import read_body
-from tunery.dialects.metaschedule.genomes import CATEGORY, LOCATION, TILE, Design, Gene, Genome, tilings
+from tunery.dialects.metaschedule.genomes import CATEGORY, LOCATION, TILE, Design, Gene, Genome, _sources, tilings
 from tunery.dialects.metaschedule.program import (
     Space,
     expressions,
@@ -99,6 +99,13 @@ def test_a_genome_is_the_candidate_its_body_describes(tasks: list[Task]) -> None
             assert design.read(*read_body(body)[1]) == genome
             checked += 1
     assert checked > 12
+
+
+def test_a_tile_that_follows_one_of_two_alike_is_told_only_by_what_differs() -> None:
+    alike = [[(3, 1), (3, 1), (1, 1)], [(1, 3), (1, 3), (3, 1)]]
+    assert _sources(2, alike) == [(0, 1, 1), (1, 1, 1)]
+    assert _sources(2, [*alike, [(3, 1), (1, 3), (1, 3)]]) == [(1, 1, 1)]
+    assert _sources(1, alike) == []
 
 
 def test_the_draft_finds_the_best_of_a_space_by_looking_at_little_of_it() -> None:

@@ -179,7 +179,9 @@ class BenchReport:
     @property
     def layouts_s(self) -> float:
         """What tasks that only move data take, by their calls: transposes, concatenations, slices and the like."""
-        return sum(task.weight * (task.inside_s or task.known_s or 0.0) for task in self.tasks if task.kind == "layout")
+        return sum(
+            task.weight * (task.inside_s or task.latency_s or 0.0) for task in self.tasks if task.kind == "layout"
+        )
 
 
 @dataclass(frozen=True, slots=True)
