@@ -97,8 +97,8 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.program import space_of
 
         if not space_of(task).tunable:
-            found = tuple(self.open(task, (), cost_model, seed).propose(n + 1))
-            return Foreseen(found[:1], rivals=found[1:])  # no search: the model is not asked which
+            only = tuple(self.open(task, (), cost_model, seed).propose(n + 1))
+            return Foreseen(only[:1], rivals=only[1:])  # no search: the model is not asked which
         features = self._features[task.key] = FeatureCache()
         foresight = Foresight(lessons)
         found = foresight.candidates(task, n, cost_model, seed, features, rivals=rivals)
