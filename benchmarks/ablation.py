@@ -80,7 +80,7 @@ class Arm:
 def _keep_imported_layout() -> None:
     lowering = import_module(f"{ROOM}.lowering")
     passes = lowering._passes
-    lowering._passes = lambda **_: passes(channels_last=False)  # type: ignore[attr-defined]
+    lowering._passes = lambda left_out, **_: passes(left_out, channels_last=False)  # type: ignore[attr-defined]
 
 
 def _c_library() -> None:

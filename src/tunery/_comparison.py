@@ -94,7 +94,7 @@ def suite_text(results: Mapping[str, Any]) -> str:
             f"{run['times_faster']:.2f}{_standing(run)}",
             _more(latency_s["tunery"]["median"], run["tasks_s"]) if run["tasks_s"] else "-", _decided_by(run),
         )  # fmt: skip
-    peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items()]
+    peaks = [f"{flops / 1e9:.0f} GFLOP/s on {threads}" for threads, flops in results["peak_flops"].items() if flops]
     return "\n".join(
         [
             as_text(table),
@@ -103,7 +103,7 @@ def suite_text(results: Mapping[str, Any]) -> str:
             *(line for of, summary in results["summary"].items() for line in _summary(of, summary)),
             *_goals(runs, results["summary"]),
             *_failures(runs),
-            f"peak: a large matrix product in ONNX Runtime, {', '.join(peaks)} threads",
+            *([f"peak: multiply-adds in registers, {', '.join(peaks)} threads"] if peaks else ()),
         ]
     )
 
@@ -116,9 +116,11 @@ def _standing(run: Mapping[str, Any]) -> str:
     return "" if run["times_faster"] >= 1 else " lost"
 
 
-def _memory(one: Mapping[str, Any]) -> str:
-    """Return what an operator reads and writes in a second; files of earlier do not know it."""
-    return f" and {one['bytes_per_s'] / 1e9:.0f} GB/s" if "bytes_per_s" in one else ""
+def _speed(one: Mapping[str, Any]) -> str:
+    """Return which share of the peak an operator reaches, and what it reads and writes in a second, where known."""
+    known = [f"{one['of_peak']:.0%} of peak"] if one["of_peak"] is not None else []
+    known += [f"{one['bytes_per_s'] / 1e9:.0f} GB/s"] if "bytes_per_s" in one else []  # not in files of earlier
+    return f" at {' and '.join(known)}" if known else ""
 
 
 def _decided_by(run: Mapping[str, Any]) -> str:
@@ -127,7 +129,7 @@ def _decided_by(run: Mapping[str, Any]) -> str:
     Before them stands which share of the network's time is in its kernels at all.
     """
     deciding = [
-        f"{one['kind']} {short(one['workload'])} {one['share']:.0%} at {one['of_peak']:.0%} of peak{_memory(one)}"
+        f"{one['kind']} {short(one['workload'])} {one['share']:.0%}{_speed(one)}"
         f"{'' if one['latency_s'] else ' inside the network'}"
         for one in run["deciding"]
     ]

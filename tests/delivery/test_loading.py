@@ -36,6 +36,14 @@ def test_a_compiled_network_runs_in_three_lines(tmp_path: Path) -> None:
     assert np.allclose(outputs[0], arrays[0] @ arrays[1])
 
 
+def test_a_compiled_network_says_what_it_takes_and_gives(tmp_path: Path) -> None:
+    network = tunery.load_compiled(compiled(tmp_path), threads=2)
+    [first, _], [result] = network.inputs, network.outputs
+    shown = repr(network)
+    assert f"{first.name}: {first.dtype}{list(first.shape)}" in shown
+    assert f"-> {result.name}: {result.dtype}{list(result.shape)}; threads=2" in shown
+
+
 @pytest.mark.parametrize("wrong", [[[1.0]], 1, "text", None])
 def test_what_is_no_array_is_refused(tmp_path: Path, wrong: object) -> None:
     network = tunery.load_compiled(compiled(tmp_path))

@@ -6,9 +6,10 @@ import pytest
 
 from tunery.dialects import Dialect, Proposer, Told
 from tunery.dialects.metaschedule import foresight
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body
+from tunery.dialects.metaschedule.expressions import GENERIC, read_body, read_left_out
 from tunery.dialects.metaschedule.first_look import FirstLook
 from tunery.dialects.metaschedule.program import expressions
+from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.specimens import _matmul
 from tunery.dialects.metaschedule.winners import Winners, winners_of
 from tunery.domain import Candidate, Outcome
@@ -78,6 +79,18 @@ def test_a_leading_search_that_fails_is_left_to_all() -> None:
     assert handed == [[]]
 
 
+@pytest.mark.parametrize("what", ["tell", "learn"])
+def test_a_leading_search_that_fails_at_a_lesson_is_left_to_all(what: str) -> None:
+    broken = Scripted("a")
+    setattr(broken, what, lambda lesson: 1 // 0)
+    search, handed = look(broken, Scripted("b"))
+    told = [Told(c, Outcome.OK, 1e-3) for c in search.propose(2)]
+    search.tell(told)
+    search.learn("model")
+    assert [c.body for c in search.propose(2)] == ["b", "b"]
+    assert handed == [told], "nothing that was told is lost"
+
+
 def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
     names = set(expressions(task).found)
@@ -91,3 +104,28 @@ def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch
     assert later == names
     unaided = dialect.open(task, (), None, 0).propose(4)
     assert {read_body(c.body)[0] for c in unaided} == names
+
+
+def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
+    bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, (), None, 0).propose(24)}
+    won = winners_of(task, [(body, 2e-3 if name == GENERIC else 1e-3) for name, body in bodies.items()])
+    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
+    search = dialect.open(task, (), None, 0, aided=True)
+    first = search.propose(4)
+    [leading] = {read_body(c.body)[0] for c in first}
+    assert leading != GENERIC
+    tell = DraftedProposer.tell
+
+    def broken(self: DraftedProposer, results: Sequence[Told]) -> None:
+        if self._space.expression.name == leading:
+            raise RuntimeError("no lesson")
+        tell(self, results)
+
+    monkeypatch.setattr(DraftedProposer, "tell", broken)
+    search.tell([Told(c, Outcome.OK, 1e-3) for c in first])
+    found = search.propose(8)
+    assert {read_body(c.body)[0] for c in found} == {GENERIC}
+    assert all(read_left_out(c.body) == {leading: "RuntimeError: no lesson"} for c in found)

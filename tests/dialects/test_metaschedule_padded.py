@@ -12,7 +12,8 @@ from onnx import helper
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.expressions import GENERIC, read_body, transformed
 from tunery.dialects.metaschedule.padded import NAME, padded_channels, transform_weights
-from tunery.dialects.metaschedule.program import expressions
+from tunery.dialects.metaschedule.program import expressions, scheduled_module
+from tunery.dialects.metaschedule.splitting import split_prepack
 from tunery.domain import Network, Target, Task
 from tunery.measure import make_inputs
 from tunery.measure.verification import compare, expect
@@ -36,6 +37,9 @@ def network_of(case: str, directory: Path) -> Network:
     products = {"product": {}, "rows": {"rows": 38, "columns": 64}, "both": {"rows": 38}}
     if case in products:
         return product_network(directory, **products[case])
+    if case == "activations":
+        return write_network(directory, case, [helper.make_node("MatMul", ["x", "w"], ["y"])],
+                             {"x": (38, 64), "w": (64, 64)}, {})  # fmt: skip
     options = {
         "plain": {"channels": (48, 100), "kernel": 1, "padding": 0},
         "strided": {"channels": (20, 36), "stride": 2, "size": 9},
@@ -49,7 +53,7 @@ def heavy(dialect: Dialect, network: Network, target: Target) -> Task:
     return max(dialect.extract(network, target), key=lambda task: task.workload.flop)
 
 
-@pytest.mark.parametrize("case", ["plain", "strided", "residual", "copied", "product", "rows", "both"])
+@pytest.mark.parametrize("case", ["plain", "strided", "residual", "copied", "product", "rows", "both", "activations"])
 def test_a_network_of_wider_products_computes_the_same(
     case: str, dialect: Dialect, target: Target, tmp_path: Path
 ) -> None:
@@ -78,6 +82,18 @@ def test_a_network_of_wider_products_computes_the_same(
     outputs = [dialect.load_network(tmp_path / name)(*arrays)[0] for name in ("plain", "linked")]
     np.testing.assert_array_equal(*outputs)
     np.testing.assert_allclose(outputs[0], theirs, rtol=1e-4, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+@pytest.mark.parametrize(("case", "packed"), [("rows", True), ("copied", False), ("activations", False)])
+def test_only_what_is_constant_is_packed(
+    case: str, packed: bool, dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    """A measurement packs once beforehand, which a network could do of constants only."""
+    task = heavy(dialect, network_of(case, tmp_path), target)
+    ours = [one for one in dialect.open(task, [], None, 0).propose(16) if read_body(one.body)[0] == NAME]
+    splits = [split_prepack(scheduled_module(task, one), task, "entry") for one in ours]
+    assert splits
+    assert any(split.packed for split in splits) == packed
 
 
 @pytest.mark.parametrize(

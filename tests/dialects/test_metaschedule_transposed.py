@@ -11,6 +11,7 @@ from onnx import helper
 from tunery._errors import DialectError
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule import lowering
+from tunery.dialects.metaschedule.program import expressions
 from tunery.domain import Network
 from tunery.measure import make_inputs
 
@@ -82,6 +83,26 @@ def test_what_has_no_phases_is_computed_channels_first(
     attributes: dict[str, object], dialect: Dialect, tmp_path: Path
 ) -> None:
     network = upsampling_network(tmp_path, kernel_shape=(3, 3), strides=(2, 2), **attributes)  # type: ignore[arg-type]
+    assert_same(dialect, network, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rule", ["move_constants", "restore_clips", "interleave_phases", "sink_layouts", "scale_and_shift"]
+)
+def test_a_rule_for_networks_that_fails_costs_itself_only(
+    rule: str, dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(module: object) -> None:
+        raise RuntimeError("it cannot be written")
+
+    broken.__name__ = rule
+    monkeypatch.setattr(lowering, rule, broken)
+    monkeypatch.setattr(lowering, "_kept", {})
+    network = upsampling_network(tmp_path, kernel_shape=(3, 3), strides=(2, 2))
+    tasks = dialect.extract(network, dialect.resolve_target("native", 1))
+    assert all(expressions(task).left_out[rule] == "RuntimeError: it cannot be written" for task in tasks)
+    convolutions = [task.workload.arguments[0].shape for task in tasks if task.workload.kind == "conv2d"]
+    assert any(shape[1:3] == _SIDES for shape in convolutions), "still channels last"
     assert_same(dialect, network, tmp_path)
 
 

@@ -9,6 +9,9 @@ import pytest
 pytest.importorskip("tvm")
 
 from metaschedule_models import convolution_network
+from test_metaschedule_concatenations import joining_network
+from test_metaschedule_own_spaces import bare_network
+from test_metaschedule_rows import softmax_network
 
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.expressions import read_body
@@ -44,6 +47,9 @@ def test_who_says_how_long_vectors_are_is_believed(dialect: Dialect) -> None:
         ("winograd4", {"channels": (32, 32)}),
         ("padded", {"channels": (34, 34), "kernel": 1, "padding": 0}),
         ("depthwise", {"channels": (32, 32), "groups": 32}),
+        ("place-sums", {}),
+        ("rows", {}),
+        ("concatenation", {}),
     ],
 )
 def test_programs_of_our_own_fill_shorter_vectors(
@@ -51,13 +57,18 @@ def test_programs_of_our_own_fill_shorter_vectors(
 ) -> None:
     target = dialect.resolve_target(mcpu, 1)
     assert lanes_of(tvm_target(target)) == lanes
-    network = convolution_network(tmp_path, **options)  # type: ignore[arg-type]
-    task = max(dialect.extract(network, target), key=lambda task: task.workload.flop)
-    assert name in expressions(task).found, expressions(task).left_out
+    network = {
+        "place-sums": lambda: bare_network(tmp_path, "GlobalAveragePool", (2, 32, 12, 14)),
+        "rows": lambda: softmax_network(tmp_path, (2, 5, 144)),
+        "concatenation": lambda: joining_network(tmp_path, (16, 16, 16)),
+    }.get(name, lambda: convolution_network(tmp_path, **options))()  # type: ignore[arg-type]
+    task = next(task for task in dialect.extract(network, target) if name in expressions(task).found)
     ours = next(one for one in dialect.open(task, [], None, 0).propose(16) if read_body(one.body)[0] == name)
     script = scheduled_module(task, ours).script()
     if name == "padded":  # 34 channels are computed as whole vectors, at 16 floats as 48
         assert {n for n in (36, 40, 48) if re.search(rf"\b{n}\b", script)} == {-(-34 // lanes) * lanes}
+    elif name == "rows":  # what is summed up in four vectors is then added, half by half
+        assert max(map(int, re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", script))) == 4 * lanes
     else:
         assert set(re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", script)) == {str(lanes)}
     inputs = make_inputs(task.workload.input_specs, 0)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from metaschedule_models import convolution_network
 from tunery.costmodels.registry import SHIPPED, shipped
 from tunery.dialects import Dialect, Told
 from tunery.dialects.metaschedule import foresight
-from tunery.dialects.metaschedule.expressions import expressions_of, read_body
-from tunery.dialects.metaschedule.genomes import Design, Gene
+from tunery.dialects.metaschedule.expressions import expressions_of, read_body, read_left_out
+from tunery.dialects.metaschedule.genomes import Design, Gene, Genome
 from tunery.dialects.metaschedule.program import expressions, program_key, space_of, tvm_target
 from tunery.dialects.metaschedule.proposer import DraftedProposer
 from tunery.dialects.metaschedule.winners import Winners, winners_of
@@ -275,7 +276,29 @@ def test_where_another_expression_led_generic_winners_are_its_rivals(
     found = dialect.foresee(task, 12, model, 0, rivals=True)
     assert [read_body(candidate.body)[0] for candidate in found.candidates] == ["winograd4"]
     assert [read_body(candidate.body)[0] for candidate in found.rivals] == ["generic"], "it lost by little there"
-    assert dialect.foresee(task, 12, model, 0).rivals == ()
+    [spare] = dialect.foresee(task, 12, model, 0).rivals
+    assert read_body(spare.body)[0] == "generic", "should the others not be right"
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_an_expression_that_fails_in_a_prediction_costs_itself_only(
+    leads: bool, dialect: Dialect, target: Target, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = convolution(dialect, convolution_network(tmp_path), target)
+    bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, [], None, 0).propose(12)}
+    known = winners_of(task, [(bodies["winograd4"], 1e-3), (bodies["generic"], 2e-3)]) if leads else ()
+    monkeypatch.setattr(foresight, "shipped", lambda _: Winners(known))
+    replay = DraftedProposer._replay
+
+    def broken(self: DraftedProposer, genomes: Sequence[Genome]) -> list[str]:
+        if self._space.expression.name == "winograd4":
+            raise RuntimeError("no replay")
+        return replay(self, genomes)
+
+    monkeypatch.setattr(DraftedProposer, "_replay", broken)
+    found = dialect.foresee(task, 12, model, 0).candidates
+    assert {read_body(one.body)[0] for one in found} == {"generic"}
+    assert all(read_left_out(one.body) == {"winograd4": "RuntimeError: no replay"} for one in found)
 
 
 @pytest.mark.parametrize("channels", [(129, 128), (3, 5)])

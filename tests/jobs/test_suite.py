@@ -18,7 +18,7 @@ from tunery.frontends import zoo
 from tunery.jobs import BenchReport, Latency, Request
 from tunery.jobs._request import TaskShare
 from tunery.jobs.bench import ContestantError, with_tasks
-from tunery.jobs.suite import LEAST_NETWORKS, SUITES, Plan, even, networks_of, run_suite
+from tunery.jobs.suite import LEAST_NETWORKS, SUITES, Plan, even, measured_peak, networks_of, run_suite
 
 PEAK = 1e11
 
@@ -103,6 +103,37 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
     # 2e8 operations in 0.3 ms on a peak of 1e11
     assert "90% in kernels: conv2d 123456 60% at 667% of peak and 40 GB/s, reduce 2 0% at 1% of peak and 0 GB/s" in text
     assert "100 GFLOP/s on 2 threads" in text
+
+
+def test_where_the_dialect_knows_no_peak_no_share_of_it_is_shown(tmp_path: Path) -> None:
+    plan = Plan(("a",), (2,), 1.0, tmp_path / "out.json")
+    bench = Bench({"a": (1e-3, 2e-3)})
+    text = suite_text(run_suite(plan, Request(""), None, lambda _: None, timed=bench, peak=lambda _: None))
+    assert "conv2d 123456 60% at 40 GB/s, reduce" in text
+    assert "peak" not in text
+
+
+def test_a_peak_that_cannot_be_measured_costs_no_network_and_is_tried_again(tmp_path: Path) -> None:
+    plan, said = Plan(("a",), (2,), 1.0, tmp_path / "out.json"), list[str]()
+
+    def broken(_: Request) -> float:
+        raise WorkError("no worker")
+
+    def ran(peak: Callable[[Request], float | None]) -> dict[str, Any]:
+        bench = Bench({"a": (1e-3, 2e-3)})
+        return run_suite(plan, Request(""), None, said.append, timed=bench, peak=peak)
+
+    assert ran(broken)["runs"]["a x2"]["times_faster"] == 2
+    assert said[0] == "the peak on 2 threads is not known: no worker"
+    assert ran(lambda _: PEAK)["peak_flops"] == {"2": PEAK}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "least"), [("fake", None), pytest.param("metaschedule", 1e9, marks=pytest.mark.tvm)]
+)
+def test_the_peak_is_measured_in_a_worker(dialect: str, least: float | None) -> None:
+    found = measured_peak(Request("", dialect=dialect, threads=1))
+    assert found is None if least is None else found and found > least
 
 
 def test_what_the_spread_does_not_tell_apart_is_even(tmp_path: Path) -> None:

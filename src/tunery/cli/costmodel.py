@@ -265,7 +265,11 @@ def _table(rows: "Sequence[Row]") -> str:
         q = row.quality
         table.add_row(row.kind, row.device[:8], row.ranking, str(q.tasks), f"{q.ndcg8:.3f}", f"{q.regret1:.3f}",
                       f"{q.regret8:.3f}", f"{q.kendall:.3f}")  # fmt: skip
-    return as_text(table, width())
+    return f"{as_text(table, width())}\n{_LEGEND}"
+
+
+_LEGEND = """NDCG@8: how fast the first eight of a ranking are, 1 where no eight are faster
+regret: the share of speed that is lost where only the first, or the first eight, are measured"""
 
 
 def _row(row: "Row") -> dict[str, Any]:

@@ -75,20 +75,3 @@ class OnnxRuntimeContestant(Contestant):
     def _run(self) -> Sequence[Array]:
         outputs: Sequence[Array] = self._session.run(None, self._feed)
         return outputs
-
-
-class ProductContestant(OnnxRuntimeContestant):
-    """A large matrix product in ONNX Runtime: what the machine can do at best in practice."""
-
-    SIZE = 1024
-    FLOP = 2.0 * SIZE**3
-
-    def __init__(self, path: Path, threads: int, inputs: list[TensorSpec], seed: int) -> None:
-        from onnx import TensorProto, helper, save
-
-        del inputs
-        specs = [TensorSpec(name, (self.SIZE, self.SIZE), "float32") for name in ("a", "b")]
-        values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [self.SIZE] * 2) for name in ("a", "b", "c")]
-        graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["c"])], "product", values[:2], values[2:])
-        save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-        super().__init__(path, threads, specs, seed)

@@ -122,6 +122,13 @@ class CompiledNetwork(ABC):
     outputs: tuple[TensorSpec, ...]
     threads: int
 
+    def __repr__(self) -> str:
+        """Return what it takes and gives."""
+        sides = (
+            ", ".join(f"{one.name}: {one.dtype}{list(one.shape)}" for one in of) for of in (self.inputs, self.outputs)
+        )
+        return f"<compiled network: {' -> '.join(sides)}; threads={self.threads}>"
+
     @abstractmethod
     def __call__(self, *arrays: Array) -> list[Array]:
         """Run once on NumPy arrays, one per input in order; return the outputs.
@@ -215,8 +222,8 @@ class Dialect(ABC):
     ) -> Foreseen:
         """Return candidates of a task that will not be searched: what `n` looks with the cost model find.
 
-        `lessons` are those of tasks that were looked at before, in any process. `rivals` are wanted where a few are
-        going to be measured.
+        `lessons` are those of tasks that were looked at before, in any process. Several `rivals` are wanted where a few
+        are going to be measured; one is of use otherwise, should the candidates fail.
         """
         return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
 
@@ -249,6 +256,13 @@ class Dialect(ABC):
     @abstractmethod
     def baseline(self, task: Task) -> Candidate:
         """Return what the compiler uses when nothing was tuned; it is always measured and may win."""
+
+    def peak_flops(self, target: Target) -> float | None:  # noqa: ARG002 - for those that can tell
+        """Return how many float32 operations this machine does in a second at most, on the target's threads: measured.
+
+        None: the dialect cannot tell.
+        """
+        return None
 
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:  # noqa: ARG002 - for those that have some
         """Return tunable tasks of known kinds (`compute`: bound by the processor, `memory`: by memory), if it has any.

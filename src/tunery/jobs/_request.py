@@ -178,7 +178,7 @@ class BenchReport:
 
     @property
     def layouts_s(self) -> float:
-        """What tasks that only move data take, by their calls: transposes, concatenations, slices and the like."""
+        """What transposes, concatenations, slices and the like take, with what is fused to them, by their calls."""
         return sum(
             task.weight * (task.inside_s or task.latency_s or 0.0) for task in self.tasks if task.kind == "layout"
         )

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import TuneryError, UsageError, WorkError
-from tunery.delivery.contestants import ProductContestant
 from tunery.dialects import Array
 from tunery.domain import Network
 from tunery.engines import Role, WorkerSpec
@@ -183,15 +182,6 @@ async def _add_torch(
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
                 contestants.leave(label, f"its output has shape {list(shape)}, not {list(expected[0][1])}")
-
-
-async def product_flops(runtime: Runtime) -> float:
-    """Return the operations per second of a large matrix product in ONNX Runtime: its fastest of many runs."""
-    nothing = Network("product", "product", "product", str(runtime.scratch / "product.onnx"), (), (), 0)
-    worker = _start(runtime, "ProductContestant", Path(nothing.path), nothing)
-    samples: list[float] = await _call(runtime, worker, "samples", 1.0, 5)
-    runtime.engine.kill(worker)
-    return ProductContestant.FLOP / min(samples)
 
 
 def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:

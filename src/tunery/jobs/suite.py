@@ -13,9 +13,9 @@ from typing import Any
 from tunery._errors import TuneryError, UsageError, WorkError
 from tunery._sources import sources
 from tunery.dialects import get_dialect
-from tunery.engines import Role
+from tunery.engines import Role, WorkerSpec
 from tunery.jobs._request import BenchReport, Latency, Request
-from tunery.jobs.bench import NO_TORCH, TORCH, ContestantError, product_flops
+from tunery.jobs.bench import NO_TORCH, TORCH, ContestantError
 from tunery.jobs.opening import open_runtime
 from tunery.jobs.session import bench
 from tunery.measure import this_device, usable_cores
@@ -35,6 +35,7 @@ LEAST_NETWORKS = 12
 THREADS = (1, 2)
 """What a suite's goals hold for."""
 _DECIDING = 3
+_PEAK_DEADLINE_S = 60.0
 _VERSIONS = ("tunery", "onnxruntime", "apache-tvm")
 _TORCHS = ("torch", "torchvision", "timm", "transformers")
 _RIVAL = "onnxruntime"
@@ -78,7 +79,7 @@ def run_suite(
     say: Callable[[str], None],
     *,
     timed: Timed = lambda request, against, seconds, others: bench(request, against, seconds, others=others),
-    peak: Callable[[Request], float] | None = None,
+    peak: Callable[[Request], float | None] | None = None,
     stock: Callable[[Request], Path | None] = lambda _: None,
 ) -> dict[str, Any]:
     """Tune and time what `plan.file` does not hold yet, and return all its results with their summary.
@@ -95,8 +96,12 @@ def run_suite(
     results = _read(plan.file, _conditions(request, plan.seconds))
     runs, peaks, libraries = results["runs"], results["peak_flops"], _libraries()
     for threads in plan.threads:
-        if str(threads) not in peaks:
-            peaks[str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
+        if peaks.get(str(threads)) is None:
+            try:
+                peaks[str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
+            except TuneryError as error:  # no share of it is shown then, and the next run tries again
+                say(f"the peak on {threads} threads is not known: {error}")
+                peaks[str(threads)] = None
         for network in plan.networks:
             key, one = _key(network, threads), replace(request, model=f"zoo:{network}", threads=threads)
             against, others = _rivals(stock(one))
@@ -181,21 +186,32 @@ def _doing(run: Mapping[str, Any], tune: object) -> str:
     return "timing, it was tuned before" if run["tuned"] else "tuning and timing"
 
 
-def measured_peak(request: Request) -> float:
-    """Return the floating-point operations per second of a large matrix product in ONNX Runtime on as many threads."""
+def measured_peak(request: Request) -> float | None:
+    """Return the operations per second that this machine does at most on as many threads.
+
+    None: the dialect cannot tell.
+    """
     import asyncio
 
     with open_runtime(request) as runtime:
         runtime.submit("peak")
+        spec = WorkerSpec(
+            Role.MEASURER, "tunery.workers.services:Peak", {"dialect": request.dialect},
+            cores=runtime.measure_cores, threads=runtime.threads,
+        )  # fmt: skip
+        worker = runtime.engine.start(spec)
 
-        async def run() -> float:
+        async def run() -> float | None:
             async with runtime.stage("peak", "peak", Role.MEASURER):
-                return await product_flops(runtime)
+                found: float | None = await runtime.call(
+                    worker, "flops", request.target, runtime.threads, deadline_s=_PEAK_DEADLINE_S
+                )
+                return found
 
         return asyncio.run(run())
 
 
-def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[str, Any]:
+def _run(report: BenchReport, asked: Sequence[str], peak_flops: float | None) -> dict[str, Any]:
     ours, theirs = report.latency_s["tunery"], report.latency_s[_RIVAL]
     counted = {name: spread for name, spread in report.latency_s.items() if name not in report.wrong}
     lacking = {name: why for name, why in _LACKING.items() if name not in asked}
@@ -227,7 +243,7 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float) -> dict[s
                 "latency_s": task.latency_s,
                 "inside_s": task.inside_s,
                 "share": task.weight * task.known_s / ours.median,
-                "of_peak": task.flop / task.known_s / peak_flops,
+                "of_peak": task.flop / task.known_s / peak_flops if peak_flops else None,
                 "bytes_per_s": task.size_bytes / task.known_s,
             }
             for task in heaviest
@@ -272,9 +288,9 @@ def _summed(runs: Mapping[str, Mapping[str, Any]], networks: Sequence[str], coun
     }
 
 
-def even(run: Mapping[str, Any]) -> bool:
+def even(run: Mapping[str, Any], rival: str = _RIVAL) -> bool:
     """Say whether the spread does not tell who is faster: each side's median is within the other's spread."""
-    ours, theirs = (Latency(**run["latency_s"][name]) for name in ("tunery", _RIVAL))
+    ours, theirs = (Latency(**run["latency_s"][name]) for name in ("tunery", rival))
     return ours.covers(theirs) and theirs.covers(ours)
 
 
@@ -282,11 +298,10 @@ def _others(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """Return how much faster than each other rival we are, over the runs it took part in."""
     found = {}
     for name in OTHERS:
-        medians = [(run["latency_s"][name]["median"], run["latency_s"]["tunery"]["median"])
-                   for run in runs if name in run["latency_s"]]  # fmt: skip
-        ratios = [theirs / ours for theirs, ours in medians]
+        both = [run for run in runs if name in run["latency_s"]]
+        ratios = [run["latency_s"][name]["median"] / run["latency_s"]["tunery"]["median"] for run in both]
         if ratios:
-            won = sum(ratio >= 1 for ratio in ratios)
+            won = sum(ratio >= 1 and not even(run, name) for run, ratio in zip(both, ratios, strict=True))
             found[name] = {"runs": len(ratios), "geometric_mean": geometric_mean(ratios), "least": min(ratios),
                            "won": won}  # fmt: skip
     return found

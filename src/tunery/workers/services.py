@@ -127,6 +127,17 @@ class Importer(Preparer):
         return self._dialect.compile(network, target, chosen, output, parts)
 
 
+class Peak:
+    """Measures what the machine does at most."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def flops(self, spec: str, threads: int) -> float | None:
+        """Return the operations per second, None where the dialect cannot tell."""
+        return self._dialect.peak_flops(self._dialect.resolve_target(spec, threads))
+
+
 class ProposerHost:
     """Holds the searches of several tasks."""
 

@@ -135,6 +135,12 @@ class MetaScheduleDialect(Dialect):
         return unscheduled(task)
 
     @override
+    def peak_flops(self, target: Target) -> float | None:
+        from tunery.dialects.metaschedule.peak import peak_flops
+
+        return peak_flops(target)
+
+    @override
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
         from tunery.dialects.metaschedule.specimens import calibration_tasks
 
@@ -185,5 +191,6 @@ class MetaScheduleDialect(Dialect):
 
 
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
-# lowered to tasks, or to how candidates become code.
-_LOWERING, _BUILD = 5, 3
+# lowered to tasks, or to how candidates become code. A model that ships serves its own build only: what changes the
+# code of few, as of products of two activations, raises the former.
+_LOWERING, _BUILD = 6, 3

@@ -22,9 +22,8 @@ from tunery.dialects.metaschedule.vectors import lanes_of
 from tunery.domain import Candidate
 
 GENERIC = "generic"
-CHANNELS_LAST = "channels-last"
 REMARK = "tunery.left_out"
-"""Attribute of a workload's module: why its network, which could not be laid out so, is not channels last."""
+"""Attribute of a workload's module: which rules for whole networks its own does without, and why, as JSON."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,8 @@ class Expression:
 class Expressions:
     """A workload's expressions by name, the generic one first; `left_out` says why others do not apply.
 
-    It also says, as `channels-last`, why the workload is a convolution of another layout.
+    It also says, as `channels-last`, why the workload is a convolution of another layout, and by name which rules for
+    whole networks failed.
     """
 
     found: Mapping[str, Expression]
@@ -58,9 +58,9 @@ def expressions_of(module: Any, target: Any) -> Expressions:
 
     What is meant for programs of its kind and cannot be written for it is left out, with the reason.
     """
-    left_out = {}
+    left_out = dict[str, str]()
     if remark := module.get_attr(REMARK):
-        left_out[CHANNELS_LAST] = str(remark)
+        left_out.update(json.loads(str(remark)))
         module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
     found = {GENERIC: Expression(GENERIC, module)}
     for name, make in _ALTERNATIVES.items():

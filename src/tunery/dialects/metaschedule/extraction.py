@@ -1,11 +1,12 @@
 """A lowered network's unique tasks."""
 
+import json
 from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.expressions import REMARK
-from tunery.dialects.metaschedule.lowering import Lowered, argument_specs
+from tunery.dialects.metaschedule.lowering import CHANNELS_LAST, Lowered, argument_specs
 from tunery.dialects.metaschedule.program import open_space, tvm_target
 from tunery.domain import Target, Task, TensorSpec, Workload
 
@@ -63,9 +64,13 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
 
 
 def _remarked(lowered: Lowered, name: str) -> Any:
-    """Return a function's module; a convolution's says why it is not channels last, which is no part of its key."""
+    """Return a function's module with what its network was lowered without, which is no part of its key.
+
+    Of the layout only convolutions say so.
+    """
     module, _ = lowered.functions[name]
-    return module.with_attr(REMARK, lowered.left_out) if lowered.left_out and "conv2d" in name else module
+    left_out = {rule: why for rule, why in lowered.left_out.items() if rule != CHANNELS_LAST or "conv2d" in name}
+    return module.with_attr(REMARK, json.dumps(left_out, sort_keys=True)) if left_out else module
 
 
 def _kind(name: str, arguments: tuple[TensorSpec, ...]) -> str:

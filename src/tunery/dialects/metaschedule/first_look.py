@@ -4,14 +4,23 @@ Preparing a search costs as much as some ten candidates, and a 3x3 convolution h
 slow as the tasks that nobody has looked at yet, so what is not proposed at once is prepared with the next proposal.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from typing_extensions import override
 
 from tunery.dialects._base import Proposer, Told
 from tunery.dialects.metaschedule.expressions import GENERIC, ReducedProposer
 from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.foresight import leader, searches_of, trusted, welcome_winners, winners_for
+from tunery.dialects.metaschedule.foresight import (
+    leader,
+    leaving,
+    searches_of,
+    trusted,
+    welcome_winners,
+    winners_for,
+    without,
+)
 from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.program import expressions
 from tunery.dialects.metaschedule.proposer import DraftedProposer
@@ -58,12 +67,23 @@ class FirstLook(Proposer):
     @override
     def tell(self, results: Sequence[Told]) -> None:
         self._told += results if self._whole is not None else ()
-        self._search.tell(results)
+        with self._widening_if_it_fails():
+            self._search.tell(results)
 
     @override
     def learn(self, cost_model: str) -> None:
         self._model = cost_model
-        self._search.learn(cost_model)
+        with self._widening_if_it_fails():
+            self._search.learn(cost_model)
+
+    @contextmanager
+    def _widening_if_it_fails(self) -> Generator[None]:
+        try:
+            yield
+        except Exception:
+            if self._whole is None:
+                raise
+            self._looked = True  # the next proposal asks all
 
 
 def open_search(
@@ -90,14 +110,18 @@ def open_search(
         missing = [name for name in names if name not in ready]
         more, left_out = searches_of(task, missing, told, cost_model, seed, features=features)
         if aided:
-            welcome_winners(task, more)
-        ready.update(more)
+            welcome_winners(task, more, left_out)
+        ready.update(without(more, left_out))
         return left_out
 
     def whole(told: Sequence[Told]) -> Proposer:
+        failed = dict[str, str]()
         for name, known in ready.items():  # what others measured meanwhile
-            known.tell(part(told, name))
-        left_out = dict(opened(list(expressions(task).found), told))
+            with leaving(name, failed):
+                known.tell(part(told, name))
+        for name in failed:
+            del ready[name]
+        left_out = {**opened([name for name in expressions(task).found if name not in failed], told), **failed}
         search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
         return ReducedProposer(search, left_out)
 

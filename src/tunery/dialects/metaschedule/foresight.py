@@ -9,7 +9,8 @@ one is tried first for the next.
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 
 from tunery.dialects._base import Told
 from tunery.dialects.metaschedule import depthwise, padded, place_sums, rows, winograd
@@ -27,8 +28,8 @@ from tunery.domain import Candidate, Task
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
 # Was ahead in 59 of 60 tasks (docs/decisions/031), with nearly any tile, and no winners of it ship yet: leads where
-# winners do not know better, and few looks are enough.
-_TRUSTED, _TRUSTED_LEAD, _TRUSTED_LOOKS = (rows.NAME,), 0.1, 2
+# winners do not know better.
+_TRUSTED, _TRUSTED_LEAD = (rows.NAME,), 0.1
 _ROWS_PER_THREAD = 4
 _LEAST_FOR_ALTERNATIVES = 12
 # Replays of an expression before the best so far says which one gets the rest.
@@ -64,8 +65,12 @@ class Foresight:
     ) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first.
 
-        Winners of like tasks are candidates enough, `n` or not; where they are of another expression than the generic
-        one, those of the generic one are kept as `rivals`, if wanted.
+        Winners of like tasks are candidates enough, `n` or not. Where they are of another expression than the generic
+        one, what that would propose is kept as `rivals`: one, should the others fail, or several, if wanted. An
+        expression that fails is left out.
+
+        Raises:
+            Exception: of whatever kind, where the generic program cannot be searched.
         """
 
         def opened(names: Sequence[str]) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
@@ -78,45 +83,47 @@ class Foresight:
             more, left_out = opened([leading])
             searches |= more
         if leading in searches:
-            search = searches[leading]
             count = min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
-            won = _won(task, leading, search, winners, count)
-            if won:
-                self.origins = _tried_out(search, won)
-                if rivals and leading != GENERIC:
-                    searches[GENERIC].try_out(list(_won(task, GENERIC, searches[GENERIC], winners, count)))
-                    self.rivals = searches[GENERIC].ranked()
-                return [with_left_out(candidate, left_out) for candidate in search.ranked()]
-            if trusted(task, leading):
-                search.explore(_LEAST_WINNERS)
-                found = search.ranked()
-                searches[GENERIC].explore(_LEAST_WINNERS if rivals else 1)  # should they fail
-                spare = searches[GENERIC].ranked()
-                self.rivals = spare if rivals else []
-                ranked = [*found[:_TRUSTED_LOOKS], *spare[:1], *found[_TRUSTED_LOOKS:]]
-                return [with_left_out(candidate, left_out) for candidate in ranked]
+            with leaving(leading, left_out):
+                if found := self._led(task, leading, searches[leading], winners, count):
+                    if leading != GENERIC:
+                        self.rivals = _spare(task, searches[GENERIC], winners, count if rivals else 1)
+                    return [with_left_out(candidate, left_out) for candidate in found]
+        self.origins, searches = {}, without(searches, left_out)
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
 
+    def _led(self, task: Task, leading: str, search: DraftedProposer, winners: Winners, count: int) -> list[Candidate]:
+        """Return what the leading expression's winners are for this task, or a few of its own where it is trusted."""
+        if won := _won(task, leading, search, winners, count):
+            self.origins = _tried_out(search, won)
+        elif trusted(task, leading):
+            search.explore(_LEAST_WINNERS)
+        return search.ranked()
+
     def _searched(
-        self, task: Task, n: int, searches: Mapping[str, DraftedProposer], left_out: Mapping[str, str]
+        self, task: Task, n: int, searches: Mapping[str, DraftedProposer], left_out: dict[str, str]
     ) -> list[Candidate]:
-        """Return what up to `n` replays found in searches of several expressions."""
+        """Return what up to `n` replays found in searches of several expressions; `left_out` is told which fail."""
         left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
+        scores = dict[str, float]()
         for name, search in searches.items():
-            seeds = self._seeds(task, name, search)
-            if seeds and name == GENERIC:
-                left = max(_ALTERNATIVE, round(_SPARED * n))
-            search.try_out(seeds)
-            first = max(min(_ROUND, n) if name == GENERIC else fair, len(seeds)) - len(seeds)
-            for count in rounds_of(first):
-                search.explore(count)
-            left -= first + len(seeds)
-        best = max(searches, key=lambda name: searches[name].best_score())
-        limit = _BEHIND * searches[best].best_score()
-        behind = {name: search.best_score() < limit for name, search in searches.items()}
-        for count in rounds_of(left):
-            searches[best].explore(count)
+            with leaving(name, left_out):
+                seeds = self._seeds(task, name, search)
+                if seeds and name == GENERIC:
+                    left = max(_ALTERNATIVE, round(_SPARED * n))
+                search.try_out(seeds)
+                first = max(min(_ROUND, n) if name == GENERIC else fair, len(seeds)) - len(seeds)
+                for count in rounds_of(first):
+                    search.explore(count)
+                left -= first + len(seeds)
+                scores[name] = search.best_score()
+        best = max(scores, key=lambda name: scores[name])
+        behind = {name: score < _BEHIND * scores[best] for name, score in scores.items()}
+        with leaving(best, left_out):
+            for count in rounds_of(left):
+                searches[best].explore(count)
+        searches = without(searches, left_out)
         memories = [
             (place_of(task.workload.kind, name, each.outlines), each.best_genomes(_KEPT))
             for name, each in searches.items()
@@ -151,6 +158,29 @@ class Foresight:
         return list(dict.fromkeys(found))[:_SEEDS]
 
 
+@contextmanager
+def leaving(name: str, left_out: dict[str, str]) -> Generator[None]:
+    """Note the failure of an expression's search in `left_out`; of the generic one it is raised."""
+    try:
+        yield
+    except Exception as error:
+        if name == GENERIC:
+            raise
+        left_out[name] = reason_of(error)
+
+
+def without(searches: Mapping[str, DraftedProposer], left_out: Collection[str]) -> dict[str, DraftedProposer]:
+    """Return the searches that are not left out."""
+    return {name: search for name, search in searches.items() if name not in left_out}
+
+
+def _spare(task: Task, search: DraftedProposer, winners: Winners, count: int) -> list[Candidate]:
+    """Return up to `count` candidates of the generic search, of like tasks' winners where there are some."""
+    if not search.try_out(list(_won(task, GENERIC, search, winners, count))):
+        search.explore(min(count, _LEAST_WINNERS))
+    return search.ranked()
+
+
 def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
     """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
     home = place_of(task.workload.kind, GENERIC, generic.outlines)
@@ -182,11 +212,15 @@ def starved(task: Task, expression: str) -> bool:
     return weights > _CACHED_BYTES and task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
 
 
-def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer]) -> None:
-    """Let searches of a task's expressions propose what won for like tasks before anything else."""
+def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer], left_out: dict[str, str]) -> None:
+    """Let searches of a task's expressions propose what won for like tasks before anything else.
+
+    `left_out` is told of those that fail at it.
+    """
     winners = winners_for(task)
     for name, search in searches.items():
-        search.welcome(list(_won(task, name, search, winners, _MOST_WINNERS)))
+        with leaving(name, left_out):
+            search.welcome(list(_won(task, name, search, winners, _MOST_WINNERS)))
 
 
 def winners_for(task: Task) -> Winners:

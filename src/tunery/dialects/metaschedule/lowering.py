@@ -3,8 +3,8 @@
 Extraction and compilation both run exactly this, so what was tuned is what is compiled.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,17 @@ from tunery.dialects.metaschedule.program import normalised, program_key, tvm_ta
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.scaling import scale_and_shift
 from tunery.dialects.metaschedule.sinking import sink_layouts
-from tunery.dialects.metaschedule.transposed import interleave_phases
+from tunery.dialects.metaschedule.transposed import interleave_phases, keep_channels_first
 from tunery.domain import Network, Target
 
 # A rewritten layout pays for its own unpacking only on weights; vectors such as biases stay as they are.
 _PREPACK_MIN_ELEMENTS = 1024
+
+Rule = Callable[[Any], Any]
+"""From a module to a module."""
+
+CHANNELS_LAST = "channels-last"
+"""How the layout is called where it is left out."""
 
 _NEED_NONE = {"relax.call_tir", "relax.reshape"}  # a reshape is a view
 
@@ -33,15 +39,15 @@ _LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv2d_transpose": ["
 @dataclass(frozen=True)
 class Lowered:
     """A lowered network: `functions` maps a global name to its normalised one-function module and workload key;
-    `calls` to the number of call sites; `inputs` to how many of its parameters are read; `left_out` says why it is not
-    channels last ("": it is).
+    `calls` to the number of call sites; `inputs` to how many of its parameters are read; `left_out` says which rules
+    for whole networks it does without, and why.
     """
 
     module: Any
     functions: dict[str, tuple[Any, str]]
     calls: dict[str, int]
     inputs: dict[str, int]
-    left_out: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 def lower(network: Network, target: Target) -> Lowered:
@@ -54,13 +60,13 @@ def lower(network: Network, target: Target) -> Lowered:
         module = _imported(network.path)
     except Exception as error:
         raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
-    left_out = ""
+    left_out: dict[str, str] = {}
     try:
-        lowered = _lowered(module, target, channels_last=True)
+        lowered = _lowered(module, target, left_out, channels_last=True)
     except Exception as error:  # noqa: BLE001 - layout conversion fails on some real graphs (dynamic-rank reshapes around a conv)
-        left_out = reason_of(error)
+        left_out = {CHANNELS_LAST: reason_of(error)}
         try:
-            lowered = _lowered(module, target, channels_last=False)
+            lowered = _lowered(module, target, left_out, channels_last=False)
         except Exception as error:
             raise DialectError(f"TVM cannot lower {network.name}: {reason_of(error)}") from error
     functions = {}
@@ -108,18 +114,38 @@ def take_lowered(network: Network, target: Target) -> Lowered:
     return _kept.pop((network.digest, target.key), None) or lower(network, target)
 
 
-def _lowered(module: Any, target: Target, *, channels_last: bool) -> Any:
+def _lowered(module: Any, target: Target, left_out: dict[str, str], *, channels_last: bool) -> Any:
+    """Return the lowered module; `left_out` is told which rules of ours failed, and why."""
     with tvm_target(target):
-        plain = restore_clips(relax.transform.FoldConstant()(move_constants(module)))
-        done = relax.transform.AttachAttrLayoutFreeBuffers()(_passes(channels_last=channels_last)(plain))
+        plain = _tried(move_constants, left_out)(module)
+        plain = _tried(restore_clips, left_out)(relax.transform.FoldConstant()(plain))
+        passes = _passes(left_out, channels_last=channels_last)
+        done = relax.transform.AttachAttrLayoutFreeBuffers()(passes(plain))
         _refuse_leftovers(done)
         return _limit_layout_freedom(done)
 
 
-def _passes(*, channels_last: bool) -> Any:
+def _tried(rule: Rule, left_out: dict[str, str], otherwise: Rule = lambda given: given) -> Rule:
+    """Return the rule; where it fails `otherwise` is done in its place, and `left_out` is told why."""
+
+    def changed(given: Any) -> Any:
+        try:
+            return rule(given)
+        except Exception as error:  # noqa: BLE001 - of whatever kind
+            left_out[rule.__name__] = reason_of(error)
+            return otherwise(given)
+
+    return changed
+
+
+def _passes(left_out: dict[str, str], *, channels_last: bool) -> Any:
     to_last: list[Any] = []
     if channels_last:
-        to_last = [relax.transform.ConvertLayout(_LAYOUTS), _pass(interleave_phases), _pass(sink_layouts)]
+        to_last = [
+            relax.transform.ConvertLayout(_LAYOUTS),
+            _pass(_tried(interleave_phases, left_out, otherwise=keep_channels_first)),
+            _pass(_tried(sink_layouts, left_out)),
+        ]
     return tvm.transform.Sequential(
         [
             relax.transform.DecomposeOpsForInference(),
@@ -128,9 +154,9 @@ def _passes(*, channels_last: bool) -> Any:
             *to_last,
             relax.transform.DeadCodeElimination(),
             relax.transform.Normalize(),
-            _pass(move_constants),
+            _pass(_tried(move_constants, left_out)),
             relax.transform.FoldConstant(),
-            _pass(scale_and_shift),
+            _pass(_tried(scale_and_shift, left_out)),
             relax.transform.DeadCodeElimination(),
             relax.get_pipeline("zero"),
             # Pure reshapes become views here; left as programs they would be tuned, and copied at run time.
@@ -140,7 +166,7 @@ def _passes(*, channels_last: bool) -> Any:
     )
 
 
-def _pass(change: Callable[[Any], Any]) -> Any:
+def _pass(change: Rule) -> Any:
     return tvm.transform.module_pass(lambda given, _: change(given), opt_level=0)
 
 

@@ -119,7 +119,9 @@ def fuse(found: Fused, core: Any) -> Any:
             result = builder.emit_output(relax.Call(fused, outer))
         builder.emit_func_output(result)
     function = relax.transform.FuseTIR()(builder.get())["fused"]
-    function = function.with_attr("global_symbol", "main").with_attr("layout_free_buffers", [found.weight])
+    function = function.with_attr("global_symbol", "main")
+    if found.constant:  # else it would be packed at each call, which no measurement of a kernel sees
+        function = function.with_attr("layout_free_buffers", [found.weight])
     return tvm.IRModule({"main": function})
 
 

@@ -24,7 +24,16 @@ def interleave_phases(module: Any) -> Any:
 
     Those with groups, dilations or weights that are no constants are computed channels first, as TVM can.
     """
-    rewriter = _Rewriter(module)
+    return _rewritten(module, phases=True)
+
+
+def keep_channels_first(module: Any) -> Any:
+    """Return the module with its channels-last transposed convolutions computed channels first, all of them."""
+    return _rewritten(module, phases=False)
+
+
+def _rewritten(module: Any, *, phases: bool) -> Any:
+    rewriter = _Rewriter(module, phases=phases)
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             rewriter.builder_.update_func(name, rewriter.visit_expr(function))
@@ -33,6 +42,10 @@ def interleave_phases(module: Any) -> Any:
 
 @mutator
 class _Rewriter(PyExprMutator):  # type: ignore[misc] # TVM has no types
+    def __init__(self, module: Any, *, phases: bool) -> None:
+        super().__init__(module)
+        self._phases = phases
+
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         if call.op != tvm.ir.Op.get("relax.nn.conv2d_transpose"):
@@ -41,7 +54,7 @@ class _Rewriter(PyExprMutator):  # type: ignore[misc] # TVM has no types
             return call
         plain = int(call.attrs.groups) == 1 and all(int(each) == 1 for each in call.attrs.dilation)
         constant = isinstance(call.args[1], tvm.ir.GenericConst)
-        return self._by_phases(call) if plain and constant else self._channels_first(call)
+        return self._by_phases(call) if self._phases and plain and constant else self._channels_first(call)
 
     def _channels_first(self, call: Any) -> Any:
         data, kernel = call.args
