@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tunery.dialects._base import Told
 from tunery.dialects.metaschedule import depthwise, padded, place_sums, rows, winograd
@@ -84,11 +84,14 @@ class Foresight:
             searches |= more
         if leading in searches:
             count = min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
+            found = list[Candidate]()
             with leaving(leading, left_out):
-                if found := self._led(task, leading, searches[leading], winners, count):
-                    if leading != GENERIC:
+                found = self._led(task, leading, searches[leading], winners, count)
+            if found:
+                if leading != GENERIC:
+                    with suppress(Exception):  # a spare that cannot be had costs nothing but itself
                         self.rivals = _spare(task, searches[GENERIC], winners, count if rivals else 1)
-                    return [with_left_out(candidate, left_out) for candidate in found]
+                return [with_left_out(candidate, left_out) for candidate in found]
         self.origins, searches = {}, without(searches, left_out)
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
@@ -131,7 +134,10 @@ class Foresight:
         told = [[at.structure, at.extents, [[g.design, g.choices] for g in best]] for at, best in memories]
         self.lesson = json.dumps([behind, told])
         self._learn(self.lesson)
-        ranked = [candidate for search in searches.values() for candidate in search.ranked()]
+        ranked = list[Candidate]()
+        for name, search in searches.items():
+            with leaving(name, left_out):
+                ranked += search.ranked()
         found = [with_left_out(candidate, left_out) for candidate in ranked]
         return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
 
