@@ -91,6 +91,14 @@ def test_a_leading_search_that_fails_at_a_lesson_is_left_to_all(what: str) -> No
     assert handed == [told], "nothing that was told is lost"
 
 
+def test_a_leading_search_that_cannot_learn_is_not_asked_at_all() -> None:
+    broken = Scripted("a")
+    broken.learn = lambda cost_model: 1 // 0  # type: ignore[method-assign,assignment]
+    search, _ = look(broken, Scripted("b"))
+    search.learn("model")
+    assert [c.body for c in search.propose(2)] == ["b", "b"]
+
+
 def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     task = _matmul("product", 64, 96, 124, dialect.resolve_target("native", 1))
     names = set(expressions(task).found)

@@ -141,7 +141,7 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tunery.dialects.metaschedule import lowering
-    from tunery.dialects.metaschedule._tvm import relax
+    from tunery.dialects.metaschedule._tvm import relax, tvm
 
     network = convolution_network(tmp_path, size=11)
     assert "channels-last" not in expressions(convolution(dialect, network, target)).left_out
@@ -157,6 +157,9 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     kernel = dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path))
     assert kernel.traits["left_out"]["channels-last"] == "RuntimeError: the rank is not known"
     assert dialect.baseline(task).key == task.workload.key == program_key(space_of(task).module)
+    program = tvm.ir.load_json(task.workload.program)["main"]
+    earlier = tvm.IRModule({"main": program}).with_attr("tunery.left_out", "a frame is missing")
+    assert expressions_of(earlier, tvm_target(target)).left_out["channels-last"] == "a frame is missing"
     others = [task for task in tasks if task.workload.kind != "conv2d"]
     assert all("channels-last" not in expressions(task).left_out for task in others)
     chosen = next(c for c in dialect.open(task, [], None, 0).propose(2))

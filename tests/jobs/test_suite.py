@@ -125,7 +125,11 @@ def test_a_peak_that_cannot_be_measured_costs_no_network_and_is_tried_again(tmp_
 
     assert ran(broken)["runs"]["a x2"]["times_faster"] == 2
     assert said[0] == "the peak on 2 threads is not known: no worker"
-    assert ran(lambda _: PEAK)["peak_flops"] == {"2": PEAK}
+    known = ran(lambda _: PEAK)
+    assert known["peak_flops"] == {"2": PEAK}
+    assert known["runs"]["a x2"]["deciding"][0]["of_peak"] == pytest.approx(6.67, abs=0.01), (
+        "of what was timed before, too"
+    )
 
 
 @pytest.mark.parametrize(

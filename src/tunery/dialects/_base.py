@@ -37,7 +37,8 @@ class Told:
 class Foreseen:
     """Candidates that a cost model thinks fast, and what they teach about like tasks, in words of the dialect's own.
 
-    `rivals` are of another kind, which lost elsewhere: only a measurement says whether they lose here. `origins` tells
+    `rivals` are of another kind, which lost elsewhere: a measurement says whether they lose here, too, and where the
+    candidates fail they are there. `origins` tells
     by the key which candidates are alike, for having come from the same place.
     """
 

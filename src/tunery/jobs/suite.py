@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from tunery._errors import TuneryError, UsageError, WorkError
+from tunery._errors import EngineError, TuneryError, UsageError, WorkError
 from tunery._sources import sources
 from tunery.dialects import get_dialect
 from tunery.engines import Role, WorkerSpec
@@ -96,12 +96,11 @@ def run_suite(
     results = _read(plan.file, _conditions(request, plan.seconds))
     runs, peaks, libraries = results["runs"], results["peak_flops"], _libraries()
     for threads in plan.threads:
-        if peaks.get(str(threads)) is None:
+        if str(threads) not in peaks:
             try:
                 peaks[str(threads)] = (peak or measured_peak)(replace(request, threads=threads))
-            except TuneryError as error:  # no share of it is shown then, and the next run tries again
+            except (WorkError, EngineError) as error:  # no share of it is shown then, and the next run tries again
                 say(f"the peak on {threads} threads is not known: {error}")
-                peaks[str(threads)] = None
         for network in plan.networks:
             key, one = _key(network, threads), replace(request, model=f"zoo:{network}", threads=threads)
             against, others = _rivals(stock(one))
@@ -121,7 +120,7 @@ def run_suite(
                 if _lost(known, report):
                     run["tuned"] = False
                     raise WorkError(_LOST + ("the same command tunes it again" if tune else "tune it again"))
-                run |= _run(report, (*against, *others), peaks[str(threads)]) | {"libraries": libraries}
+                run |= _run(report, (*against, *others)) | {"libraries": libraries}
             except TuneryError as error:
                 say(f"{key} failed: {error}")
                 run["error"] = str(error)
@@ -211,7 +210,7 @@ def measured_peak(request: Request) -> float | None:
         return asyncio.run(run())
 
 
-def _run(report: BenchReport, asked: Sequence[str], peak_flops: float | None) -> dict[str, Any]:
+def _run(report: BenchReport, asked: Sequence[str]) -> dict[str, Any]:
     ours, theirs = report.latency_s["tunery"], report.latency_s[_RIVAL]
     counted = {name: spread for name, spread in report.latency_s.items() if name not in report.wrong}
     lacking = {name: why for name, why in _LACKING.items() if name not in asked}
@@ -243,7 +242,7 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float | None) ->
                 "latency_s": task.latency_s,
                 "inside_s": task.inside_s,
                 "share": task.weight * task.known_s / ours.median,
-                "of_peak": task.flop / task.known_s / peak_flops if peak_flops else None,
+                "flops": task.flop / task.known_s,
                 "bytes_per_s": task.size_bytes / task.known_s,
             }
             for task in heaviest
@@ -253,8 +252,12 @@ def _run(report: BenchReport, asked: Sequence[str], peak_flops: float | None) ->
 
 
 def _finished(results: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Return the results with their summary, per thread count and over all that the file holds."""
+    """Return the results with shares of the peak and their summary, per thread count and over all of the file."""
     runs = results["runs"]
+    for run in runs.values():
+        peak = results["peak_flops"].get(str(run["threads"]))
+        for one in run.get("deciding", ()):
+            one["of_peak"] = one["flops"] / peak if peak else None
     counts = sorted({*plan.threads, *(run["threads"] for run in runs.values())})
     summary = {str(count): _summed(runs, plan.networks, (count,)) for count in counts}
     whole = _summed(runs, plan.networks, counts)

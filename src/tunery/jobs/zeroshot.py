@@ -205,7 +205,8 @@ async def _predict(context: Context, task: Task, count: int, guess: Guess, fille
 
 async def _verify(context: Context, task: Task, prediction: Prediction, filled: Filled) -> None:
     """Choose the best pick that computes what the reference computes."""
-    for candidate in prediction.candidates[:_KEEP]:
+    *best, last = prediction.candidates  # the last may be of another kind, should the others fail
+    for candidate in (*best[: _KEEP - 1], last):
         try:
             async with stage(context, task, "build", Role.BUILDER) as grant:
                 verdict: Verification = await context.runtime.call(

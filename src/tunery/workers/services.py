@@ -187,7 +187,7 @@ class ProposerHost:
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
         """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest.
 
-        Of four or more the last may be a rival: the best of another kind than the others.
+        The last may be a rival: the best of another kind than the others.
         """
         prediction = _predict(self._dialect, task, n, keep, cost_model, seed)
         if task.key not in self._open:

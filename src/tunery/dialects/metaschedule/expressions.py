@@ -22,6 +22,7 @@ from tunery.dialects.metaschedule.vectors import lanes_of
 from tunery.domain import Candidate
 
 GENERIC = "generic"
+CHANNELS_LAST = "channels-last"
 REMARK = "tunery.left_out"
 """Attribute of a workload's module: which rules for whole networks its own does without, and why, as JSON."""
 
@@ -60,7 +61,7 @@ def expressions_of(module: Any, target: Any) -> Expressions:
     """
     left_out = dict[str, str]()
     if remark := module.get_attr(REMARK):
-        left_out.update(json.loads(str(remark)))
+        left_out.update(_remarks(str(remark)))
         module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
     found = {GENERIC: Expression(GENERIC, module)}
     for name, make in _ALTERNATIVES.items():
@@ -74,6 +75,11 @@ def expressions_of(module: Any, target: Any) -> Expressions:
         if expression is not None:
             found[name] = expression
     return Expressions(found, left_out)
+
+
+def _remarks(text: str) -> dict[str, str]:
+    """Return what a network was lowered without; stores keep programs of earlier versions, which say it of one rule."""
+    return dict(json.loads(text)) if text.startswith("{") else {CHANNELS_LAST: text}
 
 
 def _winograd(tile: int, module: Any, target: Any) -> Expression:

@@ -5,8 +5,8 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.expressions import REMARK
-from tunery.dialects.metaschedule.lowering import CHANNELS_LAST, Lowered, argument_specs
+from tunery.dialects.metaschedule.expressions import CHANNELS_LAST, REMARK
+from tunery.dialects.metaschedule.lowering import Lowered, argument_specs
 from tunery.dialects.metaschedule.program import open_space, tvm_target
 from tunery.domain import Target, Task, TensorSpec, Workload
 

@@ -76,6 +76,7 @@ class Foresight:
         def opened(names: Sequence[str]) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
             return searches_of(task, names, (), cost_model, seed, features=features)
 
+        self.rivals, self.origins = [], {}
         searches, left_out = opened([GENERIC])
         winners = winners_for(task)
         leading = leader(task, searches[GENERIC], winners)
@@ -92,7 +93,7 @@ class Foresight:
                     with suppress(Exception):  # a spare that cannot be had costs nothing but itself
                         self.rivals = _spare(task, searches[GENERIC], winners, count if rivals else 1)
                 return [with_left_out(candidate, left_out) for candidate in found]
-        self.origins, searches = {}, without(searches, left_out)
+        searches = without(searches, left_out)
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
 

@@ -13,6 +13,7 @@ import numpy as np
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.clipping import restore_clips
+from tunery.dialects.metaschedule.expressions import CHANNELS_LAST
 from tunery.dialects.metaschedule.folding import move_constants
 from tunery.dialects.metaschedule.program import normalised, program_key, tvm_target
 from tunery.dialects.metaschedule.reasons import reason_of
@@ -26,9 +27,6 @@ _PREPACK_MIN_ELEMENTS = 1024
 
 Rule = Callable[[Any], Any]
 """From a module to a module."""
-
-CHANNELS_LAST = "channels-last"
-"""How the layout is called where it is left out."""
 
 _NEED_NONE = {"relax.call_tir", "relax.reshape"}  # a reshape is a view
 
