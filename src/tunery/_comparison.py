@@ -28,7 +28,7 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
     rival = report.latency_s.get("onnxruntime")
     verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
     if rival and (rival.covers(report.latency_s["tunery"]) or report.latency_s["tunery"].covers(rival)):
-        verdict += ", which the spread does not tell from as fast"
+        verdict += " by the medians, as fast within the spread"
     return "\n".join(
         [
             f"{report.network}, whole network, {threads}{verdict}",
