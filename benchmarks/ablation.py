@@ -32,11 +32,11 @@ from types import ModuleType
 from rows import Kept, Row
 
 from tunery._errors import WorkError
-from tunery._report import as_text, milliseconds, new_table
-from tunery.budgets import Trimming
 from tunery.domain import Budget, Task
-from tunery.jobs import Request, extract
-from tunery.jobs.session import tune_tasks
+from tunery.domain.request import Request
+from tunery.domain.trimming import Trimming
+from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.service.session import extract, tune_tasks
 from tunery.studies._children import end_with_parent, watch
 
 ROOM = "tunery.dialects.metaschedule"
@@ -110,7 +110,7 @@ def _no_winners() -> None:
 
 
 def _blind_to_warm_ups() -> None:
-    noise = import_module("tunery.measure.noise")
+    noise = import_module("tunery.measuring.noise")
     noise.Noise.learn_cold = lambda *_: None  # type: ignore[attr-defined]
 
 
@@ -154,7 +154,7 @@ ARMS = {
     _WINNERS: Arm(patch=_no_winners, touches=((f"{ROOM}.foresight", "shipped"),)),
     "filter": Arm(changed=_untrimmed(filter=False)),
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
-    "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measure.noise", "Noise.learn_cold"),)),
+    "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measuring.noise", "Noise.learn_cold"),)),
 }
 SWITCHED_OFF = "TUNERY_BENCH_ABLATION"
 
@@ -163,7 +163,7 @@ def switch_off(arm: Arm) -> None:
     """Switch it off in this process, from which the workers are forked."""
     if arm.patch:
         arm.patch()
-    import_module("tunery.workers.preload")
+    import_module("tunery.runtime.preload")
     for module, name, value in arm.constants:
         setattr(import_module(module), name, value)
 
@@ -266,7 +266,7 @@ def run_child(task: str, arm: str, seed: int, trials: int, scratch: Path) -> Row
 
 def run_one(name: str, arm: str, seed: int, trials: int, work: Path) -> None:
     """Tune one task with one thing off, and write what it took: the job alone, without the import."""
-    from tunery.jobs import opening
+    from tunery.runtime import opening
 
     opening.PRELOAD["metaschedule"] = "ablation"  # this file: the workers are forked from a process that imports it
     how, base = ARMS[arm], Request("ablation", seed=seed, budget=Budget(trials=trials), store=str(work / "store.db"))

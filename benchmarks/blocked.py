@@ -25,10 +25,10 @@ import ablation
 from rows import Kept, Row
 
 from tunery._errors import WorkError
-from tunery._report import as_text, milliseconds, new_table
 from tunery.domain import Budget, Target, Task, TensorSpec, Workload
-from tunery.jobs import Request
-from tunery.jobs.session import tune_tasks
+from tunery.domain.request import Request
+from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.service.session import tune_tasks
 from tunery.studies._children import end_with_parent, watch
 
 LAST, BLOCKED = "last", "blocked"
@@ -70,8 +70,8 @@ CONVOLUTIONS: Mapping[str, Convolution] = {
 def task_of(convolution: Convolution, layout: str, target: Target) -> Task:
     """Return one convolution in a layout, for a target with vectors that divide its channels."""
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.program import normalised, program_key, tvm_target
-    from tunery.dialects.metaschedule.vectors import lanes_of
+    from tunery.dialects.metaschedule.variants.program import normalised, program_key, tvm_target
+    from tunery.dialects.metaschedule.variants.vectors import lanes_of
 
     lanes = lanes_of(tvm_target(target))
     data, weight, result = (_last if layout == LAST else _blocked)(tvm.te, convolution, lanes)
@@ -117,7 +117,7 @@ def _blocked(te: Any, of: Convolution, lanes: int) -> tuple[Any, Any, Any]:
 def run_one(name: str, layout: str, seed: int, trials: int, work: Path) -> None:
     """Tune one convolution in one layout, and write what came of it."""
     from tunery.dialects import get_dialect
-    from tunery.jobs import opening
+    from tunery.runtime import opening
 
     opening.PRELOAD["metaschedule"] = "ablation"  # switches our expressions off where workers are forked from
     task = task_of(CONVOLUTIONS[name], layout, get_dialect("metaschedule").resolve_target("native", 0))

@@ -26,13 +26,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tunery._report import as_text, new_table
 from tunery.costmodels import load_cost_model, with_task
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Task
-from tunery.jobs import Request, extract
-from tunery.jobs.learning import start_for
-from tunery.measure import this_device, usable_cores
+from tunery.domain.request import Request
+from tunery.reports.text import as_text, new_table
+from tunery.service.session import extract
+from tunery.tuning.learning import start_for
 
 T = TypeVar("T")
 TASKS = {"conv2d": "zoo:resnet18", "matmul": "zoo:bert-small", "depthwise": "zoo:mobilenet_v2"}
@@ -81,7 +83,7 @@ def measure(task: Task, count: int) -> dict[str, float]:
     """Return the medians by column, of `count` proposed candidates of a task, in CPU milliseconds for each."""
     from tunery.costmodels.columns import STORE_WIDTH, unfolded
     from tunery.dialects.metaschedule._tvm import meta_schedule, tvm
-    from tunery.dialects.metaschedule.program import replay, space_for
+    from tunery.dialects.metaschedule.variants.program import replay, space_for
 
     dialect = get_dialect("metaschedule")
     start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
@@ -164,7 +166,7 @@ def ours(task: Task) -> Spent:
 def stock(task: Task) -> Spent:
     """Propose once as stock does when its model has begun to steer."""
     from tunery.dialects.metaschedule._tvm import meta_schedule as ms
-    from tunery.dialects.metaschedule.program import space_of
+    from tunery.dialects.metaschedule.variants.program import space_of
 
     space = space_of(task)
     model, database = ms.cost_model.XGBModel(), ms.database.MemoryDatabase()

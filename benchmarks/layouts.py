@@ -25,9 +25,10 @@ import ablation
 from rows import Kept, Row
 
 from tunery._errors import TuneryError
-from tunery._report import as_text, new_table
 from tunery.domain import Budget
-from tunery.jobs import Request, bench, compile_model, tune
+from tunery.domain.request import Request
+from tunery.reports.text import as_text, new_table
+from tunery.service.session import bench, compile_model, tune
 from tunery.studies._children import end_with_parent, watch
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "shufflenet_v2_x1_0", "googlenet", "unet")
@@ -44,7 +45,7 @@ def request_of(network: str, budget: str, work: Path) -> Request:
 
 def run_one(network: str, budget: str, work: Path) -> None:
     """Tune and compile a network in the layout that this process was started for."""
-    from tunery.jobs import opening
+    from tunery.runtime import opening
 
     opening.PRELOAD["metaschedule"] = "ablation"  # switches its arm off in the process that workers are forked from
     request = request_of(network, budget, work)

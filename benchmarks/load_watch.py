@@ -28,10 +28,11 @@ from onnx import TensorProto, helper
 from scipy.stats import kendalltau
 
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Task
+from tunery.domain.request import Progress, Request, TuneReport
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role
-from tunery.jobs import Progress, Request, TuneReport, tune
-from tunery.jobs.foreign import VARIABLE
-from tunery.jobs.runtime import Runtime
+from tunery.runtime.foreign_load import VARIABLE
+from tunery.runtime.pools import Runtime
+from tunery.service.session import tune
 from tunery.store import open_store
 
 

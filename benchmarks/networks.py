@@ -17,9 +17,10 @@ from pathlib import Path
 from rows import Kept, Row
 
 from tunery._errors import TuneryError
-from tunery._report import milliseconds
 from tunery.domain import Budget
-from tunery.jobs import Progress, Request, bench, tune
+from tunery.domain.request import Progress, Request
+from tunery.reports.text import milliseconds
+from tunery.service.session import bench, tune
 
 
 def main() -> None:

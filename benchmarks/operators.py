@@ -27,8 +27,8 @@ from onnx import TensorProto, helper, numpy_helper
 from rows import Kept, Row
 
 from tunery._errors import TuneryError
-from tunery._report import as_text, new_table
 from tunery.domain import Budget
+from tunery.reports.text import as_text, new_table
 
 _OPSET = 17
 _SECONDS = 3.0

@@ -44,9 +44,11 @@ from pydantic import TypeAdapter
 from rows import Kept, Row
 
 from tunery._errors import WorkError
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import Dialect, Told, get_dialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
-from tunery.measure import Measurer, this_device, usable_cores
+from tunery.measuring.service import Measurer
 from tunery.studies._children import end_with_parent, watch
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
@@ -114,7 +116,8 @@ class Bench:
 
         Without `alternatives` the task has its generic program only.
         """
-        from tunery.dialects.metaschedule import expressions, program
+        from tunery.dialects.metaschedule.variants import program
+        from tunery.dialects.metaschedule.variants import variant as expressions
 
         def forget() -> None:
             self.dialect.forget(self.task)
@@ -144,7 +147,7 @@ def timed(course: Course) -> Iterator[None]:
 
 def tunery(bench: Bench, trials: int, seed: int) -> Course:
     """Search with the model that a job would start from, trained on what was measured as a job's trainer does."""
-    from tunery.jobs.learning import start_for
+    from tunery.tuning.learning import start_for
 
     task, dialect = bench.task, bench.dialect
     start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
@@ -191,7 +194,7 @@ def _ours(bench: Bench, trials: int, seed: int, base: str | None) -> Course:
 def stock(bench: Bench, trials: int, seed: int) -> Course:
     """Search with MetaSchedule's own strategy and cost model, all settings at their defaults."""
     from tunery.dialects.metaschedule._tvm import meta_schedule as ms
-    from tunery.dialects.metaschedule.program import program_key, space_of, trace_body
+    from tunery.dialects.metaschedule.variants.program import program_key, space_of, trace_body
 
     course, space = Course(), space_of(bench.task)
     model, database = ms.cost_model.XGBModel(), ms.database.MemoryDatabase()
@@ -253,7 +256,8 @@ def compare(path: Path, trials: int, seed: int) -> Row:
 
 def choose(directory: Path, networks: Sequence[str], count: int) -> list[Path]:
     """Write `count` tunable tasks, from the networks and their kinds in turn, and return their files."""
-    from tunery.jobs import Request, extract
+    from tunery.domain.request import Request
+    from tunery.service.session import extract
 
     pools: list[list[Task]] = []
     for network in networks:

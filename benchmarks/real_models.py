@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from tunery import frontends
+from tunery import models as frontends
 from tunery._errors import ModelError, TuneryError
 from tunery.domain import Network
 

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from tunery.domain import Budget
-from tunery.jobs import Request, session, tune
-from tunery.jobs.runtime import Runtime
-from tunery.scheduler.mock import recorded_unit_s
+from tunery.domain.request import Request
+from tunery.runtime.pools import Runtime
+from tunery.scheduling.mock import recorded_unit_s
+from tunery.service import session
+from tunery.service.session import tune
 
 KINDS = ("propose", "build", "measure")
 MOST = 60

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tunery._sources import sources
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import digest
-from tunery.measure import this_device, usable_cores
 
 Row = dict[str, Any]
 

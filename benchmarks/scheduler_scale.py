@@ -10,7 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tunery.scheduler import STRATEGIES
+from tunery.scheduling import STRATEGIES
 from tunery.studies import pyplot
 from tunery.studies.decision_cost import MOST_US, RESOURCES, cost_curve, draw_curve, growth_exponent
 

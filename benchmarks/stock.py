@@ -24,8 +24,8 @@ from pydantic import TypeAdapter
 from rows import Kept, Row
 
 from tunery._errors import WorkError
-from tunery._report import milliseconds
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
+from tunery.reports.text import milliseconds
 from tunery.studies._children import end_with_parent, watch
 from tunery.studies.stock_sides import stock_config
 
@@ -112,8 +112,8 @@ def run_child(side: str, work: Path, trials: int) -> tuple[float, float]:
 def extract(work: Path, trials: int) -> None:
     """Write the heaviest task of the kind asked for."""
     del trials
-    from tunery.jobs import Request
-    from tunery.jobs import extract as extract_tasks
+    from tunery.domain.request import Request
+    from tunery.service.session import extract as extract_tasks
 
     model, kind, description = json.loads((work / "request.json").read_text())
     imported = extract_tasks(Request(model, store=str(work / "extract.db")))
@@ -149,8 +149,8 @@ def stock(work: Path, trials: int) -> None:
 
 def tunery(work: Path, trials: int) -> None:
     """Tune with a normal job on a cold store."""
-    from tunery.jobs import Request
-    from tunery.jobs.session import tune_tasks
+    from tunery.domain.request import Request
+    from tunery.service.session import tune_tasks
 
     report = tune_tasks(
         Request("stock-comparison", budget=Budget(trials=trials), store=str(work / "tunery.db")), [read_task(work)]
@@ -165,8 +165,8 @@ def retime(work: Path, trials: int) -> None:
     os.environ["TVM_NUM_THREADS"] = str(task.target.threads)
     from tunery.dialects import get_dialect
     from tunery.dialects.metaschedule._tvm import meta_schedule
-    from tunery.dialects.metaschedule.program import program_key, replay, space_of, trace_body
-    from tunery.measure import Measurer
+    from tunery.dialects.metaschedule.variants.program import program_key, replay, space_of, trace_body
+    from tunery.measuring.service import Measurer
     from tunery.store import open_store
 
     dialect, space = get_dialect("metaschedule"), space_of(task)

@@ -12,32 +12,40 @@ import tunery
 
 ROOT = Path(tunery.__file__).parent
 LEVELS = (
-    {"cli", "_api", "_comparison", "_report", "__init__", "__main__", "service", "studies"},
-    {"jobs"},
-    {"scheduler", "engines", "budgets", "delivery", "workers"},
-    {"dialects", "measure", "costmodels", "store", "frontends", "_sources"},
+    {"cli", "_api", "reports", "__init__", "__main__", "service", "studies", "costmodels.training"},
+    {"tuning", "delivery"},
+    {"runtime"},
+    {"scheduling", "engines", "accounting"},
+    {"dialects", "measuring", "devices", "costmodels", "store", "models", "_sources"},
     {"domain", "_errors"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
 BESIDE = {
     ("dialects", "costmodels"),  # a compiler's search asks our cost model
-    ("measure", "dialects"),  # a measurer loads what a dialect has built
+    ("measuring", "dialects"),  # a measurer loads what a dialect has built
+    ("measuring", "devices"),
+    ("delivery", "tuning"),  # a few-shot delivery measures as a search does
     ("domain", "_errors"),
 }
 # Rooms that may import less than what lies below them.
-ONLY = {"scheduler": {"domain", "_errors"}, "domain": {"_errors"}, "_errors": set(), "store": {"domain", "_errors"}}
+ONLY = {"scheduling": {"domain", "_errors"}, "domain": {"_errors"}, "_errors": set(), "store": {"domain", "_errors"}}
 HEAVY = {
     "tvm": ("dialects/metaschedule/", "studies/_stock_child.py"),
     "tvm_ffi": ("dialects/metaschedule/", "studies/_stock_child.py"),
-    "torch": ("frontends/_torch_export.py", "frontends/_torch_zoo.py", "delivery/torch_contestants.py"),
-    "xgboost": ("costmodels/rival.py",),
+    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/torch_contestants.py"),
+    "xgboost": ("costmodels/training/rival.py",),
 }
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 
 
 def room_of(file: str) -> str:
-    return file.split("/", 1)[0].removesuffix(".py")
+    return room_in(file.removesuffix(".py").split("/"))
+
+
+def room_in(parts: list[str]) -> str:
+    two = ".".join(parts[:2])
+    return two if two in LEVEL else parts[0]
 
 
 def imports(file: str) -> Iterator[tuple[int, str]]:
@@ -60,13 +68,13 @@ def ours(file: str) -> Iterator[tuple[int, str]]:
     for line, name in imports(file):
         if name.partition(".")[0] == "tunery":
             parts = name.split(".")
-            inner = parts[1] if len(parts) > 1 and parts[1] in LEVEL else "__init__"
+            inner = room_in(parts[1:]) if len(parts) > 1 and parts[1] in LEVEL else "__init__"
             yield line, inner
 
 
 def test_imports_are_seen() -> None:
-    assert {"engines", "scheduler", "_errors"} <= {room for _, room in ours("jobs/runtime.py")}
-    assert "frontends" in {room for _, room in ours("workers/preparing.py")}, "inside functions too"
+    assert {"engines", "scheduling", "_errors"} <= {room for _, room in ours("runtime/pools.py")}
+    assert "models" in {room for _, room in ours("runtime/preparing.py")}, "inside functions too"
     assert {"tvm"} <= {name.partition(".")[0] for file in FILES for _, name in imports(file)}
 
 
@@ -100,7 +108,7 @@ def test_heavy_libraries_stay_in_their_rooms(file: str) -> None:
     [
         "import tunery",
         "import tunery; tunery.load('x.onnx').on('native').within('1min')",
-        "import tunery.jobs, tunery.delivery, tunery.store, tunery.scheduler, tunery.costmodels",
+        "import tunery.service.session, tunery.tuning.job, tunery.delivery, tunery.store, tunery.costmodels",
         "from typer.testing import CliRunner\nfrom tunery.cli._app import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from tunery import frontends
+from tunery import models as frontends
 from tunery.domain import Network, TensorSpec
 
 

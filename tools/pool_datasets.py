@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from tunery.costmodels import Group
-from tunery.costmodels.parquet import read_parquet, write_parquet
-from tunery.jobs.training import facts
+from tunery.costmodels.training.parquet import read_parquet, write_parquet
+from tunery.costmodels.training.train import facts
 
 _FASTEST = 0.25
 

@@ -21,15 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from tunery.costmodels import Recipe, Table, load_cost_model
-from tunery.costmodels.automl import fit
 from tunery.costmodels.boosted import BoostedModel, trees_digest, trimmed
 from tunery.costmodels.cards import Version, new_card
 from tunery.costmodels.columns import DEVICE_COLUMNS
-from tunery.costmodels.parquet import read_parquet
 from tunery.costmodels.registry import document, shipped
-from tunery.costmodels.splits import hold_out_networks
-from tunery.jobs import Request, extract
-from tunery.jobs.training import appraise, facts, plain
+from tunery.costmodels.training.automl import fit
+from tunery.costmodels.training.parquet import read_parquet
+from tunery.costmodels.training.splits import hold_out_networks
+from tunery.costmodels.training.train import appraise, facts, plain
+from tunery.domain.request import Request
+from tunery.service.session import extract
 
 RECIPE = Recipe(
     "gain",

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from ship_model import HELD_OUT, hidden_workloads
 
-from tunery.dialects.metaschedule.program import space_of, tvm_target
-from tunery.dialects.metaschedule.vectors import lanes_of
-from tunery.dialects.metaschedule.winners import Winner, dumps, winners_of
+from tunery.dialects.metaschedule.search.winners import Winner, dumps, winners_of
+from tunery.dialects.metaschedule.variants.program import space_of, tvm_target
+from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Mode, Outcome, Task
 from tunery.store import Store, open_store
 

@@ -10,9 +10,7 @@ from tunery._errors import UsageError
 
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork
-    from tunery.jobs._request import BenchReport, CompileReport, Progress, Request, TuneReport
-
-SUFFIX = ".tunery"
+    from tunery.domain.request import BenchReport, CompileReport, Progress, Request, TuneReport
 
 
 class StepError(UsageError, AttributeError):
@@ -112,8 +110,8 @@ class Planned(_Step):
             WorkError: the model cannot be imported.
         """
         from tunery.domain import Budget
-        from tunery.jobs._request import Request
-        from tunery.jobs.session import tune
+        from tunery.domain.request import Request
+        from tunery.service.session import tune
 
         if not isinstance(seed, int) or seed < 0:
             raise UsageError(f"seed={seed!r} is no seed; write a whole number, 0 or more")
@@ -142,7 +140,7 @@ class Tuned(_Step):
 
     def report(self) -> str:
         """Return a table: each task untuned and tuned, the totals, where it is stored and how to use it."""
-        from tunery._report import tune_text
+        from tunery.reports.text import tune_text
 
         return tune_text(self.result, self.request)
 
@@ -162,8 +160,9 @@ class Tuned(_Step):
             UsageError: `path` cannot be written.
             WorkError: the network does not compile.
         """
-        from tunery.jobs._request import Guess
-        from tunery.jobs.session import compile_model
+        from tunery.domain.request import Guess
+        from tunery.reports.text import file_name
+        from tunery.service.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name))
         report, _ = compile_model(self.request, output, Guess())
@@ -191,7 +190,7 @@ class CompiledModel(_Step):
             UsageError: a rival is unknown.
             WorkError: the network does not run.
         """
-        from tunery.jobs.session import bench
+        from tunery.service.session import bench
 
         return Benchmark(bench(self.request, against, seconds, self.path))
 
@@ -204,7 +203,7 @@ class Benchmark(_Step):
 
     def report(self) -> str:
         """Return a table: each contestant's median latency and spread, and how many times faster tunery is."""
-        from tunery._comparison import bench_text
+        from tunery.reports.comparison import bench_text
 
         return bench_text(self.result)
 
@@ -232,12 +231,6 @@ def load(model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | No
                 f"the shape {bound[name]} of {name!r} must be positive integers, for example (1, 3, 224, 224)"
             )
     return Model(os.fspath(model), bound)
-
-
-def file_name(network: str) -> str:
-    """Return the file name for a compiled network of this name."""
-    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in network)
-    return (safe or "network") + SUFFIX
 
 
 def _ignore(_: object) -> None:

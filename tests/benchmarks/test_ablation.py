@@ -20,7 +20,7 @@ def test_everything_that_an_arm_replaces_is_there() -> None:
 @pytest.mark.tvm
 @pytest.mark.parametrize(("arm", "left"), [("Winograd", {"padded", "depthwise"}), ("padded channels", {"winograd4"})])
 def test_an_expression_can_be_off(arm: str, left: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunery.dialects.metaschedule import expressions
+    from tunery.dialects.metaschedule.variants import variant as expressions
 
     before = set(expressions._ALTERNATIVES)
     monkeypatch.setattr(expressions, "_ALTERNATIVES", expressions._ALTERNATIVES)  # to have it back
@@ -34,8 +34,8 @@ def test_an_expression_can_be_off(arm: str, left: set[str], monkeypatch: pytest.
 
 @pytest.mark.tvm
 def test_winners_of_like_tasks_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunery.dialects.metaschedule import foresight
-    from tunery.dialects.metaschedule.winners import Place
+    from tunery.dialects.metaschedule.search import suggestions as foresight
+    from tunery.dialects.metaschedule.search.winners import Place
 
     monkeypatch.setattr(foresight, "shipped", foresight.shipped)
     patch = ARMS["winners of like tasks"].patch

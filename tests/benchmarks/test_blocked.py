@@ -19,8 +19,8 @@ from tunery.dialects import get_dialect
 @pytest.mark.parametrize("convolution", [Convolution(4, 16, 32, 3, 2), Convolution(5, 32, 16, 1)])
 def test_both_layouts_compute_the_same_convolution(convolution: Convolution, tmp_path: Path) -> None:
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.program import tvm_target
-    from tunery.dialects.metaschedule.vectors import lanes_of
+    from tunery.dialects.metaschedule.variants.program import tvm_target
+    from tunery.dialects.metaschedule.variants.vectors import lanes_of
 
     dialect, rng = get_dialect("metaschedule"), np.random.default_rng(0)
     target = dialect.resolve_target("native", 1)

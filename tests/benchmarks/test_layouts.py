@@ -9,7 +9,7 @@ import layouts
 import pytest
 
 from tunery._errors import WorkError
-from tunery.jobs import BenchReport, Latency, Request
+from tunery.domain.request import BenchReport, Latency, Request
 
 
 def test_each_layout_is_made_in_a_child_of_its_own_and_rows_stay_where_a_network_fails(

@@ -104,7 +104,7 @@ def test_the_sides_take_turns_in_going_first_each_with_its_own_measurer(
 
 @pytest.mark.tvm
 def test_a_search_in_stocks_own_space_has_the_generic_program_only() -> None:
-    from tunery.dialects.metaschedule import expressions
+    from tunery.dialects.metaschedule.variants import variant as expressions
 
     dialect, known = get_dialect("metaschedule"), expressions._ALTERNATIVES
     bench = Bench.__new__(Bench)

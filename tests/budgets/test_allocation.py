@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.budgets import Allocator, Cost, RoundRobin, Standing, Unit, load_prices
+from tunery.accounting.prices import load_prices
+from tunery.tuning.allocation.allocator import Allocator, Cost, RoundRobin, Standing, Unit
 
 
 def standing(key: str, *best: float | None, weight: int = 1, flop: float = 1e6, batch_s: float = 1.0) -> Standing:

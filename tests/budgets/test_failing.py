@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tunery.budgets import LIKELY, FailureModel
-from tunery.budgets.failing import LEAST_FAILURES, LEAST_SUCCESSES
+from tunery.tuning.allocation.failing import LEAST_FAILURES, LEAST_SUCCESSES, LIKELY, FailureModel
 
 WIDTH = 12
 

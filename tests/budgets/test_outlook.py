@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.budgets import Cost, Prices, Standing, outlook, reaching
-from tunery.budgets.gain import believe
+from tunery.accounting.prices import Prices
+from tunery.tuning.allocation.allocator import Cost, Standing
+from tunery.tuning.allocation.gain import believe
+from tunery.tuning.allocation.outlook import outlook, reaching
 
 PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date="2025-01-01")
 latencies = st.lists(st.floats(1e-6, 1e-1), min_size=1, max_size=8)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery._errors import BudgetError, UsageError
-from tunery.budgets import Meter, Prices, load_prices, plan
-from tunery.budgets.meter import EFFORTS, Plan
+from tunery.accounting.meter import EFFORTS, Meter, Plan, plan
+from tunery.accounting.prices import Prices, load_prices
 from tunery.domain import Budget
 
 GOOD = {

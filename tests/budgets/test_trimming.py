@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from tunery.budgets import Audit, CandidateFilter
-from tunery.budgets.trimming import MOST
+from tunery.tuning.allocation.trimming import MOST, Audit, CandidateFilter
 
 PRIOR_TAU = 0.52
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import tunery
-from tunery._comparison import bench_text
-from tunery.jobs import BenchReport, Latency, Progress
+from tunery.domain.request import BenchReport, Latency, Progress
+from tunery.reports.comparison import bench_text
 
 CHAIN = {"dialect": "fake"}
 
@@ -96,7 +96,7 @@ def test_errors_of_the_work_come_out_as_they_are(store: str) -> None:
 def test_a_printed_comparison_is_a_table(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     latency = {"tunery": Latency(0.008, 0.007, 0.009, 70), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
     measured = BenchReport("demo", 1, latency, 1e-6)
-    monkeypatch.setattr("tunery.jobs.session.bench", lambda *_: measured)
+    monkeypatch.setattr("tunery.service.session.bench", lambda *_: measured)
     tuned = tunery.load("fake:demo?tasks=1").on(threads=1, **CHAIN).within("2trials").tune(store=store)
     compared = tuned.compile().benchmark()
     assert str(compared).splitlines()[0] == "demo, whole network, 1 thread: 1.50x faster than ONNX Runtime"

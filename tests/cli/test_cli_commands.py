@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
-from tunery import budgets
-from tunery.budgets import load_prices
+from tunery import accounting
+from tunery.accounting.prices import load_prices
 from tunery.cli._daemon import report
 from tunery.domain import Mode, Origin, Outcome, TaskState, Verification
-from tunery.jobs import BenchReport, Latency, Progress, Request
+from tunery.domain.request import BenchReport, Latency, Progress, Request
 from tunery.store import open_store
 
 FAKE = ("--dialect", "fake")
@@ -30,12 +30,12 @@ def test_tune_prints_each_task_the_totals_and_how_to_use_it(run: Run) -> None:
 
 def test_tune_says_how_many_kernels_were_measured_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("tune", "fake:demo", *FAKE, "--budget", "24trials", "--threads", "1")
-    monkeypatch.setattr("tunery.jobs.resuming.slots", lambda *_: [(0,), (1,)])
+    monkeypatch.setattr("tunery.service.resuming.slots", lambda *_: [(0,), (1,)])
     text = run(*args).out
     assert "measured    one at a time; `tunery devices calibrate --threads 1` finds out whether up to 2" in text
     data = run(*args, "--json").data
     assert (data["slots"], data["calibrated_at"], {task["degree"] for task in data["tasks"]}) == (2, None, {1})
-    monkeypatch.setattr("tunery.jobs.resuming.slots", lambda *_: [(0,)])
+    monkeypatch.setattr("tunery.service.resuming.slots", lambda *_: [(0,)])
     assert "measured    one at a time: kernels of 1 thread leave no cores for a second one" in run(*args).out
 
 
@@ -212,7 +212,7 @@ def test_spend_adds_up_the_same_by_stage_and_by_task(tuned: Run) -> None:
 @pytest.mark.parametrize("times", [1.0, 3.0])
 def test_the_same_prices_give_the_same_sum(tuned: Run, tmp_path: Path, times: float) -> None:
     """The job's measurements held several cores, and for a while nothing held any."""
-    shipped = Path(budgets.__file__).with_name("prices.toml").read_text(encoding="utf-8")
+    shipped = Path(accounting.__file__).with_name("prices.toml").read_text(encoding="utf-8")
     sheet, hour = tmp_path / "ours.toml", times * load_prices().machine_hour
     sheet.write_text(re.sub(r"(?m)^machine_hour = \S+", f"machine_hour = {hour}", shipped), encoding="utf-8")
     charged, priced = (tuned("spend", "--json", *more).data for more in ([], ["--prices", str(sheet)]))
@@ -294,7 +294,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, 
         chosen = {name: rivals[name] for name in against}
         return BenchReport("demo", 2, {"tunery": Latency(0.008, 0.007, 0.009, 70), **chosen}, float("inf"))
 
-    monkeypatch.setattr("tunery.jobs.session.bench", bench)
+    monkeypatch.setattr("tunery.service.session.bench", bench)
     return asked
 
 

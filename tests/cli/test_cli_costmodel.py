@@ -14,8 +14,9 @@ from cli_tools import Answer, Run
 from costmodel_data import table
 
 from tunery._errors import UsageError
-from tunery.costmodels import BoostedModel, Recipe, Table, registry, rival
-from tunery.costmodels.parquet import write_parquet
+from tunery.costmodels import BoostedModel, Recipe, Table, registry
+from tunery.costmodels.training import rival
+from tunery.costmodels.training.parquet import write_parquet
 
 HELD = "n0,n1,n2,n3"
 

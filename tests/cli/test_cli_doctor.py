@@ -79,12 +79,12 @@ def test_a_compiler_that_does_not_load_is_a_failure(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_quota_a_busy_machine_and_little_memory_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunery.measure.usable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr("tunery.measure.quota_cores", lambda: 1.5)
+    monkeypatch.setattr("tunery.devices.cpu.placement.usable_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("tunery.devices.cpu.cgroups.quota_cores", lambda: 1.5)
     assert "--threads 1" in _checks.cores().advice
-    monkeypatch.setattr("tunery.measure.quota_cores", lambda: None)
+    monkeypatch.setattr("tunery.devices.cpu.cgroups.quota_cores", lambda: None)
     assert _checks.cores().state is State.OK
-    monkeypatch.setattr("tunery.measure.usable_cores", lambda: (0,))
+    monkeypatch.setattr("tunery.devices.cpu.placement.usable_cores", lambda: (0,))
     assert _checks.cores().state is State.WARN
     monkeypatch.setattr(_checks.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
     assert _checks.load().state is State.WARN

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from tunery._report import duration
 from tunery.cli import _live
-from tunery.jobs import Progress
+from tunery.domain.request import Progress
+from tunery.reports.text import duration
 
 
 def progress(phase: str = "search", **more: object) -> Progress:

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from tunery._errors import WorkError
 from tunery.cli._app import app
-from tunery.jobs import BenchReport, Latency, Request
+from tunery.domain.request import BenchReport, Latency, Request
 
 
 @pytest.fixture(autouse=True)
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunery.jobs.suite.find_spec", lambda name: None)
+    monkeypatch.setattr("tunery.studies.suite.find_spec", lambda name: None)
 
 
 def test_stocks_network_takes_part_where_its_study_has_finished_it(
@@ -29,8 +29,8 @@ def test_stocks_network_takes_part_where_its_study_has_finished_it(
         times = dict.fromkeys(("tunery", "onnxruntime", *others), Latency(1e-3, 1e-3, 1e-3, 9))
         return BenchReport(request.model, request.threads, times, 0.0)
 
-    monkeypatch.setattr("tunery.jobs.suite.SUITES", {"cpu": ("a", "b")})
-    monkeypatch.setattr("tunery.jobs.suite.measured_peak", lambda _: 1e9)
+    monkeypatch.setattr("tunery.studies.suite.SUITES", {"cpu": ("a", "b")})
+    monkeypatch.setattr("tunery.studies.suite.measured_peak", lambda _: 1e9)
     monkeypatch.setattr("tunery.cli.bench.compared_with", compared)
     stock = tmp_path / "a.tunery"
     monkeypatch.setattr("tunery.studies.stock.finished", lambda model, threads: stock if model == "zoo:a" else None)
@@ -50,8 +50,8 @@ def test_a_network_that_fails_makes_the_exit_code_1(tmp_path: Path, monkeypatch:
             raise WorkError("b does not compile")
         return BenchReport("a", 1, dict.fromkeys(("tunery", "onnxruntime"), Latency(1e-3, 1e-3, 1e-3, 9)), 0.0)
 
-    monkeypatch.setattr("tunery.jobs.suite.SUITES", {"cpu": ("a", "b")})
-    monkeypatch.setattr("tunery.jobs.suite.measured_peak", lambda _: 1e9)
+    monkeypatch.setattr("tunery.studies.suite.SUITES", {"cpu": ("a", "b")})
+    monkeypatch.setattr("tunery.studies.suite.measured_peak", lambda _: 1e9)
     monkeypatch.setattr("tunery.cli.bench.compared_with", compared)
     monkeypatch.setattr("tunery.studies.stock.finished", lambda model, threads: None)
     done = CliRunner().invoke(app, ["bench", "--suite", "cpu", "--threads", "1,1", "-o", str(tmp_path / "out.json")])
@@ -74,7 +74,7 @@ def test_what_a_suite_cannot_do_is_said_before_it_begins(
     def begun(*_: object) -> float:
         raise AssertionError
 
-    monkeypatch.setattr("tunery.jobs.suite.measured_peak", begun)
+    monkeypatch.setattr("tunery.studies.suite.measured_peak", begun)
     done = CliRunner().invoke(app, ["bench", "--suite", "cpu", "-o", str(tmp_path / "out.json"), *more])
     assert done.exit_code == 2
     assert word in done.stderr

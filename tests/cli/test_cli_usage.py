@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tunery._errors import UsageError
 from tunery.cli._options import Effort, guess, parse_rivals, parse_shapes
+from tunery.domain.request import Guess
 from tunery.engines.inline import InlineEngine
-from tunery.jobs._request import Guess
 
 FAKE = ("--dialect", "fake")
 
@@ -142,7 +142,7 @@ def test_an_error_of_ours_is_one_line_and_a_traceback_only_with_v(run: Run, monk
     def broken(request: object) -> None:
         raise ZeroDivisionError("several\nlines")
 
-    monkeypatch.setattr("tunery.jobs.session.extract", broken)
+    monkeypatch.setattr("tunery.service.session.extract", broken)
     quiet = run("extract", "fake:demo", *FAKE)
     assert quiet.code == 1
     assert quiet.err.count("\n") == 1
@@ -188,7 +188,7 @@ def test_a_mistyped_word_is_told_before_any_progress(run: Run, args: tuple[str, 
 
 
 def test_efforts_are_those_of_the_budgets() -> None:
-    from tunery.budgets.meter import EFFORTS
+    from tunery.accounting.meter import EFFORTS
 
     assert {effort.value for effort in Effort} == EFFORTS.keys()
 
@@ -217,7 +217,7 @@ def quick_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.chdir(directory)
         patch.setenv("TUNERY_STORE", str(directory / "store.db"))
         patch.setenv("TUNERY_CACHE", str(directory / "cache"))
-        patch.setattr("tunery.jobs.opening.LocalEngine", lambda *_: InlineEngine())
+        patch.setattr("tunery.runtime.opening.LocalEngine", lambda *_: InlineEngine())
         yield
 
 

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery._report import (
+from tunery.cli._spending import counted
+from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
+from tunery.domain.request import Request, TuneReport
+from tunery.reports.text import (
     as_text,
     duration,
     filter_lines,
@@ -22,9 +25,6 @@ from tunery._report import (
     total,
     tune_text,
 )
-from tunery.cli._spending import counted
-from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
-from tunery.jobs import Request, TuneReport
 from tunery.store import Charge
 
 

@@ -8,13 +8,13 @@ from costmodel_data import table
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, for_device, load_cost_model
-from tunery.costmodels.automl import FAMILIES, fit, search
 from tunery.costmodels.columns import DEVICE_COLUMNS
-from tunery.costmodels.evaluation import evaluate, gate, paired, random_ranker
 from tunery.costmodels.metrics import kendall
-from tunery.costmodels.parquet import read_parquet, write_parquet
-from tunery.costmodels.rival import StockModel
-from tunery.costmodels.splits import hold_out_networks
+from tunery.costmodels.training.automl import FAMILIES, fit, search
+from tunery.costmodels.training.evaluation import evaluate, gate, paired, random_ranker
+from tunery.costmodels.training.parquet import read_parquet, write_parquet
+from tunery.costmodels.training.rival import StockModel
+from tunery.costmodels.training.splits import hold_out_networks
 
 SMALL = Recipe(rounds=20)
 

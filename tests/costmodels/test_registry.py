@@ -14,7 +14,6 @@ from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
 from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.costmodels.metrics import ndcg
-from tunery.costmodels.parquet import read_parquet
 from tunery.costmodels.registry import (
     Version,
     check_directory,
@@ -27,7 +26,8 @@ from tunery.costmodels.registry import (
     version,
     versions,
 )
-from tunery.costmodels.splits import hold_out_networks
+from tunery.costmodels.training.parquet import read_parquet
+from tunery.costmodels.training.splits import hold_out_networks
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 CONFIG = {"kind": "fake"}

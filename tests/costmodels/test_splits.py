@@ -1,6 +1,6 @@
 from costmodel_data import table
 
-from tunery.costmodels.splits import by_kind, by_network, hold_out_networks
+from tunery.costmodels.training.splits import by_kind, by_network, hold_out_networks
 
 
 def test_what_a_held_out_network_shares_leaves_training() -> None:

@@ -9,9 +9,9 @@ import pytest
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
 from tunery.costmodels._base import for_device
-from tunery.costmodels.automl import fit, search, voting
 from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, TASK_COLUMNS, fold
 from tunery.costmodels.metrics import kendall
+from tunery.costmodels.training.automl import fit, search, voting
 
 RECIPE = Recipe("gain", 60, {"feature_fraction": 1.0, "min_data_in_leaf": 4}, members=1, store_members=2)
 

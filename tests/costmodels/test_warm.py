@@ -4,7 +4,7 @@ import numpy as np
 from costmodel_data import table
 
 from tunery.costmodels import BoostedModel, Recipe, load_cost_model
-from tunery.costmodels.transfer import transfer
+from tunery.costmodels.training.transfer import transfer
 from tunery.costmodels.warm import Row, Warm, ordered
 
 

@@ -11,7 +11,8 @@ import tunery
 from tunery._errors import TuneryError, UsageError
 from tunery.dialects import CompiledNetwork
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.jobs import Request, compile_model
+from tunery.domain.request import Request
+from tunery.service.session import compile_model
 
 
 def compiled(directory: Path) -> Path:

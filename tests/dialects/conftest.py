@@ -19,7 +19,7 @@ def target(dialect: Dialect) -> Target:
 @pytest.fixture
 def no_winners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of like tasks: what is foreseen is searched."""
-    from tunery.dialects.metaschedule import foresight
-    from tunery.dialects.metaschedule.winners import Winners
+    from tunery.dialects.metaschedule.search import suggestions as foresight
+    from tunery.dialects.metaschedule.search.winners import Winners
 
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(()))

@@ -14,10 +14,10 @@ from tunery.dialects import Array, Dialect, Told, get_dialect
 from tunery.dialects._contract_help import aligned_zeros
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
-from tunery.dialects.metaschedule.features import FeatureCache
+from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.domain import Network, Origin, Outcome, Target, Task, TensorSpec
-from tunery.measure import make_inputs
-from tunery.workers.services import ProposerHost
+from tunery.measuring.inputs import make_inputs
+from tunery.runtime.services import ProposerHost
 
 pytestmark = pytest.mark.tvm
 
@@ -119,7 +119,7 @@ class TestMetaScheduleContract(DialectContract):
 
     def test_a_closed_search_leaves_no_features_behind(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
         dialect = MetaScheduleDialect()
-        monkeypatch.setattr("tunery.workers.services.get_dialect", lambda _: dialect)
+        monkeypatch.setattr("tunery.runtime.services.get_dialect", lambda _: dialect)
         host = ProposerHost("metaschedule")
         host.open(task, (), None, 0)
         assert host.propose(task.key, 4, ()).candidates
@@ -208,7 +208,7 @@ def test_timed_calls_find_weights_where_they_are_put(tmp_path: Path) -> None:
 @pytest.mark.parametrize("operator", ["", "round", "floor", "ceil", "trunc", "nearbyint"])
 def test_a_sum_that_is_rounded_is_known_by_its_program(operator: str) -> None:
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.kernel import _ROUNDING
+    from tunery.dialects.metaschedule.codegen.kernel import _ROUNDING
 
     te = tvm.te
     x = te.placeholder((4, 8), name="x")

@@ -11,13 +11,13 @@ from onnx import helper
 
 from tunery._errors import DialectError
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule import proposer
-from tunery.dialects.metaschedule.concatenations import NAME
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body, read_left_out
-from tunery.dialects.metaschedule.program import Space, expressions, space_of
+from tunery.dialects.metaschedule.search import proposer
+from tunery.dialects.metaschedule.variants.concatenations import NAME
+from tunery.dialects.metaschedule.variants.program import Space, expressions, space_of
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Network, Target, Task
-from tunery.measure import make_inputs
-from tunery.measure.verification import compare, expect
+from tunery.measuring.inputs import make_inputs
+from tunery.measuring.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 

@@ -11,11 +11,19 @@ pytest.importorskip("tvm")
 from metaschedule_models import small_network
 
 from tunery.dialects import Dialect, Told, get_dialect
-from tunery.dialects.metaschedule.breeding import Breeder, extent_of, stepped
-from tunery.dialects.metaschedule.draft import Draft, Encoder
-from tunery.dialects.metaschedule.expressions import read_body
-from tunery.dialects.metaschedule.genomes import CATEGORY, LOCATION, TILE, Design, Gene, Genome, _sources, tilings
-from tunery.dialects.metaschedule.program import (
+from tunery.dialects.metaschedule.search.breeding import Breeder, extent_of, stepped
+from tunery.dialects.metaschedule.search.genomes import (
+    CATEGORY,
+    LOCATION,
+    TILE,
+    Design,
+    Gene,
+    Genome,
+    _sources,
+    tilings,
+)
+from tunery.dialects.metaschedule.search.surrogate import Draft, Encoder
+from tunery.dialects.metaschedule.variants.program import (
     Space,
     expressions,
     post_process,
@@ -24,7 +32,8 @@ from tunery.dialects.metaschedule.program import (
     space_of,
     trace_body,
 )
-from tunery.dialects.metaschedule.specimens import _matmul
+from tunery.dialects.metaschedule.variants.specimens import _matmul
+from tunery.dialects.metaschedule.variants.variant import read_body
 from tunery.domain import Outcome, Task
 
 pytestmark = pytest.mark.tvm
@@ -197,7 +206,7 @@ def test_a_seed_decides_a_search(tasks: list[Task]) -> None:
 def test_a_draft_of_a_long_search_learns_from_the_best_and_the_latest(
     tasks: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tunery.dialects.metaschedule import proposer
+    from tunery.dialects.metaschedule.search import proposer
 
     targets = np.array([5.0, 1, 9, 2, 3, 8, 0, 4])
     assert proposer.most_telling(targets, 5).tolist() == [2, 4, 5, 6, 7]

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pytest
 
 from tunery.dialects import Dialect, Proposer, Told
-from tunery.dialects.metaschedule import foresight
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body, read_left_out
-from tunery.dialects.metaschedule.first_look import FirstLook
-from tunery.dialects.metaschedule.program import expressions
-from tunery.dialects.metaschedule.proposer import DraftedProposer
-from tunery.dialects.metaschedule.specimens import _matmul
-from tunery.dialects.metaschedule.winners import Winners, winners_of
+from tunery.dialects.metaschedule.search import suggestions as foresight
+from tunery.dialects.metaschedule.search.first_look import FirstLook
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.winners import Winners, winners_of
+from tunery.dialects.metaschedule.variants.program import expressions
+from tunery.dialects.metaschedule.variants.specimens import _matmul
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Candidate, Outcome
 
 pytestmark = pytest.mark.tvm

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("tvm")
 
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.folding import move_constants
+from tunery.dialects.metaschedule.importing.folding import move_constants
 
 pytestmark = pytest.mark.tvm
 

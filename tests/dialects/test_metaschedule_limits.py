@@ -7,7 +7,7 @@ import pytest
 from metaschedule_models import small_network
 
 from tunery.dialects import get_dialect
-from tunery.workers.services import ProposerHost
+from tunery.runtime.services import ProposerHost
 
 pytestmark = pytest.mark.tvm
 
@@ -20,9 +20,9 @@ def task(tmp_path_factory):
 
 
 def test_what_unrolls_to_too_much_is_refused_with_its_reason_and_another_takes_its_place(task, monkeypatch):
-    from tunery.dialects.metaschedule import limits
-    from tunery.dialects.metaschedule.code_size import code_size
-    from tunery.dialects.metaschedule.program import scheduled_module
+    from tunery.dialects.metaschedule.search import limits
+    from tunery.dialects.metaschedule.search.code_size import code_size
+    from tunery.dialects.metaschedule.variants.program import scheduled_module
 
     dialect = get_dialect("metaschedule")
     sizes = sorted(code_size(scheduled_module(task, c)) for c in dialect.open(task, [], None, 0).propose(24))
@@ -47,8 +47,8 @@ def test_what_unrolls_to_too_much_is_refused_with_its_reason_and_another_takes_i
 
 
 def test_tiles_that_no_cache_holds_are_refused_by_the_features_at_hand(task, monkeypatch):
-    from tunery.dialects.metaschedule import limits
-    from tunery.dialects.metaschedule.program import scheduled_module
+    from tunery.dialects.metaschedule.search import limits
+    from tunery.dialects.metaschedule.variants.program import scheduled_module
 
     host = ProposerHost("metaschedule")
     host.open(task, (), None, 0)
@@ -71,8 +71,8 @@ def test_tiles_that_no_cache_holds_are_refused_by_the_features_at_hand(task, mon
     ],
 )
 def test_a_tile_is_to_fit_a_threads_share_of_a_cache(size, anew, cache, refused):
-    from tunery.dialects.metaschedule.features import WIDTH
-    from tunery.dialects.metaschedule.limits import beyond_cache
+    from tunery.dialects.metaschedule.features.features import WIDTH
+    from tunery.dialects.metaschedule.search.limits import beyond_cache
 
     row = np.zeros(WIDTH, np.float32)
     row[157], row[159] = math.log2(size + 1), math.log2(anew + 1)
@@ -82,7 +82,7 @@ def test_a_tile_is_to_fit_a_threads_share_of_a_cache(size, anew, cache, refused)
 
 
 def test_caches_are_shared_by_the_threads_of_their_cores_only(tmp_path):
-    from tunery.dialects.metaschedule.limits import cache_share
+    from tunery.dialects.metaschedule.search.limits import cache_share
 
     for number, (kind, size, cores) in enumerate(
         [("Data", "48K", "0"), ("Instruction", "64M", "0"), ("Unified", "2M", "0"), ("Unified", "32M", "0-7,16-23")]
@@ -141,7 +141,7 @@ def block(threads=32, vthreads=1, shared=256, local=4):
     ],
 )
 def test_a_block_beyond_a_limit_of_the_gpu_is_named(asked, what):
-    from tunery.dialects.metaschedule.limits import broken, kernels_of
+    from tunery.dialects.metaschedule.search.limits import broken, kernels_of
 
     [kernel] = kernels_of(block(**asked).body)
     found = broken(kernel, LIMITS)
@@ -153,8 +153,8 @@ def test_candidates_for_a_gpu_are_judged_without_one():
     from tvm import te
 
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.limits import beyond_gpu, post_processed
-    from tunery.dialects.metaschedule.program import open_space, post_process
+    from tunery.dialects.metaschedule.search.limits import beyond_gpu, post_processed
+    from tunery.dialects.metaschedule.variants.program import open_space, post_process
 
     a, b = te.placeholder((256, 256), name="a"), te.placeholder((256, 256), name="b")
     k = te.reduce_axis((0, 256), name="k")

@@ -13,9 +13,9 @@ from metaschedule_models import convolution_network
 
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.expressions import Expression, expressions_of
-from tunery.dialects.metaschedule.program import _parsed, open_expression, replay, trace_body
-from tunery.dialects.metaschedule.vectors import lanes_of
+from tunery.dialects.metaschedule.variants.program import _parsed, open_expression, replay, trace_body
+from tunery.dialects.metaschedule.variants.variant import Expression, expressions_of
+from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Task
 
 pytestmark = pytest.mark.tvm

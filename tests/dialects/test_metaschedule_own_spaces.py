@@ -9,14 +9,14 @@ from metaschedule_models import convolution_network, write_network
 from onnx import helper
 
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule import depthwise, place_sums
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body
-from tunery.dialects.metaschedule.program import expressions, space_of
-from tunery.dialects.metaschedule.proposer import DraftedProposer
-from tunery.dialects.metaschedule.vectors import lengths
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.variants import depthwise, place_sums
+from tunery.dialects.metaschedule.variants.program import expressions, space_of
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
+from tunery.dialects.metaschedule.variants.vectors import lengths
 from tunery.domain import Network, Target, Task
-from tunery.measure import make_inputs
-from tunery.measure.verification import compare, expect
+from tunery.measuring.inputs import make_inputs
+from tunery.measuring.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 

@@ -10,13 +10,13 @@ from metaschedule_models import convolution_network, write_network
 from onnx import helper
 
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body, transformed
-from tunery.dialects.metaschedule.padded import NAME, padded_channels, transform_weights
-from tunery.dialects.metaschedule.program import expressions, scheduled_module
-from tunery.dialects.metaschedule.splitting import split_prepack
+from tunery.dialects.metaschedule.codegen.splitting import split_prepack
+from tunery.dialects.metaschedule.variants.padded import NAME, padded_channels, transform_weights
+from tunery.dialects.metaschedule.variants.program import expressions, scheduled_module
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, transformed
 from tunery.domain import Network, Target, Task
-from tunery.measure import make_inputs
-from tunery.measure.verification import compare, expect
+from tunery.measuring.inputs import make_inputs
+from tunery.measuring.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 

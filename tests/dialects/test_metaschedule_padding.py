@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tvm
 def masked_loads(task, candidates) -> int:
     """Count them in the assembly for a processor that has them, whichever machine this is."""
     from tunery.dialects.metaschedule._tvm import tvm
-    from tunery.dialects.metaschedule.program import scheduled_module
+    from tunery.dialects.metaschedule.variants.program import scheduled_module
 
     target = tvm.target.Target({**task.target.config, "mcpu": "znver4"})
     found = 0

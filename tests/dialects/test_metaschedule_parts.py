@@ -17,11 +17,11 @@ from metaschedule_models import convolution_network, small_network
 from tunery._errors import UsageError
 from tunery.delivery import load_compiled
 from tunery.dialects import Array, Dialect, get_dialect
-from tunery.dialects.metaschedule import compilation, weights
-from tunery.dialects.metaschedule.packing import Index
-from tunery.dialects.metaschedule.weights import Weight, read_weights, write_weights
+from tunery.dialects.metaschedule.codegen import compilation, weights
+from tunery.dialects.metaschedule.codegen.packing import Index
+from tunery.dialects.metaschedule.codegen.weights import Weight, read_weights, write_weights
 from tunery.domain import Candidate, Network, Target, Task
-from tunery.measure import make_inputs
+from tunery.measuring.inputs import make_inputs
 
 pytestmark = pytest.mark.tvm
 
@@ -255,7 +255,8 @@ def test_a_part_that_does_not_fit_is_not_linked(case: Case, parts: Path, tmp_pat
 
 def test_a_kernel_is_built_from_its_part(case: Case, parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "tunery.dialects.metaschedule.kernel.tvm.tirx.build", lambda *_, **__: pytest.fail("code was generated again")
+        "tunery.dialects.metaschedule.codegen.kernel.tvm.tirx.build",
+        lambda *_, **__: pytest.fail("code was generated again"),
     )
     for task in case.tasks:
         artifact = case.dialect.build(task, case.chosen[task.workload.key], parts)
@@ -264,7 +265,7 @@ def test_a_kernel_is_built_from_its_part(case: Case, parts: Path, monkeypatch: p
 
 
 def test_a_lowered_network_serves_one_compilation(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tunery.dialects.metaschedule import lowering
+    from tunery.dialects.metaschedule.importing import lowering
 
     lowered, original = [], lowering.lower
     monkeypatch.setattr(lowering, "lower", lambda *given: lowered.append(given) or original(*given))

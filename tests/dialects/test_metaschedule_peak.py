@@ -9,8 +9,8 @@ pytest.importorskip("tvm")
 from tunery.dialects import get_dialect
 from tunery.dialects.fake import FakeDialect
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.peak import _program
-from tunery.dialects.metaschedule.vectors import lanes_of
+from tunery.dialects.metaschedule.codegen.peak import _program
+from tunery.dialects.metaschedule.variants.vectors import lanes_of
 
 pytestmark = pytest.mark.tvm
 

@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("tvm")
 
 from tunery.dialects import Proposer, Told
-from tunery.dialects.metaschedule.expressions import write_body
-from tunery.dialects.metaschedule.portfolio import PortfolioProposer, part
+from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
+from tunery.dialects.metaschedule.variants.variant import write_body
 from tunery.domain import Candidate, Outcome
 
 pytestmark = pytest.mark.tvm

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunery.dialects.metaschedule import compilation
+from tunery.dialects.metaschedule.codegen import compilation
 
 pytestmark = pytest.mark.tvm
 

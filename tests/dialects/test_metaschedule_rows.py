@@ -9,15 +9,15 @@ from metaschedule_models import write_network
 from onnx import helper
 
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.expressions import GENERIC
-from tunery.dialects.metaschedule.features import FeatureCache
-from tunery.dialects.metaschedule.foresight import leader, searches_of, winners_for
-from tunery.dialects.metaschedule.program import expressions, space_of
-from tunery.dialects.metaschedule.proposer import DraftedProposer
-from tunery.dialects.metaschedule.rows import NAME
+from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.suggestions import leader, searches_of, winners_for
+from tunery.dialects.metaschedule.variants.program import expressions, space_of
+from tunery.dialects.metaschedule.variants.rows import NAME
+from tunery.dialects.metaschedule.variants.variant import GENERIC
 from tunery.domain import Network, Target, Task
-from tunery.measure import make_inputs
-from tunery.measure.verification import compare, expect
+from tunery.measuring.inputs import make_inputs
+from tunery.measuring.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 

@@ -10,7 +10,7 @@ from onnx import helper
 
 from tunery.dialects import Dialect
 from tunery.domain import Network
-from tunery.measure import make_inputs
+from tunery.measuring.inputs import make_inputs
 
 pytestmark = pytest.mark.tvm
 

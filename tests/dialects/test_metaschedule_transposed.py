@@ -10,10 +10,10 @@ from onnx import helper
 
 from tunery._errors import DialectError
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule import lowering
-from tunery.dialects.metaschedule.program import expressions
+from tunery.dialects.metaschedule.importing import lowering
+from tunery.dialects.metaschedule.variants.program import expressions
 from tunery.domain import Network
-from tunery.measure import make_inputs
+from tunery.measuring.inputs import make_inputs
 
 pytestmark = pytest.mark.tvm
 

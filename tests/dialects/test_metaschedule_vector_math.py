@@ -25,8 +25,8 @@ print(tvm.get_global_func("runtime.NumThreads")() == wanted)
 
 def _run(operator: str, values: Array, *, vectorised: bool) -> tuple[Array, str]:
     """Return an elementwise operator's results and the assembly of its kernel."""
-    from tunery.dialects.metaschedule import vector_math  # noqa: F401 - registers its rules
     from tunery.dialects.metaschedule._tvm import tvm
+    from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - registers its rules
     from tunery.dialects.metaschedule.target import resolve
 
     te, count = tvm.te, len(values)

@@ -14,12 +14,12 @@ from test_metaschedule_own_spaces import bare_network
 from test_metaschedule_rows import softmax_network
 
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.expressions import read_body
-from tunery.dialects.metaschedule.program import expressions, scheduled_module, tvm_target
 from tunery.dialects.metaschedule.target import _vector_width
-from tunery.dialects.metaschedule.vectors import lanes_of
-from tunery.measure import make_inputs
-from tunery.measure.verification import compare, expect
+from tunery.dialects.metaschedule.variants.program import expressions, scheduled_module, tvm_target
+from tunery.dialects.metaschedule.variants.variant import read_body
+from tunery.dialects.metaschedule.variants.vectors import lanes_of
+from tunery.measuring.inputs import make_inputs
+from tunery.measuring.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 

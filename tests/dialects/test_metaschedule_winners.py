@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from tunery.costmodels import BoostedModel, Dataset, with_task
 from tunery.costmodels.registry import shipped as shipped_model
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule import foresight
-from tunery.dialects.metaschedule.expressions import GENERIC, read_body
-from tunery.dialects.metaschedule.genomes import Gene, Genome
-from tunery.dialects.metaschedule.program import space_of
-from tunery.dialects.metaschedule.proposer import DraftedProposer
-from tunery.dialects.metaschedule.specimens import _matmul
-from tunery.dialects.metaschedule.winners import (
+from tunery.dialects.metaschedule.search import suggestions as foresight
+from tunery.dialects.metaschedule.search.genomes import Gene, Genome
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.winners import (
     Place,
     Winner,
     Winners,
@@ -30,6 +27,9 @@ from tunery.dialects.metaschedule.winners import (
     shipped,
     winners_of,
 )
+from tunery.dialects.metaschedule.variants.program import space_of
+from tunery.dialects.metaschedule.variants.specimens import _matmul
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Target, Task, TensorSpec, Workload
 
 pytestmark = pytest.mark.tvm

@@ -13,16 +13,16 @@ from metaschedule_models import convolution_network
 
 from tunery.costmodels.registry import SHIPPED, shipped
 from tunery.dialects import Dialect, Told
-from tunery.dialects.metaschedule import foresight
-from tunery.dialects.metaschedule.expressions import expressions_of, read_body, read_left_out
-from tunery.dialects.metaschedule.genomes import Design, Gene, Genome
-from tunery.dialects.metaschedule.program import expressions, program_key, space_of, tvm_target
-from tunery.dialects.metaschedule.proposer import DraftedProposer
-from tunery.dialects.metaschedule.winners import Winners, winners_of
-from tunery.dialects.metaschedule.winograd import TILES, matrices, name_of, transform_weights
+from tunery.dialects.metaschedule.search import suggestions as foresight
+from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.winners import Winners, winners_of
+from tunery.dialects.metaschedule.variants.program import expressions, program_key, space_of, tvm_target
+from tunery.dialects.metaschedule.variants.variant import expressions_of, read_body, read_left_out
+from tunery.dialects.metaschedule.variants.winograd import TILES, matrices, name_of, transform_weights
 from tunery.domain import Network, Outcome, Target, Task
-from tunery.measure import make_inputs
-from tunery.measure.verification import compare, expect
+from tunery.measuring.inputs import make_inputs
+from tunery.measuring.verification import compare, expect
 
 pytestmark = pytest.mark.tvm
 
@@ -123,8 +123,8 @@ def test_a_search_goes_on_in_every_expression(dialect: Dialect, target: Target, 
 def test_an_expression_that_breaks_costs_only_itself(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tunery.dialects.metaschedule import winograd
     from tunery.dialects.metaschedule._tvm import tvm
+    from tunery.dialects.metaschedule.variants import winograd
 
     task = convolution(dialect, convolution_network(tmp_path), target)
 
@@ -140,8 +140,8 @@ def test_an_expression_that_breaks_costs_only_itself(
 def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     dialect: Dialect, target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tunery.dialects.metaschedule import lowering
     from tunery.dialects.metaschedule._tvm import relax, tvm
+    from tunery.dialects.metaschedule.importing import lowering
 
     network = convolution_network(tmp_path, size=11)
     assert "channels-last" not in expressions(convolution(dialect, network, target)).left_out

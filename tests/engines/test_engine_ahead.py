@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tunery.engines import LocalEngine, Role, WorkerSpec, ahead
+from tunery.engines import LocalEngine, Role, WorkerSpec
+from tunery.engines.local import ahead
 
 ROGUE = "engine_services:Rogue"
 PRELOAD = "colorsys"  # a module that nothing else imports

@@ -15,7 +15,7 @@ import pytest
 
 from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, ModelError, RemoteError
 from tunery.engines import PRELOAD_TVM, LocalEngine, Role, WorkerSpec
-from tunery.engines._record import Process
+from tunery.engines.local._record import Process
 
 ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
 PATIENCE_S = 120.0

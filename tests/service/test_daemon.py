@@ -18,7 +18,7 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.domain import Budget, JobState, Mode, Origin
-from tunery.jobs import Claim, Progress, Request
+from tunery.domain.request import Claim, Progress, Request
 from tunery.service.client import Client
 from tunery.store import open_store
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tunery._errors import UsageError
-from tunery.jobs import Claim, Request
+from tunery.domain.request import Claim, Request
 from tunery.service._wire import read_as
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery.scheduler import STRATEGIES
+from tunery.scheduling import STRATEGIES
 from tunery.studies import Options, decision_cost, scheduling_simulated, write
 from tunery.studies.decision_cost import growth_exponent
 from tunery.studies.scheduling_simulated import recorded_sorts, run

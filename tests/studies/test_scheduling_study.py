@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery.scheduler import STRATEGIES
+from tunery.scheduling import STRATEGIES
 from tunery.studies import Options, write
 from tunery.studies.scheduling_real import run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tunery._errors import UsageError, WorkError
-from tunery.jobs import BenchReport, Latency, Request
+from tunery.domain.request import BenchReport, Latency, Request
 from tunery.store import open_store
 from tunery.studies import Options, stock_sides
 from tunery.studies._children import Tick, Watched, watch

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from tunery._errors import UsageError
-from tunery.budgets import Audit
 from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Provenance, Record, Target, Task, Workload
-from tunery.jobs import Request, extract
+from tunery.domain.request import Request
+from tunery.service.session import extract
 from tunery.studies import Options, stock_sides, trimming
 from tunery.studies._judged import Way, judge, ways
 from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, of_search, plain_run, run_of, savings, tuned
 from tunery.studies.trimming import judged, run, stock_curves
+from tunery.tuning.allocation.trimming import Audit
 
 TASK = Task(Workload("w", "w", "dense", "", (), 1, 8.0), Target("fake", {"kind": "cpu"}, 1))
 

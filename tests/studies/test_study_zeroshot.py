@@ -8,14 +8,15 @@ import pytest
 from costmodel_data import table
 
 from tunery._errors import UsageError, WorkError
-from tunery.costmodels import Group, Recipe, Table, rival
+from tunery.costmodels import Group, Recipe, Table
 from tunery.costmodels.cards import WORKLOAD_DIGITS
-from tunery.costmodels.evaluation import Row
 from tunery.costmodels.metrics import Quality
-from tunery.costmodels.parquet import write_parquet
 from tunery.costmodels.registry import new_card
+from tunery.costmodels.training import rival
+from tunery.costmodels.training.evaluation import Row
+from tunery.costmodels.training.parquet import write_parquet
 from tunery.domain import Budget, JobState, JobStatus, Network, Spend, Target, Task, Workload
-from tunery.jobs import BenchReport, Latency, Request, TuneReport
+from tunery.domain.request import BenchReport, Latency, Request, TuneReport
 from tunery.studies import Options, _delivering, _ranked, zeroshot
 from tunery.studies._children import Watched
 from tunery.studies._delivered import OWN, STOCK, Arm, Result, Scale, arms, plain, result_of

@@ -110,7 +110,8 @@ def linker() -> Check:
 
 def cores() -> Check:
     """How many cores may we use, and does anything cut them?"""
-    from tunery.measure import quota_cores, usable_cores
+    from tunery.devices.cpu.cgroups import quota_cores
+    from tunery.devices.cpu.placement import usable_cores
 
     usable, quota = len(usable_cores()), quota_cores()
     found = f"{usable} of {os.cpu_count()} usable" + (f", a quota of {quota:g}" if quota is not None else "")
@@ -167,7 +168,7 @@ def store_place(url: str) -> Check:
 
 def cache() -> Check:
     """Can prepared networks and scratch files be written, and is there room?"""
-    from tunery.jobs.opening import cache_directory
+    from tunery.runtime.opening import cache_directory
 
     directory = cache_directory()
     try:

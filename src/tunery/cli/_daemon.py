@@ -11,7 +11,7 @@ from tunery.cli._output import emit, remark, say
 if TYPE_CHECKING:
     from tunery.cli._live import LiveLine
     from tunery.domain import JobStatus
-    from tunery.jobs._request import Progress
+    from tunery.domain.request import Progress
     from tunery.service.client import Client
 
 Socket = Annotated[str, typer.Option("--socket", metavar="FILE", help="Where the daemon listens.")]
@@ -69,8 +69,8 @@ def followed(*, verbose: bool) -> Iterator[Follower]:
 
 def report(status: "JobStatus", *, as_json: bool) -> None:
     """Print how a job stands; one that failed makes the command fail."""
-    from tunery._report import duration, milliseconds, sums
     from tunery.domain import JobState
+    from tunery.reports.text import duration, milliseconds, sums
 
     if as_json:
         emit(summary(status))

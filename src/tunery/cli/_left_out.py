@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tunery._report import left_out_lines
+from tunery.reports.text import left_out_lines
 
 if TYPE_CHECKING:
     from tunery.domain import Record
-    from tunery.jobs._request import CompileReport, Request, TuneReport
+    from tunery.domain.request import CompileReport, Request, TuneReport
 
 
 def of_tune(report: "TuneReport", request: "Request") -> list[str]:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from tunery._report import duration, milliseconds
+from tunery.reports.text import duration, milliseconds
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.text import Text
 
-    from tunery.jobs._request import Progress
+    from tunery.domain.request import Progress
 
 PLAIN_EVERY_S = 10.0
 # The screen is drawn on the cores that also measure: twice a second is seen as live and costs next to nothing.

@@ -11,7 +11,7 @@ import typer
 from tunery._errors import UsageError
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import Guess, Request
+    from tunery.domain.request import Guess, Request
 
 
 class Effort(StrEnum):
@@ -81,7 +81,7 @@ def make_request(
         UsageError: a shape or the budget is malformed.
     """
     from tunery.domain import Budget, parse_latency
-    from tunery.jobs._request import Request
+    from tunery.domain.request import Request
 
     return Request(
         model=model,
@@ -105,7 +105,7 @@ def guess(few_shot: int, within: str | None = None, *, wanted: bool) -> "Guess |
         UsageError: `within` is no duration, or there is nothing to measure within it.
     """
     from tunery.domain import Budget
-    from tunery.jobs._request import Guess
+    from tunery.domain.request import Guess
 
     if not within:
         return Guess(few_shot) if wanted or few_shot else None

@@ -13,7 +13,7 @@ from tunery.cli._output import check_output, emit, remark, say, width
 from tunery.domain import Budget
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import BenchReport, Progress, Request
+    from tunery.domain.request import BenchReport, Progress, Request
 
 
 def register(app: typer.Typer) -> None:
@@ -63,8 +63,8 @@ def bench(
         )
         _suite(suite, request, counts, seconds, output, as_json=json, verbose=verbose)
         return
-    from tunery._comparison import bench_text
-    from tunery._report import bench_data
+    from tunery.reports.comparison import bench_text
+    from tunery.reports.text import bench_data
 
     if budget or output or len(counts) > 1:
         raise UsageError("--budget, -o and several thread counts belong to --suite; tune the model with `tunery tune`")
@@ -91,11 +91,11 @@ def compared_with(
 
     `compiled` is the file to time, `others` further ones by the contestant's name.
     """
-    from tunery._report import duration
     from tunery.cli._live import LiveLine
-    from tunery.jobs._request import CONTESTANTS
-    from tunery.jobs.bench import predicted_s
-    from tunery.jobs.session import bench as bench_model
+    from tunery.delivery.compare import predicted_s
+    from tunery.domain.request import CONTESTANTS
+    from tunery.reports.text import duration
+    from tunery.service.session import bench as bench_model
 
     names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
@@ -128,11 +128,11 @@ def thread_counts(text: str) -> tuple[int, ...]:
 def _suite(
     name: str, request: "Request", counts: tuple[int, ...], seconds: float, output: str, *, as_json: bool, verbose: bool
 ) -> None:
-    from tunery._comparison import suite_text
     from tunery.cli.tune import watched
-    from tunery.jobs.opening import thread_count
-    from tunery.jobs.suite import Plan, networks_of, run_suite
+    from tunery.runtime.opening import thread_count
     from tunery.studies.stock import finished
+    from tunery.studies.suite import Plan, networks_of, run_suite
+    from tunery.studies.suite_text import suite_text
 
     file = Path(check_output(output or f"bench-{name}.json", f"bench-{name}.json"))
     resolved = tuple(dict.fromkeys(thread_count(count) for count in counts or (0,)))

@@ -49,10 +49,10 @@ def compile_(
     if few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
     _begin(dialect)
-    from tunery._report import as_text, call, compile_data, new_table
     from tunery.cli._left_out import of_compile
     from tunery.cli._live import LiveLine
-    from tunery.jobs.session import compile_model
+    from tunery.reports.text import as_text, call, compile_data, new_table
+    from tunery.service.session import compile_model
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
@@ -90,8 +90,8 @@ def compile_(
 
 def _begin(dialect: str) -> None:
     """Have what workers are forked from import the compiler while this process still imports itself."""
-    from tunery.engines import ahead
-    from tunery.workers import PRELOAD
+    from tunery.engines.local import ahead
+    from tunery.runtime import PRELOAD
 
     for preload in dict.fromkeys([PRELOAD.get(dialect), None]):
         ahead.start(preload)

@@ -10,9 +10,9 @@ from tunery.cli import _options as options
 from tunery.cli._output import emit, say, width
 
 if TYPE_CHECKING:
-    from tunery.costmodels.evaluation import Row
     from tunery.costmodels.registry import Version
-    from tunery.jobs.training import Training
+    from tunery.costmodels.training.evaluation import Row
+    from tunery.costmodels.training.train import Training
 
 app = typer.Typer(help="Collect, train and judge the model that predicts candidates' speed.", no_args_is_help=False)
 HoldOut = Annotated[
@@ -55,11 +55,11 @@ def collect(
     from dataclasses import replace
 
     from tunery._errors import UsageError
-    from tunery.budgets import Trimming
     from tunery.cli._interrupt import Interrupt
     from tunery.cli._live import LiveLine
-    from tunery.jobs._request import Progress
-    from tunery.jobs.collect import collect as collect_records
+    from tunery.costmodels.training.collect import collect as collect_records
+    from tunery.domain.request import Progress
+    from tunery.domain.trimming import Trimming
 
     models, held = _models(networks), _models(hold_out) if hold_out else []
     request = options.make_request(
@@ -113,10 +113,10 @@ def train(
     from pathlib import Path
 
     from tunery.cli._live import LiveLine
+    from tunery.costmodels.training.train import open_table
+    from tunery.costmodels.training.train import train as train_model
+    from tunery.devices.cpu.placement import usable_cores
     from tunery.domain import Budget
-    from tunery.jobs.training import open_table
-    from tunery.jobs.training import train as train_model
-    from tunery.measure import usable_cores
 
     seconds = Budget.parse(time, least={}).seconds  # no job
     if seconds is None:
@@ -139,7 +139,7 @@ def train(
 
 
 def _say_training(done: "Training") -> None:
-    from tunery.costmodels.evaluation import RIVALS
+    from tunery.costmodels.training.evaluation import RIVALS
 
     card = done.card
     say(f"{card.data['candidates']} candidates of {card.data['tasks']} tasks; {done.search.tried} recipes tried in "
@@ -174,8 +174,8 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the models that were trained here, and say which is in use."""
-    from tunery._report import as_text, new_table
     from tunery.costmodels.registry import SHIPPED, damaged, models_directory, versions
+    from tunery.reports.text import as_text, new_table
 
     found, broken = versions(), damaged()
     states = _states(found)
@@ -224,9 +224,9 @@ def evaluate(
     from pathlib import Path
 
     from tunery.cli._live import LiveLine
+    from tunery.costmodels.training.train import judge, open_table
+    from tunery.devices.cpu.placement import usable_cores
     from tunery.dialects import get_dialect
-    from tunery.jobs.training import judge, open_table
-    from tunery.measure import usable_cores
 
     with LiveLine(verbose=verbose) as live:
         table = open_table(
@@ -245,7 +245,7 @@ def evaluate(
 
 def _models(text: str) -> list[str]:
     """Return models as `tune` takes them; a bare name is one of the zoo."""
-    from tunery.frontends import zoo
+    from tunery.models import zoo
 
     if text == "all":
         return [f"zoo:{entry.name}" for entry in zoo.names()]
@@ -258,7 +258,7 @@ def _names(text: str) -> list[str]:
 
 
 def _table(rows: "Sequence[Row]") -> str:
-    from tunery._report import as_text, new_table
+    from tunery.reports.text import as_text, new_table
 
     table = new_table("kind", "device", "ranking", "#tasks", "#NDCG@8", "#regret of 1", "#regret of 8", "#Kendall")
     for row in rows:
@@ -273,7 +273,7 @@ regret: the share of speed that is lost where only the first, or the first eight
 
 
 def _row(row: "Row") -> dict[str, Any]:
-    from tunery._report import plain
+    from tunery.reports.text import plain
 
     data: dict[str, Any] = plain(row)
     quality: dict[str, Any] = data.pop("quality")
@@ -281,7 +281,7 @@ def _row(row: "Row") -> dict[str, Any]:
 
 
 def _card(card: "Version") -> dict[str, Any]:
-    from tunery._report import plain
+    from tunery.reports.text import plain
 
     data: dict[str, Any] = plain(card)
     data["data"].pop("workloads", None)  # a thousand keys, for programs

@@ -21,7 +21,8 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List this machine's devices, with their fingerprint, their records, and what calibration found."""
-    from tunery.measure import this_device, usable_cores
+    from tunery.devices.cpu.device import this_device
+    from tunery.devices.cpu.placement import usable_cores
     from tunery.store import open_store
 
     device = this_device(usable_cores())
@@ -63,7 +64,7 @@ def calibrate(
 ) -> None:
     """Time reference kernels alone and beside one another, and store how many may be measured at once."""
     from tunery.cli._interrupt import Interrupt
-    from tunery.jobs.session import calibrate_device
+    from tunery.service.session import calibrate_device
 
     request = options.make_request("", target=target, store=store, threads=threads, shapes=None, dialect=dialect)
     try:
@@ -84,7 +85,7 @@ def _data(calibration: "Calibration") -> dict[str, Any]:
 
 
 def _show(calibration: "Calibration") -> None:
-    from tunery._report import as_text, new_table
+    from tunery.reports.text import as_text, new_table
 
     slots = f"{calibration.slots} slot{'s' if calibration.slots > 1 else ''}"
     say(f"  calibrated for kernels of {calibration.threads} threads ({calibration.dialect}), {slots}:")

@@ -8,7 +8,7 @@ from tunery.cli import _options as options
 from tunery.cli._output import emit, say, width
 
 if TYPE_CHECKING:
-    from tunery.jobs.importing import Imported
+    from tunery.runtime.importing import Imported
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def extract(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the tasks of a model: its distinct operators, how often each is called, and whether it can be tuned."""
-    from tunery.jobs.session import extract as extract_model
+    from tunery.service.session import extract as extract_model
 
     found = [
         extract_model(
@@ -65,7 +65,7 @@ def _data(found: "Imported") -> dict[str, Any]:
 
 
 def _print(found: "Imported") -> None:
-    from tunery._report import as_text, new_table, short
+    from tunery.reports.text import as_text, new_table, short
 
     table = new_table("task", "key", "kind", "#calls", "#Mflop", "tunable", "workload")
     for task in found.tasks:

@@ -23,7 +23,7 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the jobs, latest first."""
-    from tunery._report import as_text, duration, milliseconds, new_table, ratio, sums
+    from tunery.reports.text import as_text, duration, milliseconds, new_table, ratio, sums
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False) as opened:
@@ -53,7 +53,7 @@ def show(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Show a job: what was asked for, its tasks, and what it has spent."""
-    from tunery._report import as_text, cost_lines, duration, filter_lines, plain, task_data, tasks_table
+    from tunery.reports.text import as_text, cost_lines, duration, filter_lines, plain, task_data, tasks_table
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False) as opened:
@@ -94,7 +94,7 @@ def submit(
     verbose: options.Verbose = False,
 ) -> None:
     """Give a job to the daemon and follow it; it goes on without us."""
-    from tunery.jobs._request import Claim
+    from tunery.domain.request import Claim
 
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
@@ -145,7 +145,7 @@ def resume(
     """Go on with a job, in the daemon if one runs, else here; nothing that was measured is measured again."""
     from tunery.cli.tune import run
     from tunery.domain import JobState
-    from tunery.jobs.requests import request_of
+    from tunery.service.codec import request_of
     from tunery.store import open_store
 
     daemon = daemon_at(socket)

@@ -12,7 +12,7 @@ from tunery.cli._output import emit, say, width
 
 if TYPE_CHECKING:
     from tunery.domain import Record, Task
-    from tunery.jobs.session import Answer
+    from tunery.service.session import Answer
 
 _KEY = re.compile(r"[0-9a-f]{4,16}")
 
@@ -44,7 +44,7 @@ def query(
     if _KEY.fullmatch(subject) and not Path(subject).exists():
         _query_task(subject, store, json)
         return
-    from tunery.jobs.session import query as query_model
+    from tunery.service.session import query as query_model
 
     request = options.make_request(subject, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
     answer = query_model(request, options.guess(few_shot, few_shot_budget, wanted=zero_shot))
@@ -84,7 +84,7 @@ def _data(answer: "Answer") -> dict[str, Any]:
 
 
 def _print(answer: "Answer") -> None:
-    from tunery._report import as_text, milliseconds, new_table, ratio, short
+    from tunery.reports.text import as_text, milliseconds, new_table, ratio, short
 
     table = new_table("task", "key", "#calls", "from", "#untuned ms", "#tuned ms", "#speed-up", "candidate")
     rows = _rows(answer)
@@ -108,7 +108,7 @@ def _print(answer: "Answer") -> None:
 
 
 def _query_task(key: str, store_url: str, as_json: bool) -> None:
-    from tunery._report import as_text, milliseconds, new_table, short
+    from tunery.reports.text import as_text, milliseconds, new_table, short
     from tunery.store import open_store
 
     with open_store(store_url, create=False) as store:

@@ -64,9 +64,9 @@ def export(
 
 def _export_dataset(file: Path, store: str, dialect: str, *, any_compiler: bool, json: bool, verbose: bool) -> None:
     from tunery.cli._live import LiveLine
-    from tunery.costmodels.parquet import write_parquet
-    from tunery.jobs.dataset import load
-    from tunery.jobs.training import facts
+    from tunery.costmodels.training.parquet import write_parquet
+    from tunery.costmodels.training.replay import load
+    from tunery.costmodels.training.train import facts
 
     with LiveLine(verbose=verbose) as live:
         table = load(store, dialect, lambda text: live.say(text, phase="features"), any_compiler=any_compiler)

@@ -36,8 +36,8 @@ def conduct(  # noqa: PLR0917 - the common options
     """Run a study with the common options and show what it found; a claim that was missed is printed as missed."""
     from pathlib import Path
 
-    from tunery._report import plain
     from tunery.cli._interrupt import Interrupt
+    from tunery.reports.text import plain
     from tunery.studies import Options, place, pyplot, write
 
     if out:  # a missing library, or no place, is said before the work, not after it

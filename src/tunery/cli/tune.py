@@ -9,7 +9,7 @@ from tunery.cli import _options as options
 from tunery.cli._output import check_output, emit, say, width
 
 if TYPE_CHECKING:
-    from tunery.jobs._request import BenchReport, CompileReport, Request, TuneReport
+    from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
 
 BENCH_S = 10.0
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")]
@@ -54,7 +54,7 @@ def tune(
 
 def default_name(model: str) -> str:
     """Return the file name of a compiled model where `-o` names a directory."""
-    from tunery._api import file_name
+    from tunery.reports.text import file_name
 
     return file_name(Path(model.rpartition(":")[2]).stem)
 
@@ -85,8 +85,8 @@ def watched(request: "Request", *, verbose: bool, job_id: str = "") -> "tuple[Tu
     """Tune with a live line; the second value is the exit code if a signal stopped it."""
     from tunery.cli._interrupt import Interrupt
     from tunery.cli._live import LiveLine
-    from tunery.jobs._request import Progress
-    from tunery.jobs.session import tune as tune_model
+    from tunery.domain.request import Progress
+    from tunery.service.session import tune as tune_model
 
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
 
@@ -108,8 +108,8 @@ def _deliver(
 
     compiled = compared = None
     if output is not None:
-        from tunery.jobs._request import Guess
-        from tunery.jobs.session import compile_model
+        from tunery.domain.request import Guess
+        from tunery.service.session import compile_model
 
         with LiveLine(verbose=verbose) as live:
             live.say("compiling the network, and checking its outputs", phase="compiling")
@@ -120,7 +120,7 @@ def _deliver(
 
 
 def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:
-    from tunery._report import bench_data, compile_data, tune_data
+    from tunery.reports.text import bench_data, compile_data, tune_data
 
     data = tune_data(report)
     if compiled is not None:
@@ -138,8 +138,8 @@ def _print(
     *,
     verbose: bool,
 ) -> None:
-    from tunery._report import tune_text
     from tunery.cli._left_out import of_tune
+    from tunery.reports.text import tune_text
 
     left_out = of_tune(report, request) if verbose else []
     path = Path(compiled.path) if compiled else None

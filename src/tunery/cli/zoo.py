@@ -13,7 +13,7 @@ from tunery.cli._output import emit, say, width
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tunery.jobs.extraction import Extracted, Extraction
+    from tunery.runtime.extraction import Extracted, Extraction
 
 app = typer.Typer(help="Networks that come with tunery.", no_args_is_help=False)
 
@@ -24,8 +24,8 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the zoo's networks; use one as zoo:NAME, or zoo:NAME@8 with a batch of 8."""
-    from tunery._report import as_text, new_table
-    from tunery.frontends import zoo
+    from tunery.models import zoo
+    from tunery.reports.text import as_text, new_table
 
     found = zoo.names()
     if json:
@@ -53,7 +53,7 @@ def extract(
     Networks that the store knows already are only counted, so a run that was stopped goes on.
     """
     from tunery.cli._live import LiveLine
-    from tunery.jobs.extraction import extract_many
+    from tunery.runtime.extraction import extract_many
 
     models = _models(names or [], _batches(batch))
     request = options.make_request(
@@ -78,7 +78,7 @@ def _batches(text: str) -> list[int]:
 
 
 def _models(names: "Sequence[str]", batches: "Sequence[int]") -> list[str]:
-    from tunery.frontends import zoo
+    from tunery.models import zoo
 
     wanted = [name.removeprefix("zoo:") for name in names]
     for name in wanted:
@@ -96,7 +96,7 @@ class _Count:
         self._unique: set[str] = set()
 
     def add(self, one: "Extracted") -> None:
-        from tunery._report import duration
+        from tunery.reports.text import duration
 
         self._done += 1
         self._failed += bool(one.failure)
@@ -108,7 +108,7 @@ class _Count:
 
 
 def _data(found: "Extraction") -> dict[str, Any]:
-    from tunery.jobs.extraction import count_by_kind, count_tasks
+    from tunery.runtime.extraction import count_by_kind, count_tasks
 
     return {
         "target": str(found.target),
@@ -131,8 +131,8 @@ def _networks(found: "Extraction") -> int:
 
 
 def _print(found: "Extraction") -> None:
-    from tunery._report import as_text, duration, new_table
-    from tunery.jobs.extraction import count_by_kind, count_tasks
+    from tunery.reports.text import as_text, duration, new_table
+    from tunery.runtime.extraction import count_by_kind, count_tasks
 
     table = new_table("kind", "#extractions", "#tasks", "#unique", "#of them tunable", "#calls")
     rows = count_by_kind(found.models)

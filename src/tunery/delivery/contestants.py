@@ -12,7 +12,7 @@ import numpy as np
 
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
-from tunery.measure import make_inputs
+from tunery.measuring.inputs import make_inputs
 
 
 class Contestant(ABC):

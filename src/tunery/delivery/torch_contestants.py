@@ -21,7 +21,7 @@ class TorchContestant(Contestant):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         import torch
 
-        from tunery.frontends._torch_zoo import module_of
+        from tunery.models.torch._zoo import module_of
 
         super().__init__(inputs, seed)
         torch.set_num_threads(threads)

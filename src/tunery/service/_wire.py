@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
-from tunery._report import plain
+from tunery.reports.text import plain
 
 T = TypeVar("T")
 VARIABLE = "TUNERY_SOCKET"

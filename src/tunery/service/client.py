@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from tunery._errors import UsageError, WorkError
 from tunery.domain import JobStatus
-from tunery.jobs._request import Claim, Progress, Request
+from tunery.domain.request import Claim, Progress, Request
 from tunery.service._wire import line
 
 _CONNECT_S = 10.0

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError, UsageError
-from tunery.jobs import Claim, Request, Room
+from tunery.domain.request import Claim, Request
 from tunery.service._wire import MOST_BYTES, line, read_as
+from tunery.service.manager import Room
 from tunery.store import Store, open_store
 
 _PATIENCE_S = 30.0  # for a client that has connected and says nothing

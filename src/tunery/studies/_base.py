@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
-from tunery._report import plain
+from tunery.reports.text import plain
 
 _SHOWN = 300
 

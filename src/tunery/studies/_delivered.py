@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tunery.jobs import Latency
+from tunery.domain.request import Latency
 from tunery.studies._judged import Way
 from tunery.studies.stock_sides import Side
 

@@ -11,8 +11,9 @@ from typing import Any
 from tunery._errors import WorkError
 from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.domain import Budget, Rung, Task
-from tunery.jobs import Guess, Latency, Request, TuneReport, bench, compile_model, tune
-from tunery.jobs.opening import thread_count
+from tunery.domain.request import Guess, Latency, Request, TuneReport
+from tunery.runtime.opening import thread_count
+from tunery.service.session import bench, compile_model, tune
 from tunery.store import open_store
 from tunery.studies._base import Options
 from tunery.studies._children import watch

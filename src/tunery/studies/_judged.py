@@ -16,11 +16,11 @@ from typing import Any
 
 from tunery._errors import DialectError, EngineError
 from tunery.domain import Artifact, Candidate, Mode, Origin, Outcome, Record, Task
+from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.jobs import Request
-from tunery.jobs.finals import ROUNDS
-from tunery.jobs.opening import open_runtime
-from tunery.jobs.runtime import Runtime
+from tunery.runtime.opening import open_runtime
+from tunery.runtime.pools import Runtime
+from tunery.tuning.search.finals import ROUNDS
 
 _JOB = "study"
 _BUILD_DEADLINE_S, _FINALS_DEADLINE_S = 60.0, 300.0

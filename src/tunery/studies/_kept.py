@@ -9,8 +9,9 @@ from typing import Any
 
 from tunery._errors import UsageError
 from tunery._sources import sources
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Candidate, Origin, digest
-from tunery.measure import this_device, usable_cores
 
 
 class Kept:

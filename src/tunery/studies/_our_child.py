@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from tunery.domain import Outcome
-from tunery.jobs import Progress, Request, tune
+from tunery.domain.request import Progress, Request
+from tunery.service.session import tune
 from tunery.studies._children import end_with_parent
 
 REQUEST, FOUND = "request.json", "found.json"

@@ -14,13 +14,13 @@ from typing import Any
 from tunery._errors import EngineError
 from tunery.domain import Calibration, Measurement, Outcome, Provenance, Record, best_first, interval
 from tunery.domain.ties import Contender
-from tunery.jobs.finals import FINALISTS, ROUNDS
-from tunery.jobs.slots import Entrant, Pass, SlotWorkers
-from tunery.measure import finalists, winner
-from tunery.measure.calibration import agreement, expected_deviation, starting_degree
-from tunery.measure.finals import LOOK
+from tunery.measuring.calibration import agreement, expected_deviation, starting_degree
+from tunery.measuring.finals import LOOK
+from tunery.measuring.selection import finalists, winner
+from tunery.runtime.slots import Entrant, Pass, SlotWorkers
 from tunery.studies._subjects import Subject
 from tunery.studies._timing import as_race, device_s
+from tunery.tuning.search.finals import FINALISTS, ROUNDS
 
 TRUTH_ROUNDS = 100
 _FINALS_DEADLINE_S = 300.0

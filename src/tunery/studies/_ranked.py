@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tunery._errors import UsageError
-from tunery.budgets import Trimming
 from tunery.costmodels import Group, Recipe
-from tunery.costmodels.automl import fit
 from tunery.costmodels.cards import Version
-from tunery.costmodels.evaluation import ALL, STOCK, Paired, Row, evaluate, paired
-from tunery.costmodels.rival import MOST_ROUNDS, StockModel, check_library
-from tunery.costmodels.splits import hold_out_networks
+from tunery.costmodels.training.automl import fit
+from tunery.costmodels.training.collect import collect
+from tunery.costmodels.training.evaluation import ALL, STOCK, Paired, Row, evaluate, paired
+from tunery.costmodels.training.replay import load
+from tunery.costmodels.training.rival import MOST_ROUNDS, StockModel, check_library
+from tunery.costmodels.training.splits import hold_out_networks
+from tunery.costmodels.training.train import judge, open_table
+from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
-from tunery.jobs import Request
-from tunery.jobs.collect import collect
-from tunery.jobs.dataset import load
-from tunery.jobs.training import judge, open_table
-from tunery.measure import usable_cores
+from tunery.domain.request import Request
+from tunery.domain.trimming import Trimming
 from tunery.studies._base import Options
 from tunery.studies._delivered import Scale, model_of
 

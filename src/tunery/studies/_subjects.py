@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Task
+from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.jobs import Request
-from tunery.jobs.importing import import_model
-from tunery.jobs.runtime import Runtime
-from tunery.jobs.slots import Entrant
+from tunery.runtime.importing import import_model
+from tunery.runtime.pools import Runtime
+from tunery.runtime.slots import Entrant
 from tunery.store import Store
 from tunery.studies._kept import Kept
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tunery.devices.cpu.load import Load, Mark, Watch
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
-from tunery.measure import Measurer, Rule, Settings
-from tunery.measure.load import Load, Mark, Watch
-from tunery.workers.services import MeasurerHost
+from tunery.measuring.racing import Rule
+from tunery.measuring.service import Measurer
+from tunery.measuring.settings import Settings
+from tunery.runtime.services import MeasurerHost
 
 FIXED = Settings(rule=Rule(precision=0.0, max_s=10.0, min_samples=10))
 """Ten samples for every candidate, whatever they show."""

@@ -8,11 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tunery.budgets import NONE, Audit, Trimming
 from tunery.domain import Budget, JobStatus, Spend
-from tunery.jobs import Progress, Request, tune
+from tunery.domain.request import Progress, Request
+from tunery.domain.trimming import NONE, Trimming
+from tunery.service.session import tune
 from tunery.store import Charge, open_store
 from tunery.studies._judged import Way, ways
+from tunery.tuning.allocation.trimming import Audit
 
 WITHIN = 1.01
 """Quality counts as equal within 1 % of the untrimmed run's last sum of task latencies."""

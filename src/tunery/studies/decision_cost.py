@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from tunery.scheduler import JobSubmitted, Run, Scheduler, StageFinished, StageReady, StageRequest
+from tunery.scheduling import JobSubmitted, Run, Scheduler, StageFinished, StageReady, StageRequest
 
 CHAIN = ("propose", "build", "measure", "learn")
 SECONDS = {"propose": 1.0, "build": 2.0, "measure": 1.5, "learn": 0.1}

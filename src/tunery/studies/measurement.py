@@ -8,22 +8,23 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from tunery._report import as_text, new_table
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import slots
 from tunery.domain import Calibration
+from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role
-from tunery.jobs import Request, cache_directory
-from tunery.jobs.calibrate import calibrate
-from tunery.jobs.opening import thread_count
-from tunery.jobs.runtime import Runtime
-from tunery.jobs.slots import SlotWorkers, measurer_spec
-from tunery.measure import slots, this_device
-from tunery.measure.calibration import COMPUTE, TAU_LOSS, bound_of
+from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
+from tunery.reports.text import as_text, new_table
+from tunery.runtime import PRELOAD
+from tunery.runtime.calibrate import calibrate
+from tunery.runtime.opening import cache_directory, thread_count
+from tunery.runtime.pools import Runtime
+from tunery.runtime.slots import SlotWorkers, measurer_spec
 from tunery.store import open_store
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._kept import Kept
 from tunery.studies._procedures import Bench, Findings, Procedure, hog, rival
 from tunery.studies._subjects import Subject, prepare
-from tunery.workers import PRELOAD
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
 REPEATS, PASSES, TRUTHS = 5, 3, 8

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from tunery.domain import Candidate, Outcome, Task
+from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.jobs import Request
-from tunery.jobs.importing import Imported
-from tunery.jobs.opening import open_runtime
-from tunery.jobs.runtime import Runtime
+from tunery.runtime.importing import Imported
+from tunery.runtime.opening import open_runtime
+from tunery.runtime.pools import Runtime
 from tunery.studies.scheduling_runs import Run
 
 _BUILD_DEADLINE_S, _DEADLINE_S = 120.0, 900.0

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunery._report import as_text, new_table
 from tunery.domain import Budget
-from tunery.jobs import Request, extract
-from tunery.jobs.dispatch import CORE
-from tunery.jobs.importing import Imported
-from tunery.jobs.runtime import DEVICE
-from tunery.scheduler import STRATEGIES
+from tunery.domain.request import Request
+from tunery.reports.text import as_text, new_table
+from tunery.runtime.dispatch import CORE
+from tunery.runtime.importing import Imported
+from tunery.runtime.pools import DEVICE
+from tunery.scheduling import STRATEGIES
+from tunery.service.session import extract
 from tunery.studies._base import Options, StudyReport
 from tunery.studies.scheduling_plots import busy_plot, gantt_plot
 from tunery.studies.scheduling_quality import against_sequential, retime

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from tunery._errors import WorkError
 from tunery.domain import Budget, Candidate, JobState, Mode, Task
+from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.jobs import Request, Room
-from tunery.jobs.dispatch import CORE, Dispatch, Span
-from tunery.jobs.importing import Imported
-from tunery.jobs.runtime import DEVICE, Runtime
-from tunery.scheduler import CapacityChanged
+from tunery.runtime.dispatch import CORE, Dispatch, Span
+from tunery.runtime.importing import Imported
+from tunery.runtime.pools import DEVICE, Runtime
+from tunery.scheduling import CapacityChanged
+from tunery.service.manager import Room
 from tunery.store import open_store
 
 _MEASURING = frozenset({"measure", "finals"})

@@ -9,10 +9,10 @@ from importlib.resources import files
 from multiprocessing import get_context
 from typing import Any
 
-from tunery.measure import usable_cores
-from tunery.scheduler import STRATEGIES
-from tunery.scheduler.mixes import MixResult, Summary, simulate_mixes, summarize
-from tunery.scheduler.mock import UnitSeconds
+from tunery.devices.cpu.placement import usable_cores
+from tunery.scheduling import STRATEGIES
+from tunery.scheduling.mixes import MixResult, Summary, simulate_mixes, summarize
+from tunery.scheduling.mock import UnitSeconds
 from tunery.studies._base import Options, StudyReport
 from tunery.studies.decision_cost import MOST_US, cost_curve, draw_curve, growth_exponent
 

@@ -17,9 +17,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from tunery._errors import WorkError
-from tunery._report import as_text, milliseconds, new_table
-from tunery.jobs import BenchReport, Latency, Request, bench, cache_directory
-from tunery.measure import this_device, usable_cores
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import usable_cores
+from tunery.domain.request import BenchReport, Latency, Request
+from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.runtime.opening import cache_directory
+from tunery.runtime.services import Importer
+from tunery.service.session import bench
 from tunery.studies._base import Options, StudyReport, noting
 from tunery.studies._kept import Kept
 from tunery.studies.stock_plots import over_time
@@ -31,7 +35,6 @@ from tunery.studies.stock_sides import (
     stock_file,
     stock_side,
 )
-from tunery.workers.services import Importer
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS, QUICK_TRIALS, QUICK_S = ("zoo:mlp-mnist",), 8, 20.0

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tunery.dialects.metaschedule.archive import manifest_of, write_archive
+from tunery.dialects.metaschedule.codegen.archive import manifest_of, write_archive
 from tunery.domain import Budget, Target
-from tunery.jobs import Request, compile_model, extract
+from tunery.domain.request import Request
+from tunery.service.session import compile_model, extract
 from tunery.store import open_store
 from tunery.studies._children import Watched, watch
 from tunery.studies._our_child import FOUND, ask

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
-from tunery._report import as_text, energy, money, new_table
-from tunery.budgets import Audit, load_prices
+from tunery.accounting.prices import load_prices
 from tunery.domain import Task, digest
-from tunery.jobs import Request, cache_directory, extract
+from tunery.domain.request import Request
+from tunery.reports.text import as_text, energy, money, new_table
+from tunery.runtime.opening import cache_directory
+from tunery.service.session import extract
 from tunery.studies._base import Options, StudyReport
 from tunery.studies._judged import judge
 from tunery.studies._kept import Kept
 from tunery.studies._trimmed import ARMS, ENOUGH, KINDS, STAGES, Run, Saving, plain_run, run_of, savings, tuned
+from tunery.tuning.allocation.trimming import Audit
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
 QUICK_NETWORKS = ("zoo:mlp-mnist",)

@@ -13,15 +13,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tunery._errors import UsageError
-from tunery._report import as_text, milliseconds, new_table
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
-from tunery.costmodels.evaluation import ALL, Row
 from tunery.costmodels.registry import family, starting
+from tunery.costmodels.training.evaluation import ALL, Row
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain import digest
-from tunery.jobs import cache_directory
-from tunery.measure import this_device, usable_cores
+from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.runtime.opening import cache_directory
 from tunery.studies._base import Options, StudyReport, noting, shortened
 from tunery.studies._delivered import OWN, STOCK, WITH, WITHOUT, Result, Scale, label_of, plain, result_of
 from tunery.studies._delivering import FEW, delivered

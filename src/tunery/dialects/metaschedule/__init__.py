@@ -30,7 +30,7 @@ from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Foreseen, 
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 
 if TYPE_CHECKING:
-    from tunery.dialects.metaschedule.features import FeatureCache
+    from tunery.dialects.metaschedule.features.features import FeatureCache
 
 
 class MetaScheduleDialect(Dialect):
@@ -54,8 +54,8 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def extract(self, network: Network, target: Target) -> list[Task]:
-        from tunery.dialects.metaschedule.extraction import tasks_of
-        from tunery.dialects.metaschedule.lowering import lower_and_keep
+        from tunery.dialects.metaschedule.importing.extraction import tasks_of
+        from tunery.dialects.metaschedule.importing.lowering import lower_and_keep
 
         return tasks_of(lower_and_keep(network, target), target)
 
@@ -70,10 +70,10 @@ class MetaScheduleDialect(Dialect):
         aided: bool = False,
         plain: str = "",
     ) -> Proposer:
-        from tunery.dialects.metaschedule.features import FeatureCache
-        from tunery.dialects.metaschedule.first_look import open_search
-        from tunery.dialects.metaschedule.program import expressions, space_of
-        from tunery.dialects.metaschedule.proposer import SingleProposer
+        from tunery.dialects.metaschedule.features.features import FeatureCache
+        from tunery.dialects.metaschedule.search.first_look import open_search
+        from tunery.dialects.metaschedule.search.proposer import SingleProposer
+        from tunery.dialects.metaschedule.variants.program import expressions, space_of
 
         if not space_of(task).tunable:
             return SingleProposer(task, expressions(task).found, history, plain=plain)
@@ -92,9 +92,9 @@ class MetaScheduleDialect(Dialect):
         *,
         rivals: bool = False,
     ) -> Foreseen:
-        from tunery.dialects.metaschedule.features import FeatureCache
-        from tunery.dialects.metaschedule.foresight import Foresight
-        from tunery.dialects.metaschedule.program import space_of
+        from tunery.dialects.metaschedule.features.features import FeatureCache
+        from tunery.dialects.metaschedule.search.suggestions import Foresight
+        from tunery.dialects.metaschedule.variants.program import space_of
 
         if not space_of(task).tunable:
             only = tuple(self.open(task, (), cost_model, seed).propose(n + 1))
@@ -106,55 +106,55 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
-        from tunery.dialects.metaschedule.kernel import build
+        from tunery.dialects.metaschedule.codegen.kernel import build
 
         return build(task, candidate, directory)
 
     @override
     def build_part(self, task: Task, candidate: Candidate, directory: Path) -> None:
-        from tunery.dialects.metaschedule.kernel import build_part
+        from tunery.dialects.metaschedule.codegen.kernel import build_part
 
         build_part(task, candidate, directory)
 
     @override
     def load(self, task: Task, artifact: Artifact) -> Kernel:
-        from tunery.dialects.metaschedule.kernel import TvmKernel
+        from tunery.dialects.metaschedule.codegen.kernel import TvmKernel
 
         return TvmKernel(task, artifact)
 
     @override
     def reference(self, task: Task) -> Candidate:
-        from tunery.dialects.metaschedule.program import reference
+        from tunery.dialects.metaschedule.variants.program import reference
 
         return reference(task)
 
     @override
     def baseline(self, task: Task) -> Candidate:
-        from tunery.dialects.metaschedule.program import unscheduled
+        from tunery.dialects.metaschedule.variants.program import unscheduled
 
         return unscheduled(task)
 
     @override
     def peak_flops(self, target: Target) -> float | None:
-        from tunery.dialects.metaschedule.peak import peak_flops
+        from tunery.dialects.metaschedule.codegen.peak import peak_flops
 
         return peak_flops(target)
 
     @override
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
-        from tunery.dialects.metaschedule.specimens import calibration_tasks
+        from tunery.dialects.metaschedule.variants.specimens import calibration_tasks
 
         return calibration_tasks(target)
 
     @override
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
-        from tunery.dialects.metaschedule.features import candidate_rows
+        from tunery.dialects.metaschedule.features.features import candidate_rows
 
         return candidate_rows(task, candidates, self._features.get(task.key))
 
     @override
     def reject(self, task: Task, candidate: Candidate) -> str:
-        from tunery.dialects.metaschedule.limits import beyond_cache, cache_share
+        from tunery.dialects.metaschedule.search.limits import beyond_cache, cache_share
 
         cache = self._features.get(task.key)
         row = cache.get(candidate.key) if cache else None
@@ -166,7 +166,7 @@ class MetaScheduleDialect(Dialect):
 
     @override
     def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:
-        from tunery.dialects.metaschedule.features import candidate_stores
+        from tunery.dialects.metaschedule.features.features import candidate_stores
 
         return candidate_stores(task, candidates)
 
@@ -179,13 +179,13 @@ class MetaScheduleDialect(Dialect):
         output: Path,
         parts: Path | None = None,
     ) -> Compiled:
-        from tunery.dialects.metaschedule.compilation import compile_network
+        from tunery.dialects.metaschedule.codegen.compilation import compile_network
 
         return compile_network(network, target, chosen, output, parts)
 
     @override
     def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
-        from tunery.dialects.metaschedule.compilation import TvmNetwork
+        from tunery.dialects.metaschedule.codegen.compilation import TvmNetwork
 
         return TvmNetwork(path, threads)
 

@@ -1,0 +1,114 @@
+"""What machine time and energy cost, by a price sheet."""
+
+import datetime
+import math
+import os
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import BudgetError
+from tunery.domain import CURRENCIES, LEAST, Budget
+
+VARIABLE = "TUNERY_PRICES"
+_NUMBERS = ("machine_hour", "kwh")
+_TEXTS = ("machine", "currency", "source")
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """A price sheet: an hour of `machine`, which has `cores`, costs `machine_hour`, a kilowatt-hour on top `kwh`."""
+
+    machine: str
+    currency: str
+    machine_hour: float
+    cores: int
+    kwh: float
+    source: str
+    date: str
+
+    def of_machine(self, core_s: float) -> float:
+        """Return the price of holding cores for so many core-seconds; a machine of n cores is n of them a second."""
+        return core_s / self.cores * self.machine_hour / 3600
+
+    def of_energy(self, joules: float | None) -> float:
+        """Return the price of the electricity."""
+        return (joules or 0.0) / 3.6e6 * self.kwh
+
+    def check(self, budget: Budget) -> None:
+        """Check that the budget's money is money of this sheet.
+
+        Raises:
+            BudgetError: it is of another currency, nothing on the sheet has a price, or it is less than one core costs
+                for the time and energy that a job needs before its first measurement.
+        """
+        if budget.money is None:
+            return
+        if budget.currency != self.currency:
+            raise BudgetError(
+                f"budget {str(budget)!r} is in {budget.currency}, the prices of {self.machine} are in {self.currency}; "
+                f"write for example 2{self.currency}, or name another sheet with --prices"
+            )
+        if not self.machine_hour + self.kwh:
+            raise BudgetError(
+                f"budget {str(budget)!r} limits nothing: on the sheet of {self.machine} all is free; "
+                "write for example 10min, or name another sheet with --prices"
+            )
+        least = self.of_machine(LEAST["seconds"]) + self.of_energy(LEAST["joules"])
+        if budget.money < least:
+            raise BudgetError(
+                f"budget {str(budget)!r} is less than a job needs on {self.machine} before its first measurement "
+                f"({least:.2g} {self.currency}); write for example 2{self.currency}"
+            )
+
+
+def load_prices(path: str = "") -> Prices:
+    """Read a price sheet: `path`, or else the file that TUNERY_PRICES names, or else the one that ships with tunery.
+
+    Raises:
+        BudgetError: the file cannot be read, or something in it is missing, unknown or cannot be right.
+    """
+    name = path or os.environ.get(VARIABLE, "")
+    shipped = resources.files("tunery.accounting").joinpath("prices.toml")
+    try:
+        text = Path(name).read_text(encoding="utf-8") if name else shipped.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BudgetError(f"price sheet {name!r} cannot be read ({reason}); name another with --prices") from error
+    try:
+        return _parsed(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise BudgetError(f"price sheet {name!r} cannot be right: {error}; docs/spend.md shows a whole one") from error
+
+
+def _parsed(data: dict[str, Any]) -> Prices:
+    known = {*_NUMBERS, *_TEXTS, "cores", "date"}
+    if odd := sorted(known ^ data.keys()):
+        raise ValueError(f"{odd[0]!r} is {'missing' if odd[0] in known else 'no entry of a price sheet'}")
+    for name in _NUMBERS:
+        if not _is_number(data[name]) or not 0 <= data[name] < math.inf:
+            raise ValueError(f"{name} = {data[name]!r} is not a price")
+    for name in _TEXTS:
+        if not isinstance(data[name], str):
+            raise ValueError(f"{name} = {data[name]!r} is no text")  # noqa: TRY004 - one kind of error for all mistakes
+    if data["currency"] not in CURRENCIES:
+        raise ValueError(f"unknown currency {data['currency']!r}, known are {', '.join(sorted(CURRENCIES))}")
+    if not isinstance(data["cores"], int) or isinstance(data["cores"], bool) or data["cores"] < 1:
+        raise ValueError(f"cores = {data['cores']!r} is no number of cores")
+    if not isinstance(data["date"], datetime.date):
+        raise ValueError(f"date = {data['date']!r} is no date such as 2025-06-30")  # noqa: TRY004 - as above
+    return Prices(
+        machine=data["machine"],
+        currency=data["currency"],
+        machine_hour=float(data["machine_hour"]),
+        cores=data["cores"],
+        kwh=float(data["kwh"]),
+        source=data["source"],
+        date=data["date"].isoformat(),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

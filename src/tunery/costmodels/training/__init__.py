@@ -1,0 +1,1 @@
+"""Training cost models: collecting records, building datasets, searching model families, evaluation."""

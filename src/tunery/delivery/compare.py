@@ -1,0 +1,300 @@
+"""Whole-network latency against rivals, interleaved, with the same thread count."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery._errors import TuneryError, UsageError, WorkError
+from tunery.dialects import Array
+from tunery.domain import Network
+from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
+from tunery.engines import Role, WorkerSpec
+from tunery.measuring.inputs import numpy_dtype
+from tunery.measuring.verification import is_float
+from tunery.runtime.pools import Runtime
+
+TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
+"""Rivals that need torch, and their services."""
+NO_TORCH = "torch is not installed; install it with `pip install 'tunery[torch]'`"
+RIVALS = ("onnxruntime", "untuned", *TORCH)
+_SPARED = ("untuned", *TORCH)  # what may fail and costs the others nothing
+_ROUNDS = 7
+_BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
+_TORCH_COMPILES_S = 45.0
+_PROFILED = 20
+_DEADLINE_S = 900.0
+_SEED = 17
+# Of an output's range: rounding in another order stays far below, a wrong kernel does not.
+_TOLERANCE, _TINY = 1e-2, 1e-4
+_FLIPPED = 0.01
+
+Output = tuple[str, tuple[int, ...], bytes]
+"""An output's dtype, shape and bytes."""
+
+
+class ContestantError(WorkError):
+    """A further compiled file cannot be run: `label` says which, `reason` why. Nothing was compared."""
+
+    def __init__(self, label: str, reason: str) -> None:
+        super().__init__(f"{CONTESTANTS.get(label, label)} cannot be run: {reason}")
+        self.label = label
+        self.reason = reason
+
+
+def check_rivals(against: Sequence[str]) -> None:
+    """Check the names of rivals.
+
+    Raises:
+        UsageError: one is unknown.
+    """
+    for name in against:
+        if name not in RIVALS:
+            raise UsageError(f"unknown rival {name!r}; use {', '.join(RIVALS)}")
+
+
+def predicted_s(against: Sequence[str], seconds: float) -> float:
+    """Return about how long `compare` takes with `seconds` for each contestant."""
+    compiling_s = _TORCH_COMPILES_S if "torch-compiled" in against else 0.0
+    return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S) + compiling_s
+
+
+async def compare(  # noqa: PLR0917 - what is compared, and how
+    runtime: Runtime,
+    network: Network,
+    compiled: Mapping[str, Path],
+    against: Sequence[str],
+    seconds: float,
+    notify: Callable[[Progress], None] = lambda _: None,
+) -> BenchReport:
+    """Time all of `compiled` (label to file), and ONNX Runtime and torch if asked for, in turns of a few runs each.
+
+    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
+    turn it is. The untuned network, and torch's, are absent from the report where they fail.
+
+    Raises:
+        WorkError: the file labelled `tunery` computes something else; of the others that is only reported.
+        ContestantError: another file crashes, runs out of time or fails.
+        EngineError: so does the file labelled `tunery`, or ONNX Runtime.
+    """
+    began = time.monotonic()
+
+    def tell(current: str, left_s: float) -> None:
+        notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
+
+    tell("outputs", predicted_s(against, seconds))
+    workers = {label: _start(runtime, "CompiledContestant", path, network) for label, path in compiled.items()}
+    workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
+    contestants = _Contestants(runtime, workers)
+    outputs: dict[str, list[Output]] = {label: await contestants.ask(label, "outputs") for label in list(workers)}
+    theirs = outputs["onnxruntime"]
+    error = checked_error(network.name, outputs["tunery"], theirs)
+    wrong = tuple(label for label in compiled if label in workers and not _same(network.name, outputs[label], theirs))
+    await _add_torch(contestants, network, against, theirs)
+    if "onnxruntime" not in against:
+        runtime.engine.kill(workers.pop("onnxruntime"))
+    samples = await _in_turns(contestants, seconds, tell)
+    latency = {label: spread(samples[label]) for label in workers}
+    kernels = await _kernels(runtime, workers["tunery"])
+    return BenchReport(
+        network.name, runtime.threads, latency, error, kernels_s=sum(kernels.values()) if kernels else None,
+        wrong=wrong, absent=contestants.absent, kernels=kernels,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Contestants:
+    """Who takes part: the workers by contestant, and why one could not, or not to the end."""
+
+    runtime: Runtime
+    workers: dict[str, str]
+    absent: dict[str, str] = field(default_factory=dict)
+
+    async def ask(self, label: str, method: str, *args: object) -> Any:
+        """Call a contestant's method; [] from one that may fail and does: it leaves.
+
+        Raises:
+            ContestantError: a file that was handed in fails.
+            EngineError: tunery's network fails, or ONNX Runtime.
+        """
+        try:
+            return await _call(self.runtime, self.workers[label], method, *args)
+        except TuneryError as error:
+            if label in ("tunery", "onnxruntime"):
+                raise
+            reason = " ".join(str(error).split())[:200]
+            if label not in _SPARED:
+                raise ContestantError(label, reason) from error
+            self.leave(label, reason)
+            return []
+
+    def leave(self, label: str, reason: str) -> None:
+        """End a contestant's part."""
+        self.absent[label] = reason
+        self.runtime.engine.kill(self.workers.pop(label))
+
+
+async def _kernels(runtime: Runtime, worker: str) -> dict[str, float]:
+    """Return what kernels take in one execution, nothing where that cannot be told: nothing else hangs on it."""
+    try:
+        kernels: dict[str, float] = await _call(runtime, worker, "profile", _PROFILED)
+    except TuneryError:
+        return {}
+    return kernels
+
+
+async def _in_turns(
+    contestants: _Contestants, seconds: float, tell: Callable[[str, float], None]
+) -> dict[str, list[float]]:
+    """Return the samples of each contestant, in rounds that each begin with another one."""
+    samples: dict[str, list[float]] = {label: [] for label in contestants.workers}
+    began, done = time.monotonic(), 0
+    for turn in range(_ROUNDS):
+        names = list(contestants.workers)  # without who has left
+        for label in names[turn % len(names) :] + names[: turn % len(names)]:
+            least = 3 if turn == 0 else 1
+            each_s = (time.monotonic() - began) / done if done else seconds / _ROUNDS
+            left_s = (_ROUNDS * len(names) - done) * each_s
+            tell(f"{CONTESTANTS.get(label, label)}, turn {turn + 1} of {_ROUNDS}", left_s)
+            done += 1
+            samples[label] += await contestants.ask(label, "samples", seconds / _ROUNDS, least)
+    return samples
+
+
+async def _add_torch(
+    contestants: _Contestants, network: Network, against: Sequence[str], expected: Sequence[Output]
+) -> None:
+    """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
+
+    Their weights are others, but not the shape of what they compute.
+    """
+    for label in (name for name in TORCH if name in against):
+        if find_spec("torch") is None:
+            contestants.absent[label] = NO_TORCH
+            continue
+        contestants.workers[label] = _start(contestants.runtime, TORCH[label], Path(network.source), network)
+        for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
+            if tuple(shape) != tuple(expected[0][1]):
+                contestants.leave(label, f"its output has shape {list(shape)}, not {list(expected[0][1])}")
+
+
+def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
+    """Return the report with the tasks, what each takes inside the network, and their sum where all are known."""
+    tasks = [
+        replace(task, inside_s=report.kernels[task.workload] / task.weight if task.workload in report.kernels else None)
+        for task in tasks
+    ]
+    known = [task.weight * task.known_s for task in tasks if task.known_s is not None]
+    return replace(report, tasks=tuple(tasks), tasks_s=sum(known) if tasks and len(known) == len(tasks) else None)
+
+
+async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output]:
+    """Return what ONNX Runtime computes on the inputs that `check` takes; nothing for a network without a file."""
+    return await _outputs(runtime, "OnnxRuntimeContestant", Path(network.path), network) if network.path else []
+
+
+async def check(runtime: Runtime, network: Network, compiled: Path, theirs: Sequence[Output]) -> float:
+    """Run a compiled network once and return its largest deviation from `theirs`, what `onnxruntime_outputs` gave.
+
+    Raises:
+        WorkError: the outputs differ by more than rounding explains.
+    """
+    return checked_error(network.name, await _outputs(runtime, "CompiledContestant", compiled, network), theirs)
+
+
+async def _outputs(runtime: Runtime, service: str, path: Path, network: Network) -> list[Output]:
+    worker = _start(runtime, service, path, network)
+    try:
+        outputs: list[Output] = await _call(runtime, worker, "outputs")
+    finally:
+        runtime.engine.kill(worker)
+    return outputs
+
+
+def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:
+    settings = {"path": path, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED}
+    torch = service in TORCH.values()
+    module = "torch_contestants" if torch else "contestants"
+    return runtime.engine.start(
+        WorkerSpec(
+            Role.MEASURER,
+            f"tunery.delivery.{module}:{service}",
+            settings,
+            cores=runtime.measure_cores,
+            threads=runtime.threads,
+            torch=torch,
+        )
+    )
+
+
+async def _call(runtime: Runtime, worker: str, method: str, *args: object) -> Any:
+    return await runtime.call(worker, method, *args, deadline_s=_DEADLINE_S)
+
+
+def spread(samples: Sequence[float]) -> Latency:
+    """Return median, 10th and 90th percentile."""
+    low, high = np.quantile(samples, [0.1, 0.9])
+    return Latency(statistics.median(samples), float(low), float(high), len(samples))
+
+
+def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
+    """Return the largest absolute difference over all float outputs.
+
+    Raises:
+        WorkError: shapes, kinds or finiteness differ, a float output is further off than `_TOLERANCE` of its range, or
+            more than `_FLIPPED` of an output of integers or booleans are unequal: rounding may flip an index where two
+            scores are nearly equal, here and there. In 8-bit integers a step of one counts as rounding.
+    """
+    worst = 0.0
+    for index, ((dtype, shape, data), (other_dtype, other_shape, other)) in enumerate(zip(ours, theirs, strict=True)):
+        a, b = np.frombuffer(data, numpy_dtype(dtype)), np.frombuffer(other, numpy_dtype(other_dtype))
+        if tuple(shape) != tuple(other_shape) or is_float(a.dtype) != is_float(b.dtype):
+            raise _differs(network, f"output {index} has another shape or type")
+        if is_float(b.dtype):
+            worst = max(worst, _float_error(network, index, a.astype(np.float64), b.astype(np.float64)))
+        elif (unequal := _unequal(a, b)) > _FLIPPED * b.size:
+            raise _differs(network, f"output {index} has {unequal} of {b.size} integers unequal")
+    return worst
+
+
+def _same(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> bool:
+    try:
+        checked_error(network, ours, theirs)
+    except WorkError:
+        return False
+    return True
+
+
+def _unequal(a: Array, b: Array) -> int:
+    """Return how many elements differ by more than rounding explains."""
+    different = a != b
+    if b.dtype.kind in "iu" and b.dtype.itemsize == 1:
+        steps: Array = a.astype(np.int64) - b.astype(np.int64)
+        different = np.abs(steps) > 1
+    return int(np.count_nonzero(different))
+
+
+def _float_error(network: str, index: int, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    finite = np.isfinite(b)
+    if not np.array_equal(np.isfinite(a), finite):
+        raise _differs(network, f"output {index} is not finite in the same places")
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        raise _differs(network, f"output {index} has another infinity, or NaN in its place")
+    error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    allowed = _TOLERANCE * max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
+    if error > allowed:
+        raise _differs(network, f"output {index} is off by {error:.2g}, more than {allowed:.2g}")
+    return error
+
+
+def _differs(network: str, how: str) -> WorkError:
+    return WorkError(
+        f"the compiled {network} does not compute what ONNX Runtime computes ({how}); nothing was handed out: please "
+        "report it with the model"
+    )

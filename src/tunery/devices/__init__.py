@@ -1,0 +1,1 @@
+"""Things that run kernels: each describes itself, and knows its own clock, load, caches and energy."""

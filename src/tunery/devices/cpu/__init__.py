@@ -1,0 +1,1 @@
+"""This machine's CPU as a device: cores, caches, load, clocks, placement and energy, as Linux tells them."""

@@ -1,0 +1,288 @@
+"""Compiling a whole network with chosen candidates, and running the result."""
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._errors import DialectError, UsageError
+from tunery.dialects._base import Array, Compiled, CompiledNetwork
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
+from tunery.dialects.metaschedule.codegen.archive import LIBRARY, manifest_of, read_archive, write_archive
+from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
+from tunery.dialects.metaschedule.codegen.kernel import link
+from tunery.dialects.metaschedule.codegen.parts import Part, find_part, take_over, usable
+from tunery.dialects.metaschedule.codegen.weights import Weight
+from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
+from tunery.dialects.metaschedule.reasons import reason_of
+from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
+from tunery.dialects.metaschedule.variants.variant import Expression, expressions_of, read_body, read_left_out
+from tunery.domain import Candidate, Network, Target, TensorSpec
+
+_log = logging.getLogger(__name__)
+_SUFFIXES = ("_prepacked", "_transformed")
+"""What is added to a function's name when its weights are packed (by TVM) or transformed (by `arguments`)."""
+_configure = tvm.get_global_func("runtime.config_threadpool")
+
+
+def compile_network(
+    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None = None
+) -> Compiled:
+    """Build the network and write one file: a zip of the shared object, its weights and a JSON manifest.
+
+    `parts` is a directory that may hold chosen candidates as object files, which are linked as they are.
+
+    Raises:
+        DialectError: import, replay or code generation failed; nothing is left at `output`.
+    """
+    if parts is not None:
+        try:
+            return _compile(network, target, chosen, output, parts)
+        except DialectError as error:  # whatever it is, it costs the time that parts were to save, no more
+            _log.warning("%s is compiled without what was built before: %s", network.name, error)
+    return _compile(network, target, chosen, output, None)
+
+
+def _compile(
+    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None
+) -> Compiled:
+    lowered = take_lowered(network, target)
+    found = _parts(lowered, target, chosen, parts)
+    module, coverage = _schedule(lowered, target, chosen, found)
+    try:
+        whole, weights = take_over(_prepacked(module, target), found)
+        executable = tvm.compile(whole, tvm_target(target), relax_pipeline=_finish())
+    except Exception as error:
+        raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error
+    objects = sorted({part.path for part in found.values()})
+    kernels = {name: key for name, (_, key) in lowered.functions.items() if lowered.calls.get(name)}
+    _write(executable, objects, weights, manifest_of(network, target, coverage, kernels), output)
+    return Compiled(str(output), coverage, _left_out(lowered, chosen, found))
+
+
+def _left_out(
+    lowered: Lowered, chosen: Mapping[str, Candidate], parts: Mapping[str, Part]
+) -> dict[str, Mapping[str, str]]:
+    """Return, by workload, what the searches of what was chosen did without; parts know also what did not apply."""
+    known = {key: parts[name].left_out for name, (_, key) in lowered.functions.items() if name in parts}
+    return {key: why for key, one in chosen.items() if (why := known.get(key) or read_left_out(one.body))}
+
+
+def _parts(
+    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], directory: Path | None
+) -> dict[str, Part]:
+    """Return the parts to take over, by function."""
+    found = {}
+    for name, (_, key) in lowered.functions.items():
+        part = find_part(directory, key, chosen[key], target) if key in chosen else None
+        if part is not None and usable(lowered.module, name, part):
+            found[name] = part
+    return found
+
+
+def _schedule(
+    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], parts: Mapping[str, Part]
+) -> tuple[Any, dict[str, str | None]]:
+    """Put each chosen candidate's program in place of the unscheduled one, where it has no part in `parts`.
+
+    Return the module and the candidate by workload key. A candidate that does not replay to the program its key names
+    is not used: its coverage is None.
+    """
+    coverage: dict[str, str | None] = {}
+    transforms: dict[str, Transforms] = {}
+    for name in lowered.module.get_global_vars():
+        if name.name_hint not in lowered.functions or not lowered.calls.get(name.name_hint):
+            continue
+        key = lowered.functions[name.name_hint][1]
+        candidate = chosen.get(key)
+        coverage[key] = candidate.key if candidate else None
+        if candidate is None or candidate.body == UNSCHEDULED or name.name_hint in parts:
+            continue
+        try:
+            expression = _expression(lowered, name.name_hint, target, candidate)
+            scheduled = replay(open_expression(expression, tvm_target(target)), candidate.body).mod
+            check_key(scheduled, candidate)
+        except DialectError:
+            coverage[key] = None  # a record that does not hold any more costs its operator only
+            continue
+        if expression.transforms:
+            transforms[name.name_hint] = expression.transforms
+        function = scheduled["main"]
+        original = lowered.module[name]
+        function = function.with_attr("tirx.is_scheduled", True)
+        if original.attrs and "global_symbol" in original.attrs:
+            function = function.with_attr("global_symbol", original.attrs["global_symbol"])
+        else:
+            function = function.without_attr("global_symbol")
+        lowered.module.update_func(name, function)
+    return transform_arguments(lowered.module, transforms), coverage
+
+
+def _expression(lowered: Lowered, function: str, target: Target, candidate: Candidate) -> Expression:
+    name, _ = read_body(candidate.body)
+    found = expressions_of(lowered.functions[function][0], tvm_target(target)).found
+    if name not in found:
+        raise DialectError(f"this workload has no expression {name}")
+    if not constant_everywhere(lowered.module, function, found[name].transforms):
+        raise DialectError(f"expression {name} needs constants that this network does not have")
+    return found[name]
+
+
+def _prepacked(module: Any, target: Target) -> Any:
+    """Split weight packing from the kernels and evaluate it now, on the constants."""
+    with tvm_target(target):
+        return tvm.transform.Sequential(
+            [
+                relax.transform.SplitLayoutRewritePreproc(),
+                relax.transform.FoldConstant(),
+                relax.transform.DeadCodeElimination(),
+            ]
+        )(module)
+
+
+def _finish() -> Any:
+    """Return Relax's lowering to the virtual machine for a module that is legalised and scheduled already."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def _write(
+    executable: Any, objects: Sequence[Path], weights: Sequence[Weight], manifest: Mapping[str, Any], output: Path
+) -> None:
+    partial = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+            library = Path(scratch, LIBRARY)
+            executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
+            write_archive(partial, manifest, library, weights)
+        partial.replace(output)
+    except OSError as error:
+        raise UsageError(f"cannot write {output}: {error.strerror}; choose another place with -o") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
+    link([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(output))
+
+
+_link_all.output_format = "so"  # type: ignore[attr-defined]  # read by export_library
+
+
+class TvmNetwork(CompiledNetwork):
+    """A compiled network in this process, on Relax's virtual machine."""
+
+    def __init__(self, path: Path, threads: int | None = None) -> None:
+        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+            manifest, self._weights = read_archive(path, Path(scratch))
+            self.threads = threads or int(manifest["threads"])
+            if self.threads < 1:
+                raise ValueError(f"it names {self.threads} threads")
+            library = tvm.runtime.load_module(str(Path(scratch, LIBRARY)))
+        self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
+        self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
+        self._library = library
+        self._workloads: dict[str, str] = {
+            **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
+            **manifest.get("kernels", {}),
+        }  # fmt: skip
+        self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
+        self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
+        machine = relax.VirtualMachine(library, tvm.cpu())
+        if machine._get_function_arity("main") != len(self._buffers) + len(self._weights):
+            raise ValueError("it has not the weights that its code takes")
+        machine.save_function("main", "run", *self._buffers, *self._weights)
+        self._run = machine["run"]
+
+    @override
+    def __call__(self, *arrays: Array) -> list[Array]:
+        with self._running:
+            _use_threads(self.threads)
+            self._fill(arrays)
+            results = self._run()
+            return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
+
+    @override
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        _use_threads(self.threads)
+        self._fill(arrays)
+        run = self._run
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            run()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    @override
+    def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
+        _use_threads(self.threads)
+        self._fill(arrays)
+        spent: Counter[str] = Counter()
+        started = [0]
+
+        def watch(_: Any, name: str, before: bool, *_rest: Any) -> int:
+            now = time.perf_counter_ns()
+            if not before and not name.startswith("vm."):
+                spent[name] += now - started[0]
+            started[0] = time.perf_counter_ns()
+            return 0
+
+        self._run()
+        # An instrument cannot be taken off again, so this is another machine on the same library.
+        machine = relax.VirtualMachine(self._library, tvm.cpu())
+        machine.set_instrument(watch)
+        taken: list[Counter[str]] = []
+        for _ in range(1 + calls):
+            spent.clear()
+            machine["main"](*self._buffers, *self._weights)
+            taken.append(Counter(spent))
+        # Without the new machine's first call; and medians, as the network itself is told by.
+        by_workload: defaultdict[str, float] = defaultdict(float)
+        for name in spent:
+            by_workload[self._workload_of(name)] += median(call[name] for call in taken[1:]) * 1e-9
+        return by_workload
+
+    def _workload_of(self, name: str) -> str:
+        """Return the key of the workload that a kernel computes, its name if it is none's.
+
+        One that was built as a part is called by its candidate's key; of others the name tells what became of weights.
+        """
+        function = name
+        for suffix in _SUFFIXES:
+            function = function.removesuffix(suffix)
+        return self._workloads.get(function) or self._workloads.get(name.rpartition("_")[2], name)
+
+    def _fill(self, arrays: Sequence[Array]) -> None:
+        for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):
+            buffer.copyfrom(np.ascontiguousarray(array) if array.ndim else array)
+
+
+def _use_threads(threads: int) -> None:
+    """Have the kernels that this thread calls from now on use so many threads.
+
+    TVM keeps a pool for each thread that calls kernels, and it takes every processor of the process, whatever the
+    target says. Another network in this process may want another number, so it is set before each call; that is free.
+    """
+    _configure(1, threads)  # 1: any cores, fastest first

@@ -1,0 +1,173 @@
+"""Kernels that were compiled before, taken over into a network: their calls get packed weights, their code is linked.
+
+Verification builds the very program that the network runs. Its object file holds the same code under a name of its own,
+and its manifest says how the arguments connect, so neither the schedule nor the code need be made again.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from tunery.dialects._base import Array
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.codegen.arguments import constant_everywhere
+from tunery.dialects.metaschedule.codegen.kernel import object_path
+from tunery.dialects.metaschedule.codegen.packing import Index
+from tunery.dialects.metaschedule.codegen.weights import Weight
+from tunery.domain import Candidate, Target
+
+
+@dataclass(frozen=True)
+class Part:
+    """A compiled kernel: where its code is, what it is called there, and how a workload's arguments become its own.
+
+    `transforms` names transformations of arguments by index; `packing` says, per packed array, its shape, its source
+    argument and its index expressions; `call` names each input of the kernel: an argument, or -1-i for packed array i;
+    `left_out` says what the search that found it did without, and why.
+    """
+
+    path: Path
+    entry: str
+    transforms: Mapping[int, str]
+    packing: tuple[tuple[tuple[int, ...], int, list[Index]], ...]
+    call: tuple[int, ...]
+    left_out: Mapping[str, str]
+
+    @property
+    def constants(self) -> dict[int, str]:
+        """The arguments that must be constants, as keys."""
+        return dict(self.transforms) | {source: "" for _, source, _ in self.packing}
+
+
+def find_part(directory: Path | None, workload_key: str, candidate: Candidate, target: Target) -> Part | None:
+    """Return what was kept of a candidate's build in a directory, None if there is nothing that can be used."""
+    if directory is None:
+        return None
+    path = object_path(directory, candidate.key, target.key)
+    try:
+        manifest = json.loads(path.with_suffix(".json").read_text())
+        if manifest["workload"] != workload_key or not path.exists():
+            return None
+        if len(manifest["packing"]) < len(manifest["packed"]):
+            return None  # its packing is code of its own
+        packing = tuple(
+            (tuple(shape), source, indices)
+            for (shape, _), (source, indices) in zip(manifest["packed"], manifest["packing"], strict=True)
+        )
+        inputs = len(manifest["call"]) - manifest["outputs"]
+        call, left_out = tuple(manifest["call"][:inputs]), dict(manifest["traits"]["left_out"])
+        return Part(path, manifest["entry"], dict(manifest["transforms"]), packing, call, left_out)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def usable(module: Any, name: str, part: Part) -> bool:
+    """Whether every call of a function passes constants wherever the part wants other ones in their place."""
+    return constant_everywhere(module, name, part.constants)
+
+
+def take_over(module: Any, parts: Mapping[str, Part]) -> tuple[Any, list[Weight]]:
+    """Return the module with the named functions' calls going to their parts, and the weights that its `main` takes.
+
+    They come after its inputs, in this order; other constants stay in the module.
+    """
+    if not parts:
+        return module, []
+    rewriter = _Calls(module, parts)
+    for name, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            rewriter.builder_.update_func(name, rewriter.rewritten(name.name_hint, function))
+    rest = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    if not any(isinstance(function, tvm.tirx.PrimFunc) for _, function in rest.functions_items()):
+        rest[_ANCHOR] = _anchor()
+    return rest, rewriter.weights
+
+
+_ANCHOR = "tunery_anchor"
+_HEAD = 64
+
+
+def _anchor() -> Any:
+    """Return a function that is never called: a network without code of its own would not look for any in its file."""
+    te: Any = tvm.te
+    source = te.placeholder((1,), name="source")
+    function = te.create_prim_func([source, te.compute((1,), lambda i: source[i], name="copy")])
+    return function.with_attr("global_symbol", _ANCHOR)
+
+
+@mutator
+class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
+    def __init__(self, module: Any, parts: Mapping[str, Part]) -> None:
+        super().__init__(module)
+        self.weights: list[Weight] = []
+        self._parameters: dict[tuple[int, str, str], Any] = {}
+        self._arrays: dict[tuple[tuple[int, ...], str, bytes], list[Array]] = {}
+        self._main = False
+        self._parts = parts
+        self._call_tir = tvm.ir.Op.get("relax.call_tir")
+        self._call_packed = tvm.ir.Op.get("relax.call_dps_packed")
+
+    def rewritten(self, name: str, function: Any) -> Any:
+        """Return a function with its calls going to their parts; `main` takes their weights behind its inputs."""
+        self._main = name == "main"
+        function = self.visit_expr(function)
+        if not self._main or not self.weights:
+            return function
+        parameters = [*function.params, *self._parameters.values()]
+        return relax.Function(parameters, function.body, function.ret_ty, function.is_pure, function.attrs)
+
+    def visit_call_(self, call: Any) -> Any:
+        if call.op != self._call_tir or call.args[0].name_hint not in self._parts:
+            return self.visit_expr_post_order(call)
+        part = self._parts[call.args[0].name_hint]
+        arguments = relax.Tuple(self._arguments(part, list(call.args[1].fields)))
+        call = relax.Call(self._call_packed, [relax.ExternFunc(part.entry), arguments], None, call.ty_args)
+        return self.visit_expr_post_order(call)
+
+    def _arguments(self, part: Part, given: Sequence[Any]) -> list[Any]:
+        return [self._packed(part, given, -1 - i) if i < 0 else self._as_it_is(part, given[i], i) for i in part.call]
+
+    def _packed(self, part: Part, given: Sequence[Any], number: int) -> Any:
+        shape, source, indices = part.packing[number]
+        constant = given[source].value
+        weight = Weight(self._array(constant), part.transforms.get(source, ""), (shape, indices))
+        return self._parameter(weight) if self._apart(weight, constant) else relax.const(weight.prepared())
+
+    def _as_it_is(self, part: Part, given: Any, index: int) -> Any:
+        if not isinstance(given, tvm.ir.GenericConst):
+            return given
+        weight = Weight(self._array(given.value), part.transforms.get(index, ""))
+        if self._apart(weight, given.value):
+            return self._parameter(weight)
+        return relax.const(weight.prepared()) if weight.transform else given
+
+    def _apart(self, weight: Weight, constant: Any) -> bool:
+        same = str(weight.array.dtype) == str(constant.dtype)  # TVM gives NumPy some types as others
+        return self._main and weight.apart and same
+
+    def _parameter(self, weight: Weight) -> Any:
+        """Return the parameter of `main` for a weight, the same one for the same."""
+        key = (id(weight.array), weight.transform, json.dumps(weight.packing))
+        if key not in self._parameters:
+            # Of any type: one of a tensor's type would be compared with it by the virtual machine in each call.
+            self._parameters[key] = tvm.ir.Var(f"weight{len(self.weights)}", relax.AnyType())
+            self.weights.append(weight)
+        return self._parameters[key]
+
+    def _array(self, constant: Any) -> Array:
+        """Return a constant's data, and for equal ones the same array: layers may share their weights."""
+        try:
+            array = np.from_dlpack(constant)
+        except (BufferError, RuntimeError, TypeError):
+            array = np.asarray(constant.numpy())
+        alike = self._arrays.setdefault((array.shape, str(array.dtype), array.reshape(-1)[:_HEAD].tobytes()), [])
+        for known in alike:
+            if np.array_equal(known, array):
+                return known
+        alike.append(array)
+        return array

@@ -1,0 +1,93 @@
+"""A scheduled program, split: packing turns weights into the layout that the kernel wants; the entry is what runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.codegen.packing import Index, read_packing
+from tunery.dialects.metaschedule.importing.lowering import argument_specs
+from tunery.domain import Task
+
+PREPACK = "tunery_prepack"
+"""What packs, where that must be compiled."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A scheduled program ready to build. `prepack_inputs` are indices of the task's arguments; `packed` the shapes and
+    dtypes prepacking produces; `call` names each argument of the entry: an argument index, or -1-i for packed array i;
+    `packing` is, per packed array, its source argument and index expressions, empty where packing must be compiled;
+    `weights` are the places in `call` of the network's constant matrices.
+    """
+
+    module: Any
+    prepack_inputs: tuple[int, ...]
+    packed: tuple[tuple[tuple[int, ...], str], ...]
+    call: tuple[int, ...]
+    packing: tuple[tuple[int, list[Index]], ...] = ()
+    weights: tuple[int, ...] = ()
+
+
+def split_prepack(module: Any, task: Task, entry_name: str) -> Split:
+    """Separate the weight packing from the computation, with Relax's own pass; `entry_name` is what computes."""
+    count = len(task.workload.arguments)
+    function = module["main"]
+    if not function.attrs or "layout_free_buffers" not in function.attrs:
+        entry = function.with_attr("global_symbol", entry_name)
+        return Split(tvm.IRModule({entry_name: entry}), (), (), tuple(range(count)))
+    constant = {int(index) for index in function.attrs["layout_free_buffers"]}
+    wrapped, inputs = _wrap(function, task)
+    wrapped = relax.transform.SplitLayoutRewritePreproc()(wrapped)
+    variables = {variable: index for index, variable in enumerate(inputs)}
+    calls = [b for block in wrapped["main"].body.blocks for b in block.bindings if _is_call_tir(b)]
+    if len(calls) == 1:
+        entry = wrapped[calls[0].value.args[0]].with_attr("global_symbol", entry_name)
+        return Split(tvm.IRModule({entry_name: entry}), (), (), tuple(range(count)), weights=tuple(sorted(constant)))
+    prepack, main = calls
+    prepack_function = wrapped[prepack.value.args[0]]
+    prepack_inputs = tuple(variables[v] for v in prepack.value.args[1].fields)
+    specs = argument_specs(prepack_function) or []
+    packed = tuple((tuple(shape), dtype) for shape, dtype in specs[len(prepack_inputs) :])
+    source = {prepack.var: 0}
+    for block in wrapped["main"].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.TupleGetItem):
+                source[binding.var] = int(binding.value.index)
+    call = [variables[v] if v in variables else -1 - source[v] for v in main.value.args[1].fields]
+    call += range(count - task.workload.outputs, count)
+    packing = _packing(prepack_function, prepack_inputs)
+    functions = {entry_name: wrapped[main.value.args[0]].with_attr("global_symbol", entry_name)}
+    if not packing:
+        functions[PREPACK] = prepack_function.with_attr("global_symbol", PREPACK)
+    weights = tuple(place for place, index in enumerate(call) if index < 0 or index in constant)
+    return Split(tvm.IRModule(functions), prepack_inputs, packed, tuple(call), packing, weights)
+
+
+def _packing(function: Any, inputs: Sequence[int]) -> tuple[tuple[int, list[Index]], ...]:
+    found = read_packing(function)
+    names = [parameter.name for parameter in function.params]
+    outputs = names[len(inputs) :]
+    if found is None or set(outputs) != set(found):
+        return ()
+    sources = {name: inputs[i] for i, name in enumerate(names[: len(inputs)])}
+    return tuple((sources[found[name][0]], found[name][1]) for name in outputs)
+
+
+def _wrap(function: Any, task: Task) -> tuple[Any, list[Any]]:
+    # Not the workload's own inputs: an expression may take transformed ones.
+    specs = (argument_specs(function) or [])[: len(task.workload.input_specs)]
+    inputs = [relax.Var(f"a{i}", relax.TensorType(shape, dtype)) for i, (shape, dtype) in enumerate(specs)]
+    results = [relax.TensorType(s.shape, s.dtype) for s in task.workload.output_specs]
+    builder = relax.BlockBuilder()
+    name = builder.add_func(function.without_attr("global_symbol"), "kernel")
+    with builder.function("main", inputs):
+        with builder.dataflow():
+            out = builder.emit_output(relax.call_tir(name, inputs, results[0] if len(results) == 1 else results))
+        builder.emit_func_output(out)
+    return builder.get(), inputs
+
+
+def _is_call_tir(binding: Any) -> bool:
+    value = binding.value
+    return isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.call_tir")

@@ -1,0 +1,1 @@
+"""Feature rows of candidates and the cost models that read them."""

@@ -1,0 +1,91 @@
+"""MetaSchedule's per-store features, one row of fixed width per candidate, cached by program hash."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery._errors import DialectError
+from tunery.costmodels.columns import MOST_STORES, STORE_WIDTH, unfolded
+from tunery.dialects.metaschedule._tvm import meta_schedule
+from tunery.dialects.metaschedule.variants.program import replay, space_for
+from tunery.domain import Candidate, Task
+
+WIDTH = (2 + MOST_STORES) * STORE_WIDTH + 1
+_LIMIT = 5_000  # 26 MB
+
+Row = npt.NDArray[np.float32]
+
+
+class FeatureCache:
+    """Feature rows by program key; a program is featurised once."""
+
+    def __init__(self) -> None:
+        self._rows: OrderedDict[str, Row] = OrderedDict()
+        self._extractor = meta_schedule.feature_extractor.PerStoreFeature()
+
+    def rows(self, context: Any, candidates: Sequence[Any], keys: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Return `(len(candidates), WIDTH)` rows; a row is NaN where MetaSchedule's extraction failed."""
+        missing: dict[str, Any] = {k: c for k, c in zip(keys, candidates, strict=True) if k not in self._rows}
+        if missing:
+            for key, row in zip(missing, self._extract(context, list(missing.values())), strict=True):
+                self._rows[key] = row
+        result = np.stack([self._rows[key] for key in keys])
+        while len(self._rows) > _LIMIT:
+            self._rows.popitem(last=False)
+        return result
+
+    def get(self, key: str) -> Row | None:
+        """Return a cached row."""
+        return self._rows.get(key)
+
+    def _extract(self, context: Any, candidates: list[Any]) -> list[Row]:
+        try:
+            return [
+                unfolded(array.numpy().reshape(-1, STORE_WIDTH))
+                for array in self._extractor.extract_from(context, candidates)
+            ]
+        except Exception:  # noqa: BLE001 - one bad candidate must not cost the batch
+            if len(candidates) == 1:
+                return [np.full(WIDTH, np.nan, dtype=np.float32)]
+            return [row for candidate in candidates for row in self._extract(context, [candidate])]
+
+
+def candidate_rows(task: Task, candidates: Sequence[Candidate], cache: FeatureCache | None) -> npt.NDArray[np.float32]:
+    """Return one row per candidate, from the proposer's cache where it has it, else by replaying."""
+    cache = cache or FeatureCache()
+    rows = []
+    for candidate in candidates:
+        row = cache.get(candidate.key)
+        if row is None:
+            row = _replayed_row(task, candidate, cache)
+        rows.append(row)
+    return np.stack(rows) if rows else np.empty((0, WIDTH), np.float32)
+
+
+def _replayed_row(task: Task, candidate: Candidate, cache: FeatureCache) -> Row:
+    try:
+        space = space_for(task, candidate.body)
+        schedule = replay(space, candidate.body)
+    except DialectError:
+        return np.full(WIDTH, np.nan, dtype=np.float32)
+    measured = meta_schedule.MeasureCandidate(schedule, [])
+    row: Row = cache.rows(space.context, [measured], [candidate.key])[0]
+    return row
+
+
+def candidate_stores(task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]]:
+    """Return each candidate's per-store features, `(n_stores, 164)`; none where it does not replay or extract."""
+    extractor = meta_schedule.feature_extractor.PerStoreFeature()
+    found = []
+    for candidate in candidates:
+        try:
+            space = space_for(task, candidate.body)
+            measured = meta_schedule.MeasureCandidate(replay(space, candidate.body), [])
+            [stores] = extractor.extract_from(space.context, [measured])
+            found.append(np.asarray(stores.numpy(), np.float32).reshape(-1, STORE_WIDTH))
+        except Exception:  # noqa: BLE001 - one bad candidate must not cost the batch
+            found.append(np.empty((0, STORE_WIDTH), np.float32))
+    return found

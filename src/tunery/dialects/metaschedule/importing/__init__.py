@@ -1,0 +1,1 @@
+"""From an ONNX network to TIR tasks: import, layout, folding and lowering."""

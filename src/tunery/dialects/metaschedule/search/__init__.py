@@ -1,0 +1,1 @@
+"""Search spaces and proposers: what is tried next for a task."""

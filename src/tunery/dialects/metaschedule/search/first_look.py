@@ -1,0 +1,140 @@
+"""A task's search over its expressions; the first look is at the one that led in like tasks, and at no other.
+
+Preparing a search costs as much as some ten candidates, and a 3x3 convolution has four expressions. A network is as
+slow as the tasks that nobody has looked at yet, so what is not proposed at once is prepared with the next proposal.
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from typing_extensions import override
+
+from tunery.dialects._base import Proposer, Told
+from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.suggestions import (
+    leader,
+    leaving,
+    searches_of,
+    trusted,
+    welcome_winners,
+    winners_for,
+    without,
+)
+from tunery.dialects.metaschedule.variants.program import expressions
+from tunery.dialects.metaschedule.variants.variant import GENERIC, ReducedProposer
+from tunery.domain import Candidate, Task
+
+_FIRST_LOOK = 8  # candidates at most: who asks for more has few tasks
+
+
+class FirstLook(Proposer):
+    """Proposes from `leading` alone once, and from then on from what `whole` makes of what was told until then.
+
+    A leading search that fails is left to `whole`, which asks all.
+    """
+
+    def __init__(self, leading: Proposer, whole: Callable[[Sequence[Told]], Proposer]) -> None:
+        self._search = leading
+        self._whole: Callable[[Sequence[Told]], Proposer] | None = whole
+        self._told: list[Told] = []
+        self._model = ""
+        self._looked = False
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        if self._looked or n > _FIRST_LOOK:
+            return self._widened().propose(n)
+        self._looked = True
+        try:
+            found = self._search.propose(n)
+        except Exception:  # noqa: BLE001 - as in the portfolio, which will say so of it
+            found = []
+        return found if len(found) == n else found + self._widened().propose(n - len(found))
+
+    def _widened(self) -> Proposer:
+        if self._whole is not None:
+            self._search, self._whole = self._whole(self._told), None
+            if self._model:
+                self._search.learn(self._model)
+        return self._search
+
+    @override
+    def refused(self) -> list[tuple[Candidate, str]]:
+        return self._search.refused()
+
+    @override
+    def tell(self, results: Sequence[Told]) -> None:
+        self._told += results if self._whole is not None else ()
+        with self._widening_if_it_fails():
+            self._search.tell(results)
+
+    @override
+    def learn(self, cost_model: str) -> None:
+        self._model = cost_model
+        with self._widening_if_it_fails():
+            self._search.learn(cost_model)
+
+    @contextmanager
+    def _widening_if_it_fails(self) -> Generator[None]:
+        try:
+            yield
+        except Exception:
+            if self._whole is None:
+                raise
+            self._looked = True  # the next proposal asks all
+
+
+def open_search(
+    task: Task,
+    history: Sequence[Told],
+    cost_model: str | None,
+    seed: int,
+    features: FeatureCache,
+    *,
+    aided: bool,
+    plain: str = "",
+) -> Proposer:
+    """Return the search of a tunable task; `aided` begins with what won for like tasks.
+
+    A `plain` one has the generic expression only, and its candidates say of the others that they were left out for it.
+
+    Raises:
+        Exception: of whatever kind, where the generic program cannot be searched.
+    """
+    ready: dict[str, DraftedProposer] = {}
+
+    def opened(names: Sequence[str], told: Sequence[Told]) -> Mapping[str, str]:
+        """Prepare the named searches that are not ready, and return why there is none of some."""
+        missing = [name for name in names if name not in ready]
+        more, left_out = searches_of(task, missing, told, cost_model, seed, features=features)
+        if aided:
+            welcome_winners(task, more, left_out)
+        ready.update(without(more, left_out))
+        return left_out
+
+    def whole(told: Sequence[Told]) -> Proposer:
+        failed = dict[str, str]()
+        for name, known in ready.items():  # what others measured meanwhile
+            with leaving(name, failed):
+                known.tell(part(told, name))
+        for name in failed:
+            del ready[name]
+        left_out = {**opened([name for name in expressions(task).found if name not in failed], told), **failed}
+        search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
+        return ReducedProposer(search, left_out)
+
+    if plain:
+        searches, _ = searches_of(task, [GENERIC], history, cost_model, seed, features=features)
+        others = [name for name in expressions(task).found if name != GENERIC]
+        return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, plain))
+    if not aided or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
+        return whole(history)
+    opened([GENERIC], history)
+    leading = leader(task, ready[GENERIC], winners_for(task))
+    opened([leading], history)
+    first = ready.get(leading)
+    if first is None or not (first.welcomes or trusted(task, leading)):
+        return whole(history)
+    return FirstLook(first, lambda told: whole([*history, *told]))

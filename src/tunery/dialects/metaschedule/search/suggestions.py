@@ -1,0 +1,285 @@
+"""Candidates for a task that is not going to be measured: winners of like tasks, or the best of few replays.
+
+What won for a like task, fitted to this one's extents, is near what tuning would end with: the cost model chooses among
+such (docs/decisions/025). Where there are none it chooses among what a search guided by it finds. Tasks of one network
+resemble one another, and often two have the same convolution with other operators fused to it. So what scored best for
+one is tried first for the next.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from tunery.dialects._base import Told
+from tunery.dialects.metaschedule.features.features import FeatureCache
+from tunery.dialects.metaschedule.reasons import reason_of
+from tunery.dialects.metaschedule.search.genomes import Genome
+from tunery.dialects.metaschedule.search.portfolio import part
+from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.winners import Place, Winners, fitted, place_of, shipped
+from tunery.dialects.metaschedule.variants import depthwise, padded, place_sums, rows, winograd
+from tunery.dialects.metaschedule.variants.program import expressions, space_of, tvm_target
+from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
+from tunery.dialects.metaschedule.variants.vectors import lanes_of
+from tunery.domain import Candidate, Task
+
+# F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
+_EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
+# Was ahead in 59 of 60 tasks (docs/decisions/031), with nearly any tile, and no winners of it ship yet: leads where
+# winners do not know better.
+_TRUSTED, _TRUSTED_LEAD = (rows.NAME,), 0.1
+_ROWS_PER_THREAD = 4
+_LEAST_FOR_ALTERNATIVES = 12
+# Replays of an expression before the best so far says which one gets the rest.
+_ALTERNATIVE, _ALTERNATIVE_SHARE = 4, 0.25
+_ROUND = 6
+_SEEDS, _KEPT = 4, 2
+_SPARED = 0.5  # of the replays, where there are seeds
+_BEHIND, _GIVEN_UP = 0.8, 2  # an expression this far behind, this many times in a row, is not prepared again
+# With fewer flop for a byte of transformed weights a core waits for memory longer than it computes directly; what is no
+# larger than this may still lie in a cache from the run before.
+_LEAST_FLOP_PER_BYTE, _CACHED_BYTES = 10.0, 4 << 20
+_LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the fewer for small tasks
+
+
+class Foresight:
+    """Finds candidates by the cost model, and keeps what was best for the tasks that follow.
+
+    `lesson` is what the latest task taught; another instance, in any process, may be given it. `rivals` and `origins`
+    are the latest task's, as in `Foreseen`.
+    """
+
+    def __init__(self, lessons: Sequence[str] = ()) -> None:
+        self.lesson = ""
+        self.rivals: list[Candidate] = []
+        self.origins: dict[str, int] = {}
+        self._memories: dict[str, list[tuple[Place, tuple[Genome, ...]]]] = {}
+        self._losses: Counter[str] = Counter()  # in a row
+        for lesson in lessons:
+            self._learn(lesson)
+
+    def candidates(
+        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, rivals: bool = False
+    ) -> list[Candidate]:
+        """Return what up to `n` replays of a tunable task found, the highest score first.
+
+        Winners of like tasks are candidates enough, `n` or not. Where they are of another expression than the generic
+        one, what that would propose is kept as `rivals`: one, should the others fail, or several, if wanted. An
+        expression that fails is left out.
+
+        Raises:
+            Exception: of whatever kind, where the generic program cannot be searched.
+        """
+
+        def opened(names: Sequence[str]) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
+            return searches_of(task, names, (), cost_model, seed, features=features)
+
+        self.rivals, self.origins = [], {}
+        searches, left_out = opened([GENERIC])
+        winners = winners_for(task)
+        leading = leader(task, searches[GENERIC], winners)
+        if leading != GENERIC:
+            more, left_out = opened([leading])
+            searches |= more
+        if leading in searches:
+            count = min(_MOST_WINNERS, max(n, _LEAST_WINNERS))
+            found = list[Candidate]()
+            with leaving(leading, left_out):
+                found = self._led(task, leading, searches[leading], winners, count)
+            if found:
+                if leading != GENERIC:
+                    with suppress(Exception):  # a spare that cannot be had costs nothing but itself
+                        self.rivals = _spare(task, searches[GENERIC], winners, count if rivals else 1)
+                return [with_left_out(candidate, left_out) for candidate in found]
+        searches = without(searches, left_out)
+        more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
+        return self._searched(task, n, searches | more, left_out | lost)
+
+    def _led(self, task: Task, leading: str, search: DraftedProposer, winners: Winners, count: int) -> list[Candidate]:
+        """Return what the leading expression's winners are for this task, or a few of its own where it is trusted."""
+        if won := _won(task, leading, search, winners, count):
+            self.origins = _tried_out(search, won)
+        elif trusted(task, leading):
+            search.explore(_LEAST_WINNERS)
+        return search.ranked()
+
+    def _searched(
+        self, task: Task, n: int, searches: Mapping[str, DraftedProposer], left_out: dict[str, str]
+    ) -> list[Candidate]:
+        """Return what up to `n` replays found in searches of several expressions; `left_out` is told which fail."""
+        left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
+        scores = dict[str, float]()
+        for name, search in searches.items():
+            with leaving(name, left_out):
+                seeds = self._seeds(task, name, search)
+                if seeds and name == GENERIC:
+                    left = max(_ALTERNATIVE, round(_SPARED * n))
+                search.try_out(seeds)
+                first = max(min(_ROUND, n) if name == GENERIC else fair, len(seeds)) - len(seeds)
+                for count in rounds_of(first):
+                    search.explore(count)
+                left -= first + len(seeds)
+                scores[name] = search.best_score()
+        best = max(scores, key=lambda name: scores[name])
+        behind = {name: score < _BEHIND * scores[best] for name, score in scores.items()}
+        with leaving(best, left_out):
+            for count in rounds_of(left):
+                searches[best].explore(count)
+        searches = without(searches, left_out)
+        memories = [
+            (place_of(task.workload.kind, name, each.outlines), each.best_genomes(_KEPT))
+            for name, each in searches.items()
+        ]
+        told = [[at.structure, at.extents, [[g.design, g.choices] for g in best]] for at, best in memories]
+        self.lesson = json.dumps([behind, told])
+        self._learn(self.lesson)
+        ranked = list[Candidate]()
+        for name, search in searches.items():
+            with leaving(name, left_out):
+                ranked += search.ranked()
+        found = [with_left_out(candidate, left_out) for candidate in ranked]
+        return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
+
+    def _learn(self, lesson: str) -> None:
+        behind, memories = json.loads(lesson)
+        for name, lost in behind.items():
+            self._losses[name] = self._losses[name] + 1 if lost else 0
+        for structure, extents, best in memories:
+            genomes = tuple(Genome(design, tuple(map(tuple, choices))) for design, choices in best)
+            self._memories.setdefault(structure, []).append((Place(structure, tuple(extents)), genomes))
+
+    def _worthwhile(self, task: Task, n: int) -> list[str]:
+        """Return the expressions that `n` replays are enough for, without those that keep losing."""
+        names = _EXPRESSIONS if n >= _LEAST_FOR_ALTERNATIVES else (GENERIC,)
+        open_ = [name for name in names if name == GENERIC or self._losses[name] < _GIVEN_UP]
+        return [name for name in open_ if name in expressions(task).found]
+
+    def _seeds(self, task: Task, name: str, search: DraftedProposer) -> list[Genome]:
+        """Return the best of the tasks that are most like this one, fitted to it."""
+        designs = search.designs
+        here = place_of(task.workload.kind, name, search.outlines)
+        near = sorted(self._memories.get(here.structure, []), key=lambda memory: here.distance(memory[0]))
+        found = [fitted(genome, designs[genome.design]) for _, genomes in near for genome in genomes]
+        return list(dict.fromkeys(found))[:_SEEDS]
+
+
+@contextmanager
+def leaving(name: str, left_out: dict[str, str]) -> Generator[None]:
+    """Note the failure of an expression's search in `left_out`; of the generic one it is raised."""
+    try:
+        yield
+    except Exception as error:
+        if name == GENERIC:
+            raise
+        left_out[name] = reason_of(error)
+
+
+def without(searches: Mapping[str, DraftedProposer], left_out: Collection[str]) -> dict[str, DraftedProposer]:
+    """Return the searches that are not left out."""
+    return {name: search for name, search in searches.items() if name not in left_out}
+
+
+def _spare(task: Task, search: DraftedProposer, winners: Winners, count: int) -> list[Candidate]:
+    """Return up to `count` candidates of the generic search, of like tasks' winners where there are some."""
+    if not search.try_out(list(_won(task, GENERIC, search, winners, count))):
+        search.explore(min(count, _LEAST_WINNERS))
+    return search.ranked()
+
+
+def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
+    """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
+    home = place_of(task.workload.kind, GENERIC, generic.outlines)
+    leads = {
+        name: _TRUSTED_LEAD if lead is None and trusted(task, name) else lead or 0.0
+        for name in (*_EXPRESSIONS, *_TRUSTED)
+        for lead in (winners.lead(home, name, GENERIC),)
+        if name != GENERIC and name in expressions(task).found and not starved(task, name)
+    }
+    return max(leads, key=lambda name: leads[name]) if any(lead > 0 for lead in leads.values()) else GENERIC
+
+
+def trusted(task: Task, expression: str) -> bool:
+    """Return whether an expression leads where nothing is known of it; few rows leave threads without work."""
+    few = _ROWS_PER_THREAD * task.target.threads
+    return expression in _TRUSTED and math.prod(task.workload.output_specs[0].shape[:-1]) >= few
+
+
+def starved(task: Task, expression: str) -> bool:
+    """Return whether an expression spends its time on reading weights that it has made larger.
+
+    Like tasks do not say it: with images of half the size there is a quarter of the work, and as many weights.
+    """
+    tiles = {winograd.name_of(tile): tile for tile in winograd.TILES}
+    if expression not in tiles:
+        return False
+    kernel = next((4 * spec.size for spec in task.workload.input_specs if spec.shape[:2] == (3, 3)), 0)
+    weights = kernel * ((tiles[expression] + 2) / 3) ** 2
+    return weights > _CACHED_BYTES and task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
+
+
+def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer], left_out: dict[str, str]) -> None:
+    """Let searches of a task's expressions propose what won for like tasks before anything else.
+
+    `left_out` is told of those that fail at it.
+    """
+    winners = winners_for(task)
+    for name, search in searches.items():
+        with leaving(name, left_out):
+            search.welcome(list(_won(task, name, search, winners, _MOST_WINNERS)))
+
+
+def winners_for(task: Task) -> Winners:
+    """Return the winners that ship for a task's target."""
+    return shipped(lanes_of(tvm_target(task.target)))
+
+
+def _tried_out(search: DraftedProposer, won: Mapping[Genome, int]) -> dict[str, int]:
+    """Replay winners, and return by the key of each new program which task it is of."""
+    found = {}
+    for number in dict.fromkeys(won.values()):
+        keys = search.try_out([genome for genome, origin in won.items() if origin == number])
+        found.update(dict.fromkeys(keys, number))
+    return found
+
+
+def _won(task: Task, expression: str, search: DraftedProposer, winners: Winners, count: int) -> dict[Genome, int]:
+    return winners.near(place_of(task.workload.kind, expression, search.outlines), search.designs, count)
+
+
+def searches_of(
+    task: Task,
+    names: Iterable[str],
+    history: Sequence[Told],
+    cost_model: str | None,
+    seed: int,
+    *,
+    features: FeatureCache,
+) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
+    """Return the searches of the named expressions, and why there is none of another than the generic one.
+
+    Raises:
+        Exception: of whatever kind, where the generic program cannot be searched.
+    """
+    found, left_out = {}, {}
+    for name in names:
+        mine = part(history, name)
+        try:
+            search = DraftedProposer(task, space_of(task, name), mine, cost_model, seed, features=features)
+            _ = search.outlines  # a design that cannot be chosen for is to show now
+            found[name] = search
+        except Exception as error:
+            if name == GENERIC:
+                raise
+            left_out[name] = reason_of(error)
+    return found, left_out
+
+
+def rounds_of(count: int) -> list[int]:
+    """Return numbers of replays that sum to `count`: the draft learns from each round before the next.
+
+    >>> rounds_of(8), rounds_of(-1)
+    ([6, 2], [])
+    """
+    return [min(_ROUND, count - done) for done in range(0, count, _ROUND)]

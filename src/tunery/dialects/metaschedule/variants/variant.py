@@ -1,0 +1,196 @@
+"""Several programs for one workload: the search may choose by measurement which of them computes it.
+
+The generic expression is the workload's own program. An alternative takes the same arguments, some of them (constants:
+weights) transformed beforehand; its candidates name it in their bodies.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._errors import DialectError
+from tunery.dialects._base import Array, Proposer, Told
+from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
+from tunery.dialects.metaschedule.variants import (
+    concatenations,
+    depthwise,
+    padded,
+    place_sums,
+    rows,
+    winograd,
+    winograd_space,
+)
+from tunery.dialects.metaschedule.variants.vectors import lanes_of
+from tunery.domain import Candidate
+
+GENERIC = "generic"
+CHANNELS_LAST = "channels-last"
+REMARK = "tunery.left_out"
+"""Attribute of a workload's module: which rules for whole networks its own does without, and why, as JSON."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """One program for a workload.
+
+    `transforms` names the transformation of each argument (by index) that is not passed as it is; `design` writes the
+    design space (None: MetaSchedule's own rules); `slack` is how many times the usual tolerance its rounding may need.
+    """
+
+    name: str
+    module: Any
+    transforms: Mapping[int, str] = field(default_factory=dict)
+    design: Callable[[Any], list[Any]] | None = None
+    slack: float = 1.0
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """A workload's expressions by name, the generic one first; `left_out` says why others do not apply.
+
+    It also says, as `channels-last`, why the workload is a convolution of another layout, and by name which rules for
+    whole networks failed.
+    """
+
+    found: Mapping[str, Expression]
+    left_out: Mapping[str, str]
+
+
+def expressions_of(module: Any, target: Any) -> Expressions:
+    """Return every expression known for a one-function module.
+
+    What is meant for programs of its kind and cannot be written for it is left out, with the reason.
+    """
+    left_out = dict[str, str]()
+    if remark := module.get_attr(REMARK):
+        left_out.update(_remarks(str(remark)))
+        module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
+    found = {GENERIC: Expression(GENERIC, module)}
+    for name, make in _ALTERNATIVES.items():
+        try:
+            expression = make(module, target)
+        except OtherKindError:
+            continue
+        except Exception as error:  # noqa: BLE001 - a rule that cannot handle a program must not cost the program
+            left_out[name] = reason_of(error)
+            continue
+        if expression is not None:
+            found[name] = expression
+    return Expressions(found, left_out)
+
+
+def _remarks(text: str) -> dict[str, str]:
+    """Return what a network was lowered without; stores keep programs of earlier versions, which say it of one rule."""
+    return dict(json.loads(text)) if text.startswith("{") else {CHANNELS_LAST: text}
+
+
+def _winograd(tile: int, module: Any, target: Any) -> Expression:
+    program = winograd.rewrite(module, tile)
+    name, lanes = winograd.name_of(tile), winograd_space.lanes_of(program.channels, target)
+    design = winograd_space.designs(tile, lanes)
+    return Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
+
+
+def _padded(module: Any, target: Any) -> Expression | None:
+    wider = padded.rewrite(module, lanes_of(target))
+    return Expression(padded.NAME, wider.module, wider.transforms) if wider else None
+
+
+def _own_space(space: Any, module: Any, target: Any) -> Expression | None:
+    design = space.designs(module, lanes_of(target))
+    return design and Expression(space.NAME, module, design=design)
+
+
+def _concatenation(module: Any, target: Any) -> Expression | None:
+    parts = concatenations.rewrite(module, lanes_of(target))
+    return parts and Expression(concatenations.NAME, parts, design=_as_it_is)
+
+
+def _rows(module: Any, target: Any) -> Expression | None:
+    program = rows.rewrite(module, lanes_of(target))
+    return program and Expression(rows.NAME, program, design=rows.designs)
+
+
+def _as_it_is(schedule: Any) -> list[Any]:
+    return [schedule]
+
+
+_ALTERNATIVES: Mapping[str, Callable[[Any, Any], Expression | None]] = {
+    **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
+    padded.NAME: _padded,
+    depthwise.NAME: partial(_own_space, depthwise),
+    place_sums.NAME: partial(_own_space, place_sums),
+    concatenations.NAME: _concatenation,
+    rows.NAME: _rows,
+}
+
+
+def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:
+    """Return the arguments an expression takes, given the workload's."""
+    done = list(arrays)
+    for index, name in transforms.items():
+        kind = padded if name.startswith(padded.NAME) else winograd
+        done[index] = kind.transform_weights(np.asarray(arrays[index]), name)
+    return done
+
+
+def write_body(expression: str, trace: Sequence[Any]) -> str:
+    """Return the body of a candidate: the trace, with its expression unless that is the generic one."""
+    data = trace if expression == GENERIC else {"expression": expression, "trace": trace}
+    return json.dumps(data, separators=(",", ":"))
+
+
+def read_body(body: str) -> tuple[str, Any]:
+    """Return a body's expression and its trace as JSON data, None for programs that a body names by a word or nothing.
+
+    Raises:
+        DialectError: it is not a body.
+    """
+    try:
+        data = json.loads(body) if body.startswith(("[", "{")) else None
+        return (str(data["expression"]), data["trace"]) if isinstance(data, dict) else (GENERIC, data)
+    except (ValueError, KeyError) as error:
+        raise DialectError(f"this is not a candidate's body: {error}") from error
+
+
+def with_left_out(candidate: Candidate, left_out: Mapping[str, str]) -> Candidate:
+    """Return the candidate with a body that says which expressions its search did without, and why; itself if none."""
+    if not left_out:
+        return candidate
+    name, trace = read_body(candidate.body)
+    data = {"expression": name, "trace": trace, "left_out": dict(left_out)}
+    return replace(candidate, body=json.dumps(data, separators=(",", ":")))
+
+
+def read_left_out(body: str) -> dict[str, str]:
+    """Return what `with_left_out` has written into a body."""
+    return dict(json.loads(body).get("left_out", {})) if body.startswith("{") else {}
+
+
+class ReducedProposer(Proposer):
+    """A search without some expressions that the workload has; its candidates say which, and why."""
+
+    def __init__(self, search: Proposer, left_out: Mapping[str, str]) -> None:
+        self._search, self._left_out = search, left_out
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        return [with_left_out(candidate, self._left_out) for candidate in self._search.propose(n)]
+
+    @override
+    def refused(self) -> list[tuple[Candidate, str]]:
+        return self._search.refused()
+
+    @override
+    def tell(self, results: Sequence[Told]) -> None:
+        self._search.tell(results)
+
+    @override
+    def learn(self, cost_model: str) -> None:
+        self._search.learn(cost_model)

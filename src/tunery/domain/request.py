@@ -1,0 +1,207 @@
+"""What a user asks for, what they see while it runs, and what they get."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tunery.domain import Budget, JobStatus, Network, Spend, Task
+from tunery.domain.trimming import Trimming
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request: a model, a target and what it may cost.
+
+    `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
+    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores of this process);
+    `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
+    `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
+    `trimming` is for studies;
+    `prices` is the file of a price sheet ("": the user's own, or the one that ships with tunery);
+    `pretrained` says whether the search starts from the cost model that ships with tunery.
+    """
+
+    model: str
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    target: str = "native"
+    dialect: str = "metaschedule"
+    threads: int = 0
+    budget: Budget = field(default_factory=Budget)
+    effort: str = "standard"
+    store: str = ""
+    seed: int = 0
+    pretrained: bool = True
+    prices: str = ""
+    latency_target_s: float | None = None
+    trimming: Trimming = field(default_factory=Trimming)
+
+
+MOST_PRIORITY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a job may claim beside others: a share by its owner's `weight`, doubled by each step of `priority`, 0 to 10.
+
+    Jobs of one owner share what the owner gets; a job without an owner is its own.
+    """
+
+    owner: str = ""
+    weight: float = 1.0
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`."""
+
+    few_shot: int = 0
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One line's worth of a running job.
+
+    `best_s` is the weighted sum of the tasks' best latencies so far, `baseline_s` of their untuned latencies (None
+    until all are measured); `remaining_s` is the predicted time to finish; `current` says how far the phase is, or what
+    it is busy with; `spend` is what was used so far, without the split by stage; `earlier_s` is the wall time that
+    earlier runs of the job have used of its budget.
+    """
+
+    job_id: str
+    phase: str
+    elapsed_s: float
+    remaining_s: float | None
+    trials: int
+    trials_planned: int | None
+    best_s: float | None
+    baseline_s: float | None
+    current: str = ""
+    spend: Spend | None = None
+    earlier_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TuneReport:
+    """What a finished or stopped job achieved; `job.tasks` holds each task's baseline, best and outcomes.
+
+    `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how
+    many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
+    measured so (None: never, so it was one at a time).
+    """
+
+    job: JobStatus
+    network: Network
+    tasks: tuple[Task, ...]
+    before_s: float | None
+    after_s: float | None
+    resumed: bool
+    store: str
+    slots: int = 1
+    calibrated_at: float | None = None
+
+
+CONTESTANTS = {
+    "onnxruntime": "ONNX Runtime", "tunery": "tunery", "untuned": "TVM untuned", "torch": "torch eager",
+    "torch-compiled": "torch compiled", "stock": "stock MetaSchedule",
+}  # fmt: skip
+"""Who can take part in a comparison of whole networks: the name in commands and JSON, and the one for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Spread of a network's latency, in seconds."""
+
+    median: float
+    p10: float
+    p90: float
+    samples: int
+
+    def covers(self, other: "Latency") -> bool:
+        """Return whether the other's median lies between the 10th and 90th percentile."""
+        return self.p10 <= other.median <= self.p90
+
+
+@dataclass(frozen=True, slots=True)
+class TaskShare:
+    """What a task contributes to a network: `latency_s` of one call as timed alone, None where nothing was measured.
+
+    `inside_s` is what one call takes inside the network, None if not known. `size_bytes` is what all its arguments
+    take, results included.
+    """
+
+    name: str
+    workload: str
+    kind: str
+    weight: int
+    flop: float
+    latency_s: float | None
+    size_bytes: int = 0
+    inside_s: float | None = None
+
+    @property
+    def known_s(self) -> float | None:
+        """What one call takes: alone where that was measured, else inside the network."""
+        return self.latency_s or self.inside_s
+
+
+@dataclass(frozen=True, slots=True)
+class BenchReport:
+    """Whole-network latencies, measured interleaved with the same thread count.
+
+    `latency_s` maps `tunery` and each rival (a key of `CONTESTANTS`) to its spread; `max_abs_error` is the
+    largest deviation of tunery's outputs from ONNX Runtime's on the same inputs. `tasks_s` is the sum over the tasks by
+    their calls, as timed alone or, where nothing was measured, inside the network; `kernels_s` is what all kernels take
+    inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
+    `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX
+    Runtime: their times say nothing. `absent` says why a rival could not take part.
+    """
+
+    network: str
+    threads: int
+    latency_s: Mapping[str, Latency]
+    max_abs_error: float
+    tasks: tuple[TaskShare, ...] = ()
+    tasks_s: float | None = None
+    kernels_s: float | None = None
+    wrong: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def both_s(self) -> tuple[float, float]:
+        """What the tasks take that were timed alone, by their calls: alone, and inside the network."""
+        both = [(task.weight * task.latency_s, task.weight * task.inside_s)
+                for task in self.tasks if task.latency_s and task.inside_s]  # fmt: skip
+        return sum(alone_s for alone_s, _ in both), sum(inside_s for _, inside_s in both)
+
+    @property
+    def layouts_s(self) -> float:
+        """What transposes, concatenations, slices and the like take, with what is fused to them, by their calls."""
+        return sum(
+            task.weight * (task.inside_s or task.latency_s or 0.0) for task in self.tasks if task.kind == "layout"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
+
+    `max_abs_error` is the largest deviation of its outputs from ONNX Runtime's; None where there is no ONNX file.
+    `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
+    prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
+    tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its
+    candidate did without, and why.
+    """
+
+    network: str
+    path: str
+    size_bytes: int
+    coverage: Mapping[str, tuple[str, str | None]]
+    max_abs_error: float | None = None
+    tasks: tuple[TaskShare, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    measured: int = 0
+    untuned: int = 0
+    left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

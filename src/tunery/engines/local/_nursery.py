@@ -1,0 +1,99 @@
+"""The parent's handle on one zygote: start it, have it fork, hear what it reaps, end it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+_LAUNCH = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from tunery.engines.local._zygote import main; main({fd}, {parent}, {preload!r})"
+)
+
+Message = tuple[dict[str, Any], int | None]
+"""What a zygote said, and the pidfd that came with it."""
+
+
+class Nursery:
+    """One zygote process. The kernel ends it with the thread that makes it, which must live as long as the workers."""
+
+    def __init__(self, preload: str | None, log: Path | IO[bytes]) -> None:
+        self._file = None if isinstance(log, Path) else log  # without a name, and gone with this process
+        self.log = log if isinstance(log, Path) else Path("/proc/self/fd", str(log.fileno()))
+        self.up = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control = ours
+        try:
+            self._process = self._start(preload, theirs)
+        except OSError:
+            ours.close()
+            raise
+        ours.setblocking(False)
+
+    def _start(self, preload: str | None, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        code = _LAUNCH.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid(), preload=preload)
+        with theirs, self.log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-c", code],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
+                # Threads do not survive a fork, so the zygote must have none; a worker's own settings come later.
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0"},
+            )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the zygote."""
+        return self._process.pid
+
+    def fork(self, worker: str, channel: socket.socket) -> None:
+        """Ask for a worker on `channel`; OSError where the zygote is gone."""
+        socket.send_fds(self.control, [json.dumps({"fork": worker}).encode()], [channel.fileno()])
+
+    def read(self) -> tuple[list[Message], bool]:
+        """Return what the zygote said since, and whether it is still there."""
+        messages: list[Message] = []
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self.control, 4096, 1)
+            except BlockingIOError:
+                return messages, True
+            except OSError:
+                data, fds = b"", []
+            if not data:
+                return messages, False
+            message = json.loads(data)
+            self.up = self.up or message["event"] == "up"
+            messages.append((message, fds[0] if fds else None))
+
+    def end(self) -> None:
+        """Ask the zygote to end all workers and itself; one that is still importing has none and is killed."""
+        if not self.up:
+            self._process.kill()
+        self.control.shutdown(socket.SHUT_WR)
+
+    def kill(self) -> None:
+        """End the zygote at once; the kernel ends its workers with it."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of the process and release everything."""
+        self.control.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._file is not None:
+            self._file.close()

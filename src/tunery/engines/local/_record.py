@@ -1,0 +1,138 @@
+"""What the parent knows of one worker, its process and its calls."""
+
+import contextlib
+import enum
+import math
+import signal
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import TuneryError
+from tunery.engines._base import WorkerSpec
+from tunery.engines._payload import Signatures
+from tunery.engines.local._frames import Channel
+from tunery.engines.local._nursery import Nursery
+from tunery.engines.local._process import move
+
+_TAIL_BYTES = 4096
+_TAIL_LINES = 12
+
+
+class State(enum.Enum):
+    """Where a worker stands: DOWN → STARTING → IDLE ⇄ BUSY, and from each of those ENDING → DOWN."""
+
+    DOWN = "down"
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    ENDING = "ending"
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call, from its making to its future's end."""
+
+    method: str
+    message: bytes
+    deadline_s: float
+    future: Future[Any] = field(default_factory=Future)
+    taken_at: float = 0.0
+
+    def claim(self) -> bool:
+        """Mark the future as running; False where its owner has cancelled it."""
+        return self.future.running() or self.future.set_running_or_notify_cancel()
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with an error, unless it was cancelled."""
+        if self.claim():
+            self.future.set_exception(error)
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """One process a worker has: `key` names it to the zygote, process id and pidfd are known once it is forked."""
+
+    key: str
+    channel: Channel
+    nursery: Nursery
+    pid: int | None = None
+    pidfd: int | None = None
+    doomed: bool = False
+    reported_cpu_s: float = 0.0
+
+    def kill(self) -> None:
+        """Send SIGKILL, now or as soon as the process is known; a pidfd never hits a stranger with a reused id."""
+        self.doomed = True
+        if self.pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and was reaped, by itself
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker: its spec, its queue, the call in flight, and the sum over the processes that have ended."""
+
+    name: str
+    spec: WorkerSpec
+    methods: Signatures
+    settings: bytes
+    cores: tuple[int, ...]
+    log: Path
+    state: State = State.DOWN
+    generation: int = 1
+    queue: deque[Call] = field(default_factory=deque)
+    current: Call | None = None
+    process: Process | None = None
+    reason: TuneryError | None = None
+    limit: float = math.inf
+    ended_cpu_s: float = 0.0
+
+    def begin(self) -> dict[str, Any]:
+        """Return the first message's header: how the process settles in."""
+        return {
+            "service": self.spec.service, "settings": list(self.spec.settings), "cores": list(self.cores),
+            "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
+            "torch": self.spec.torch, "log": str(self.log),
+        }  # fmt: skip
+
+    def keep_place(self) -> None:
+        """Pin the process, if there is one, to the cores that the worker has now; it was begun with earlier ones."""
+        process = self.process
+        if process is not None and process.pid is not None and not process.doomed:
+            move(process.pid, self.cores)
+
+    def pop(self) -> Call | None:
+        """Return the next call that nobody has cancelled, or None."""
+        while self.queue:
+            call = self.queue.popleft()
+            if call.claim():
+                return call
+        return None
+
+
+def quote_log(path: Path) -> str:
+    """Return the last lines of a log as the end of an error message, empty where nothing was printed."""
+    try:
+        with path.open("rb") as log:
+            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
+            lines = log.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    kept = [line[:300] for line in lines if line.strip()][-_TAIL_LINES:]
+    return "; its log ends with:\n" + "\n".join(kept) if kept else ""
+
+
+def describe_exit(code: int | None) -> str:
+    """Return an exit code in words."""
+    if code is None:
+        return "ended with its zygote"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}" + (" (the kernel does that when memory runs out)" if name == "SIGKILL" else "")

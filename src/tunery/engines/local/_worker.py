@@ -1,0 +1,108 @@
+"""The inside of a worker: settle in, create the service, answer one call at a time."""
+
+import contextlib
+import os
+import resource
+import socket
+import sys
+import time
+from typing import Any
+
+from tunery.engines._payload import Signatures, error_to_data, signatures
+from tunery.engines.local import _frames
+from tunery.engines.local._process import own_cpu_s
+
+LOG_LIMIT_BYTES = 4 << 20
+"""A worker's log is emptied when it is longer than this after a call."""
+
+
+def main(channel: socket.socket) -> int:
+    """Serve calls until the other side closes the channel; returns the exit code."""
+    first = _frames.receive(channel)
+    if first is None:
+        return 0
+    header, body = first
+    began = time.monotonic()
+    try:
+        _redirect_output(header["log"])
+        _settle(header)
+        methods = signatures(header["service"])
+        service = methods.create(header["settings"], body)
+        _limit_memory(header["memory_bytes"])
+    except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is the caller's answer
+        _frames.send(channel, {"failed": error_to_data(error), **_usage(began)})
+        return 1
+    _frames.send(channel, {"ready": True, **_usage(began)})
+    while (request := _frames.receive(channel)) is not None:
+        _answer(channel, methods, service, *request)
+    return 0
+
+
+def _answer(channel: socket.socket, methods: Signatures, service: object, header: dict[str, Any], body: bytes) -> None:
+    began = time.monotonic()
+    method = header["method"]
+    result = b""
+    failed: dict[str, Any] = {}
+    try:
+        arguments = methods.decode_arguments(method, header["count"], body)
+        del body
+        result = methods.encode_result(method, getattr(service, method)(*arguments))
+    except BaseException as error:  # noqa: BLE001 - a SystemExit in a method is its failure, not the worker's end
+        failed = {"failed": error_to_data(error)}
+    _trim_log()
+    _frames.send(channel, {"done": method, **failed, **_usage(began)}, result)
+
+
+def _usage(began: float) -> dict[str, float]:
+    """Wall seconds since `began`, and CPU seconds of this process in all: the difference of two is a call's."""
+    return {"wall_s": time.monotonic() - began, "cpu_s": own_cpu_s()}
+
+
+def _settle(header: dict[str, Any]) -> None:
+    """Take the place that the spec gives: environment, processors, priority, and which libraries may not be loaded."""
+    sys.path[:] = header["path"]
+    threads = str(header["threads"])
+    os.environ |= {
+        "TVM_BIND_THREADS": "0",  # TVM otherwise moves every process to core 0, whatever its affinity
+        "TVM_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+    }
+    os.sched_setaffinity(0, header["cores"])
+    if header["nice"]:
+        os.nice(header["nice"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    # torch and TVM both carry LLVM and crash in one process: each worker may import one of them, never both.
+    sys.modules.setdefault("tvm" if header["torch"] else "torch", None)  # type: ignore[arg-type]
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()  # forked siblings would draw the same numbers
+
+
+def _redirect_output(log: str) -> None:
+    """Send what the service and its libraries print to the log, where it can neither block nor corrupt anything."""
+    import faulthandler
+
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # real files here, never replaced ones
+    faulthandler.enable()  # a segmentation fault leaves the Python line it happened in
+
+
+def _trim_log() -> None:
+    with contextlib.suppress(OSError):
+        if os.fstat(1).st_size > LOG_LIMIT_BYTES:
+            os.ftruncate(1, 0)
+
+
+def _limit_memory(memory_bytes: int | None) -> None:
+    """Limit the address space to what is in use now, the service being there, plus `memory_bytes`."""
+    if memory_bytes is None:
+        return
+    with open("/proc/self/statm") as statm:  # noqa: PTH123 - a kernel table, not a path of ours
+        in_use = int(statm.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    limit = in_use + memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))

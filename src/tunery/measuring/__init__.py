@@ -1,0 +1,1 @@
+"""The rules of measuring: racing, noise, sampling, finals, selection, verification; and the measurer service."""

@@ -1,0 +1,107 @@
+"""Inputs and the unscheduled program's outputs, per task: computed once, kept in the process and on disk."""
+
+import tempfile
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import numpy as np
+
+from tunery.dialects import Array, Dialect
+from tunery.domain import Artifact, Task, digest
+from tunery.measuring.inputs import VERSION, make_inputs, numpy_dtype
+from tunery.measuring.verification import Expected, expect, finite_share
+
+_KEPT_BYTES = 256 * 2**20
+_ENOUGH_FINITE = 0.9
+
+_Key = tuple[str, int]
+_Entry = tuple[list[Array], list[Expected]]
+
+
+class References:
+    """Gives the expected outputs of a task on its independent inputs, numbered from 0.
+
+    `directory` holds one .npz file for each; None keeps them in the process only. A torn or foreign file is computed
+    again. In the process the latest 256 MiB are kept.
+    """
+
+    def __init__(self, dialect: Dialect, directory: Path | None, seed: int = 0) -> None:
+        self._dialect = dialect
+        self._directory = directory
+        self._seed = seed
+        self._kept: OrderedDict[_Key, _Entry] = OrderedDict()
+
+    def get(self, task: Task, reference: Artifact, number: int) -> tuple[list[Array], list[Expected]]:
+        """Return the inputs with this number and what the reference makes of them."""
+        key = self._key(task, reference), number
+        if key not in self._kept:
+            stored = self._read(task, key)
+            self._kept[key] = self._compute(task, reference, key) if stored is None else stored
+            self._shrink()
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def _key(self, task: Task, reference: Artifact) -> str:
+        return digest(task.key, reference.candidate_key, self._dialect.compiler, str(VERSION), str(self._seed))
+
+    def _inputs(self, task: Task, number: int, positive: bool) -> list[Array]:
+        return make_inputs(task.workload.input_specs, self._seed + number, positive=positive)
+
+    def _compute(self, task: Task, reference: Artifact, key: _Key) -> _Entry:
+        kernel = self._dialect.load(task, reference)
+        for positive in (False, True):
+            inputs = self._inputs(task, key[1], positive)
+            kernel.bind(inputs)
+            kernel.poison()
+            kernel.run()
+            outputs = kernel.outputs()
+            # NaN says nothing about a candidate, so a task that makes it of negative numbers gets none
+            if min(map(finite_share, outputs), default=1.0) >= _ENOUGH_FINITE:
+                break
+        self._write(outputs, positive, key)
+        return inputs, expect(task.workload, outputs)
+
+    def _path(self, key: _Key) -> Path | None:
+        return None if self._directory is None else self._directory / f"{key[0]}-{key[1]}.npz"
+
+    def _read(self, task: Task, key: _Key) -> _Entry | None:
+        path = self._path(key)
+        if path is None or not path.exists():
+            return None
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+                # bytes, since .npy knows no bfloat16
+                outputs = [
+                    stored[f"output{i}"].view(numpy_dtype(spec.dtype)).reshape(spec.shape)
+                    for i, spec in enumerate(task.workload.output_specs)
+                ]
+                return self._inputs(task, key[1], bool(stored["positive"])), expect(task.workload, outputs)
+        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
+            return None
+
+    def _write(self, outputs: list[Array], positive: bool, key: _Key) -> None:
+        """Write in one step: a killed process leaves no half file, and a full disk only costs the cache."""
+        path = self._path(key)
+        if path is None:
+            return
+        data = {f"output{i}": np.ascontiguousarray(o).reshape(-1).view(np.uint8) for i, o in enumerate(outputs)}
+        temporary = ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+                temporary = file.name
+                np.savez(file, allow_pickle=False, positive=np.array(positive), **data)
+            Path(temporary).replace(path)
+        except OSError:
+            if temporary:
+                Path(temporary).unlink(missing_ok=True)
+
+    def _shrink(self) -> None:
+        while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _KEPT_BYTES:
+            self._kept.popitem(last=False)
+
+
+def _size(entry: _Entry) -> int:
+    inputs, expected = entry
+    return sum(array.nbytes for array in inputs) + sum(2 * reference.values.nbytes for reference in expected)

@@ -1,0 +1,333 @@
+"""The measurer's worker: loads a built candidate, verifies and times it. Hangs and crashes are ended from outside."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tunery.devices.cpu.clocks import read_clocks
+from tunery.devices.cpu.device import cache_bytes
+from tunery.devices.cpu.energy import open_meter
+from tunery.devices.cpu.load import Load, LoadWatch, Mark, Watch
+from tunery.devices.cpu.placement import Placement, inspect_placement, memory_facts, pin
+from tunery.dialects import Dialect, Kernel, get_dialect
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
+from tunery.measuring.constant_buffers import Slab
+from tunery.measuring.finals import LOOK, Finalist, run_finals
+from tunery.measuring.hygiene import Flush, Repeats, drift, identical, pace
+from tunery.measuring.noise import Noise
+from tunery.measuring.racing import Rule, Verdict, decide
+from tunery.measuring.references import References
+from tunery.measuring.sampling import BadTimeError, Clock, Race, Sample, Sampler, clock_overhead, run_race
+from tunery.measuring.settings import Settings
+from tunery.measuring.verification import compare, merge
+
+_WINDOW_S = 0.25
+"""Busy time is counted in ticks of 10 ms, so the load is looked at over at least this long, races before included."""
+
+_LOOK_EVERY = 16
+"""Of the candidates that their warm-up would give up, one in so many is raced."""
+
+_TELLING_STEPS = 500  # of a clock's least step: on shorter samples healthy kernels agree by chance
+
+_LONG, _LONG_UNTUNED = 4, 2
+"""A run that takes so many times the rule's `max_s` is a sample, and one is enough; of what is not tuned sooner, since
+it is only what the others are first compared with, and is timed again beside them in the finals."""
+
+
+class Measurer:
+    """The service of a measurer worker; every method takes and returns plain data.
+
+    `dialect` names the compiler, `cores` the CPUs to run on (empty: all usable ones), `cache_dir` where reference
+    outputs are kept between processes (empty: nowhere). A dialect object, a watch and a clock may be given instead of
+    the real ones, to test without a compiler and without waiting.
+    """
+
+    def __init__(
+        self,
+        dialect: str | Dialect,
+        cores: Sequence[int] = (),
+        cache_dir: str = "",
+        settings: Settings | None = None,
+        *,
+        watch: Watch | None = None,
+        clock: Clock = time.perf_counter,
+    ) -> None:
+        self._cores = pin(cores)  # before the compiler's runtime is loaded
+        self._dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
+        self._settings = settings or Settings()
+        self._references = References(self._dialect, Path(cache_dir) if cache_dir else None, self._settings.seed)
+        self._watch = watch or LoadWatch(self._cores)
+        self._clock = clock
+        self._overhead_s = clock_overhead()
+        self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
+        self._slab = Slab(cache_bytes(), self._settings.seed) if self._settings.cache == "network" else None
+        self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
+        self._lost_early = 0
+        self._repeats = Repeats()
+        self._meter = open_meter()
+        self._memory = memory_facts(self._cores)
+        self._window: Mark = self._watch.mark(full=True)
+        self._window_from = self._clock()
+        self._last_load: dict[str, Any] | None = None
+
+    def settings_key(self) -> str:
+        """Return the settings' identity, for a record's provenance."""
+        return self._settings.key
+
+    def race(  # noqa: PLR0917 - arguments cross a process border by position
+        self,
+        task: Task,
+        artifact: Artifact,
+        candidate: Candidate,
+        incumbent_s: float | None,
+        reference: Artifact,
+        degree: int = 1,
+        deviation: float = 0.0,
+    ) -> Measurement:
+        """Verify a candidate on one input, then sample it until it is beaten or known well enough.
+
+        One that beats the incumbent is verified on all inputs, for it is the next incumbent.
+
+        `incumbent_s` is the median latency of the best candidate so far, None if there is none; `reference` is the
+        built unscheduled program. `degree` is how many measurements share the device meanwhile, `deviation` by which
+        share that was seen to slow kernels of this task: a candidate is not given up for less. Whatever the kernel
+        raises is an outcome: this method returns a measurement.
+        """
+        start = self._clock()
+        long_s = self._settings.rule.max_s * (_LONG_UNTUNED if candidate.origin is Origin.BASELINE else _LONG)
+        measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation, long_s)
+        if self._telling(measurement):
+            other = self._repeats.check(task.key, candidate.key, measurement.samples_s)
+            if other:
+                measurement = _failed(BadTimeError(f"the clock shows the very times of candidate {other}"))
+        sharing = {"degree": degree, "isolated": degree == 1, "deviation": deviation}
+        return replace(
+            measurement,
+            mode=Mode.RACE if degree == 1 else Mode.SHARED,
+            context={**measurement.context, **sharing, "candidate": candidate.key},
+            measure_s=self._clock() - start,
+        )
+
+    def finals(  # noqa: PLR0917 - as `race`
+        self,
+        task: Task,
+        artifacts: Sequence[Artifact],
+        candidates: Sequence[Candidate],
+        reference: Artifact,
+        rounds: int,
+        look: int = LOOK,
+    ) -> list[Measurement]:
+        """Verify the finalists fully and time them alone and interleaved; the caller puts the baseline among them.
+
+        After every `look` of at most `rounds` rounds those leave that are clearly behind; with 0 all stay. Returns one
+        measurement per candidate, in their order, in mode FINAL.
+        """
+        finalists = [self._prepare(task, artifact, reference) for artifact in artifacts]
+        self._keep_placement()
+        mark, energy_j = self._watch.mark(full=True), self._meter.read_j()
+        repeats = run_finals(finalists, rounds, self._settings, self._watch, look)
+        load = self._watch.since(mark)
+        shared = {**self._context(task), "load": _plain(load), "repeated_rounds": repeats, "rounds": rounds}
+        shared["energy"] = {
+            "joules": self._meter.read_j() - energy_j,
+            "meter": self._meter.name,
+            "modelled": self._meter.modelled,
+        }
+        shared["drift"] = drift([list(finalist.samples.values()) for finalist in finalists])
+        paces = pace([f.samples for f in finalists if f.sampler is not None and not f.wrong and not f.beaten])
+        broken = identical({i: list(finalist.samples.values()) for i, finalist in enumerate(finalists)})
+        for i, finalist in enumerate(finalists):
+            finalist.forced |= not shared["affinity_held"]
+            if i in broken:
+                finalist.fail(BadTimeError("the clock shows the very same times for different candidates"))
+        results = []
+        for finalist, candidate in zip(finalists, candidates, strict=True):
+            own = {"pace": [paces[i] for i in finalist.samples]} if finalist.samples.keys() <= paces.keys() else {}
+            results.append(finalist.measurement({**shared, "candidate": candidate.key, **own}))
+        return results
+
+    def _race(  # noqa: PLR0917 - `race` taken apart
+        self,
+        task: Task,
+        artifact: Artifact,
+        incumbent_s: float | None,
+        reference: Artifact,
+        degree: int,
+        deviation: float,
+        long_s: float,
+    ) -> Measurement:
+        verification = None
+        if incumbent_s is not None and not 0 < incumbent_s < math.inf:
+            incumbent_s = None
+        try:
+            inputs, expected = self._references.get(task, reference, 0)
+        except Exception as error:  # noqa: BLE001 - the task has no reference: its candidates cannot be trusted
+            return _failed(error, "the reference failed: ")
+        try:
+            kernel = self._dialect.load(task, artifact)
+            kernel.bind(inputs)
+            kernel.poison()
+            sampler = self._sampler(kernel)
+            warm_up = sampler.first_run()
+            outputs = kernel.outputs()
+            self._keep_placement()  # a runtime starts its threads, and may move them, at its first call
+            noise = self._noise[degree > 1]
+            rule = noise.rule(self._settings.rule, task.key)
+            rule = replace(rule, drift=rule.drift + deviation)
+            race = self._by_warm_up(warm_up, incumbent_s, rule, long_s) or run_race(
+                sampler, incumbent_s, rule, self._settings.retries, warm_up.bare_s
+            )
+            # Not before the samples: it would leave little of the kernel's data in the caches.
+            verification = compare(expected, outputs, slack=kernel.slack)
+            if not verification.passed:
+                return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
+            won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
+            slow_first = incumbent_s is None and warm_up.seconds >= long_s
+            if won and artifact.path != reference.path and not slow_first:
+                # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
+                verification = self._verify(task, kernel, reference)
+                if not verification.passed:
+                    return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
+        except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
+            return replace(_failed(error), verification=verification)
+        if not race.forced and race.verdict is Verdict.ENOUGH:
+            noise.learn(race.samples)
+        if not race.forced and not warm_up.load.contaminated and "warm-up-only" not in race.flags:
+            noise.learn_cold(task.key, warm_up.seconds, race.samples, incumbent_s)
+        context = self._context(task) | dict(kernel.traits)
+        if not context["affinity_held"]:
+            race.flags.add("affinity")
+        context |= {**_race_context(race, rule, sampler.calls, warm_up.seconds), "load": self._load()}
+        outcome = Outcome.ABANDONED if race.verdict is Verdict.ABANDON else Outcome.OK
+        return Measurement(outcome, tuple(race.samples), Mode.RACE, context=context, verification=verification)
+
+    def _by_warm_up(self, warm_up: Sample, incumbent_s: float | None, rule: Rule, long_s: float) -> Race | None:
+        """Return a race that is over with the warm-up.
+
+        It is lost if even the noise of such runs cannot explain how slow that was; some of those are raced all the
+        same, or nobody would notice that such runs take longer now. Without an incumbent it is done if one sample would
+        be enough for so slow a kernel: naive loops take seconds.
+        """
+        taken, flags = [warm_up.seconds], {"warm-up-only", *warm_up.load.contaminated}
+        if incumbent_s is None:
+            if warm_up.seconds < long_s:
+                return None
+            return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ENOUGH, flags=flags)
+        seconds = warm_up.bare_s
+        far = seconds >= self._settings.far * incumbent_s and seconds - incumbent_s >= self._settings.far_s
+        if not far:
+            if decide([], incumbent_s, rule, warm_up_s=seconds) is not Verdict.ABANDON:
+                return None
+            self._lost_early += 1
+            if self._lost_early % _LOOK_EVERY == 0:
+                return None
+        return Race(samples=taken, spent_s=warm_up.seconds, verdict=Verdict.ABANDON, flags=flags)
+
+    def _telling(self, measurement: Measurement) -> bool:
+        """Whether its samples are so much longer than the clock's steps that no two kernels agree by chance."""
+        if not measurement.samples_s or "warm-up-only" in measurement.context.get("flags", ()):
+            return False
+        calls = int(measurement.context["calls"])
+        return min(measurement.samples_s) * calls >= _TELLING_STEPS * self._overhead_s
+
+    def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
+        """Load one finalist and compare it on all independent inputs."""
+        start = self._clock()
+        finalist = Finalist()
+        try:
+            kernel = self._dialect.load(task, artifact)
+            finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
+            if self._slab is not None:
+                finalist.rotate = partial(kernel.rotate, self._slab.take)
+            if artifact.path == reference.path:
+                # Its outputs are right by definition.
+                kernel.bind(self._references.get(task, reference, 0)[0])
+                finalist.verification = Verification("is the reference", Verification.FULL, 0.0, passed=True)
+            else:
+                self._verify_finalist(task, finalist, kernel, reference)
+        except Exception as error:  # noqa: BLE001 - as in a race
+            finalist.fail(error)
+        finalist.measure_s = self._clock() - start
+        return finalist
+
+    def _verify_finalist(self, task: Task, finalist: Finalist, kernel: Kernel, reference: Artifact) -> None:
+        """Compare it on one input; on all only if it stays beside the fastest."""
+        assert finalist.sampler is not None
+        inputs, expected = self._references.get(task, reference, 0)
+        kernel.bind(inputs)
+        kernel.poison()
+        first = finalist.sampler.first_run()
+        finalist.verification = compare(expected, kernel.outputs(), slack=kernel.slack)
+        finalist.verify = partial(self._verify, task, kernel, reference)
+        if first.seconds >= _LONG * self._settings.rule.max_s:
+            finalist.settled = first
+
+    def _verify(self, task: Task, kernel: Kernel, reference: Artifact) -> Verification:
+        verdicts = []
+        for number in range(Verification.FULL):
+            inputs, expected = self._references.get(task, reference, number)
+            kernel.bind(inputs)
+            kernel.poison()
+            kernel.run()
+            verdicts.append(compare(expected, kernel.outputs(), slack=kernel.slack))
+        return merge(verdicts)
+
+    def _sampler(self, kernel: Kernel) -> Sampler:
+        return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock, self._flush)
+
+    def _context(self, task: Task) -> dict[str, Any]:
+        placement = self._keep_placement()
+        return {
+            "cores": list(self._cores),
+            "affinity_held": placement.held,
+            "process_threads": placement.threads,
+            "nice": placement.nice,
+            "threads": task.target.threads,
+            "isolated": True,
+            "degree": 1,
+            "cache": self._settings.cache,
+            "settings": self._settings.key,
+            "clock_overhead_s": self._overhead_s,
+            **self._memory,
+            **read_clocks(self._cores),
+        }
+
+    def _keep_placement(self) -> Placement:
+        """Return where our threads were allowed to run, and pin them again if they had left our cores."""
+        placement = inspect_placement(self._cores)
+        if not placement.held:
+            pin(self._cores)
+        return placement
+
+    def _load(self) -> dict[str, Any]:
+        """Return the load over the latest window that has ended; a full look is dear beside a short race."""
+        if self._last_load is None or self._clock() - self._window_from >= _WINDOW_S:
+            self._last_load = _plain(self._watch.since(self._window))
+            self._window, self._window_from = self._watch.mark(full=True), self._clock()
+        return self._last_load
+
+
+def _race_context(race: Race, rule: Rule, calls: int, warm_up_s: float) -> Mapping[str, Any]:
+    return {
+        "calls": calls,
+        "warm_up_s": warm_up_s,
+        "contaminated": race.forced or "affinity" in race.flags,
+        "contaminated_s": list(race.contaminated),
+        "flags": sorted(race.flags),
+        "noise": rule.noise,
+        "persistence": rule.persistence,
+        "cold": {name: asdict(known) for name, known in (("first", rule.first), ("warm_up", rule.warm_up)) if known},
+    }
+
+
+def _plain(load: Load) -> dict[str, Any]:
+    return {**asdict(load), "contaminated": list(load.contaminated)}
+
+
+def _failed(error: Exception, prefix: str = "") -> Measurement:
+    return Measurement(Outcome.RUN_FAILED, detail=f"{prefix}{type(error).__name__}: {error}"[:500])

@@ -1,0 +1,205 @@
+"""The way from a model source to its normal form on disk."""
+
+import contextlib
+import mmap
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from tunery._errors import ModelError
+from tunery.domain import Network, TensorSpec, canonical_json, digest
+from tunery.models import zoo
+from tunery.models.onnx import _file as _onnx_file
+from tunery.models.onnx._bind import bind, declared_dims, unfit
+from tunery.models.onnx._detached import serialised
+from tunery.models.onnx._simplify import MisfitError, simplify
+from tunery.models.torch import _export_process as _torch
+
+PREPARING_VERSION = "2"
+_ZOO = "zoo:"
+_SCRATCH = ".scratch-"
+_STALE_S = 86_400.0
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights)."""
+
+    name: str
+    content: str
+    model: onnx.ModelProto
+    batch: int | None = None
+    complete: Callable[[onnx.ModelProto], None] | None = None
+
+
+def prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+    """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused.
+
+    `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
+    `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`.
+
+    Raises:
+        ModelError: the source cannot be read, bound to shapes or simplified; its one sentence says what to do next.
+    """
+    with _explained(model, directory):
+        return _prepare(model, shapes, directory)
+
+
+def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> str:
+    """Return the digest of the network that `prepare` would return, in a fraction of its time.
+
+    Raises:
+        ModelError: as `prepare`.
+    """
+    with _explained(model, directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        return _identity(_open(model, directory), shapes)
+
+
+def check(model: str) -> None:
+    """Check what the name of a model tells by itself, at no cost.
+
+    Raises:
+        ModelError: there is no such file, or the zoo has no such network.
+    """
+    if model.startswith(_ZOO):
+        _zoo_parts(model.removeprefix(_ZOO))
+    elif not Path(model).exists():
+        if any(entry.name == model.partition("@")[0] for entry in zoo.names()):
+            raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
+        raise ModelError(f"there is no file {model!r}; give an ONNX file, a .pt2 file or zoo:NAME")
+
+
+@contextlib.contextmanager
+def _explained(model: str, directory: Path) -> Iterator[None]:
+    """Turn whatever happens to a model into a ModelError."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ModelError(f"the prepared model cannot be written to {str(directory)!r}: {reason}") from error
+    except Exception as error:  # whatever native parsers throw at hostile bytes, the user made a wrong choice of file
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ModelError(f"{model!r} cannot be prepared: {reason}; check the file, or export it again") from error
+
+
+def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """Bind the source's model, in place, and return the digest of what comes out of it."""
+    bound = bind(source.model, {name: tuple(shape) for name, shape in shapes.items()}, source.batch)
+    wanted = canonical_json({name: list(shape) for name, shape in bound.items()})
+    return digest(source.content, wanted, PREPARING_VERSION)
+
+
+def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+    directory.mkdir(parents=True, exist_ok=True)
+    source = _open(model, directory)
+    declared = declared_dims(source.model)
+    identity = _identity(source, shapes)
+    parameters = _parameters(source.model)
+    path = directory / f"{identity}.onnx"
+    prepared = _reuse(path)
+    if prepared is None:
+        if source.complete:
+            source.complete(source.model)
+        _sweep(directory)
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch:
+            try:
+                prepared, weights = simplify(source.model, Path(scratch))
+            except MisfitError as error:
+                raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
+            _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
+    inputs = tuple(_spec(value) for value in prepared.graph.input)
+    outputs = tuple(_spec(value) for value in prepared.graph.output)
+    return Network(source.name, model, identity, str(path), inputs, outputs, parameters)
+
+
+def _open(model: str, directory: Path) -> _Source:
+    check(model)
+    if model.startswith(_ZOO):
+        return _open_zoo(model.removeprefix(_ZOO))
+    path = Path(model)
+    if path.suffix == ".pt2":
+        exported = _torch.export(path, directory)
+        return _Source(path.stem, digest(path.read_bytes()), _onnx_file.read(exported))
+    proto = _onnx_file.read(path)
+    return _Source(path.stem, digest(proto.SerializeToString(deterministic=True)), proto)
+
+
+def _zoo_parts(text: str) -> tuple[str, int | None]:
+    """Return a zoo network's name, which is there, and its batch size."""
+    name, at, amount = text.partition("@")
+    if at and not (amount.isdecimal() and int(amount) > 0):
+        raise ModelError(f"zoo:{text!r} has no batch size after the @; write for example zoo:{name}@8")
+    zoo.check(name)
+    return name, int(amount) if at else None
+
+
+def _open_zoo(text: str) -> _Source:
+    name, batch = _zoo_parts(text)
+    data = zoo.graph(name)
+    proto = _onnx_file.parse(data, f"zoo:{name}")
+    return _Source(text, digest(data, zoo.FILL_VERSION), proto, batch, lambda model: zoo.fill(model, name))
+
+
+def _parameters(model: onnx.ModelProto) -> int:
+    """Count the numbers a network has learnt: floating-point constants, and integer matrices of quantised ones."""
+    count = 0
+    for tensor in _onnx_file.tensors(model.graph):
+        quantised = tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) and len(tensor.dims) > 1
+        if quantised or tensor.data_type in _FLOATS:
+            count += TensorSpec(tensor.name, tuple(tensor.dims), "float32").size
+    return count
+
+
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+)
+
+
+def _reuse(path: Path) -> onnx.ModelProto | None:
+    """Return the prepared file, or None if it is not there or is not what was written, to the last bit of a weight."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    body = data[: -len(_seal(b""))]
+    return _onnx_file.parse(body, str(path)) if data[len(body) :] == _seal(body) else None
+
+
+def _seal(body: bytes | mmap.mmap) -> bytes:
+    """Return a message with the digest of `body`; written behind it, protobuf reads the two as one model."""
+    seal = onnx.ModelProto()
+    seal.metadata_props.add(key="tunery_digest", value=digest(body))
+    return bytes(seal.SerializeToString())
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what workers that were killed long ago left behind."""
+    for left in directory.glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _STALE_S:
+                shutil.rmtree(left)
+
+
+def _write(body: Iterable[bytes], temporary: Path, path: Path) -> None:
+    """Write under a temporary name first: nobody ever sees a torn file, and of two writers the last one wins."""
+    with temporary.open("w+b") as stream:
+        stream.writelines(body)
+        stream.flush()
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as written:
+            seal = _seal(written)
+        stream.write(seal)  # tells a file that a power cut has torn, so nobody need wait for the disk
+    temporary.replace(path)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    kind = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    return TensorSpec(value.name, tuple(dim.dim_value for dim in kind.shape.dim), dtype)

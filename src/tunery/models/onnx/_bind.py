@@ -1,0 +1,225 @@
+"""Give every input of a model a static shape: the user's, the model's own, or a batch of one."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import onnx
+
+from tunery._errors import ModelError
+from tunery.models.onnx._file import graphs
+
+Dims = tuple[int | str, ...]
+Shapes = Mapping[str, tuple[int, ...]]
+_EMPTY = "0"
+"""A dimension that the file says is 0: nobody means that, and it is bound by name only, not taken for a batch."""
+_BATCH = re.compile(r"n|b|bs|batch\w*", re.IGNORECASE)
+_PLACEHOLDERS = frozenset({"?", "-1", "None", "none"})
+# What exporters write where nobody chose a name: TensorFlow unk__12, Paddle DynamicDimension.0, torch s77 or x_dim_0.
+_UNNAMED = re.compile(
+    r"|unk\w*|(p2o\.)?dynamicdimension\W?\w*|s\d+|dim_?0|\w+_dim_?0|\w+_dynamic_axes_\d+", re.IGNORECASE
+)
+_SEQUENCE = re.compile(r"seq|tok|len|time|frames|steps|past", re.IGNORECASE)
+_SAMPLES = re.compile(r"sample|audio|wav|pcm", re.IGNORECASE)
+
+
+def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> dict[str, tuple[int, ...]]:
+    """Set static shapes on the model's inputs, in place, and return them by input name.
+
+    Dimensions of one name are one dimension: bound in one input, they are bound in all. A batch (named so, or an
+    unnamed first dimension) that nobody binds is `batch`, or 1. Initialisers listed as inputs (ONNX before IR 4) are
+    taken off the list, and every shape the exporter wrote for other values is dropped, since it may contradict the new.
+
+    Raises:
+        ModelError: `shapes` names an unknown input, a wrong rank or contradicting sizes, or dimensions stay unbound.
+    """
+    _drop_initialisers(model.graph)
+    _drop_unused(model.graph)
+    declared = declared_dims(model)
+    _check_request(declared, shapes)
+    sizes = _sizes(declared, shapes, batch)
+    bound: dict[str, tuple[int, ...]] = {}
+    for name, dims in declared.items():
+        given: Sequence[int | str] = shapes.get(name, dims or ())
+        if dims is None and name not in shapes:
+            _refuse(declared, shapes, sizes)
+        static = [_size(dim, position, dims or (), sizes, batch) for position, dim in enumerate(given)]
+        bound[name] = tuple(size for size in static if size is not None)
+        if len(bound[name]) != len(given):
+            _refuse(declared, shapes, sizes)
+    _write(model.graph, bound)
+    return bound
+
+
+def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
+    """Return the dimensions that the model declares for its inputs, by name; None where not even the rank is known."""
+    constants = _constants(model.graph)
+    return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
+
+
+def unfit(declared: Mapping[str, Dims | None], shapes: Shapes, why: str) -> str:
+    """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`.
+
+    Where these allow the sizes, an operator does not, or the model is corrupt: `why` says more.
+    """
+    replaced = {name for name, shape in shapes.items() if _replaces(declared[name] or (), shape)}
+    said = [
+        f"input {name!r} cannot have the shape {_join(shape)}: the model declares it {_show(declared[name])}"
+        for name, shape in shapes.items()
+        if name in replaced or not replaced
+    ]
+    if replaced:
+        flags = " ".join(_kept(name, declared[name] or (), shapes[name]) for name in shapes if name in replaced)
+        return f"{'; '.join(said)}; write {flags}, or export the model with other sizes"
+    return f"{'; '.join(said)}, and its operators do not fit these sizes ({why}); give others with --shape"
+
+
+def _replaces(dims: Dims, shape: Sequence[int]) -> bool:
+    return any(isinstance(dim, int) and dim != size for dim, size in zip(dims, shape, strict=False))
+
+
+def _kept(name: str, dims: Dims, shape: Sequence[int]) -> str:
+    """Return the shape as an option, with the sizes that the model declares in their places."""
+    sizes = [dim if isinstance(dim, int) else size for dim, size in zip(dims, shape, strict=True)]
+    return f"--shape {name}={_join(sizes)}"
+
+
+def _drop_unused(graph: onnx.GraphProto) -> None:
+    """Drop initialisers that nothing reads: old exporters left queues behind, which ONNX Runtime refuses."""
+    used = {name for each in graphs(graph) for node in each.node for name in node.input}
+    used |= {value.name for each in graphs(graph) for value in each.output}
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    if len(kept) < len(graph.initializer):
+        kept = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+
+
+def _drop_initialisers(graph: onnx.GraphProto) -> None:
+    constants = _constants(graph)
+    real = [value for value in graph.input if value.name not in constants]
+    if len(real) < len(graph.input):
+        kept = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in real]
+        del graph.input[:]
+        graph.input.extend(kept)
+
+
+def _constants(graph: onnx.GraphProto) -> set[str]:
+    return {tensor.name for tensor in graph.initializer} | {sparse.values.name for sparse in graph.sparse_initializer}
+
+
+def _dims(value: onnx.ValueInfoProto) -> Dims | None:
+    """Return an input's dimensions: a size, or a name ("" without one); None where not even the rank is known."""
+    if not value.type.HasField("tensor_type"):
+        raise ModelError(f"input {value.name!r} is not a tensor; export the model so that it takes plain tensors")
+    if value.type.tensor_type.elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED):
+        raise ModelError(f"input {value.name!r} holds no numbers; export the model without its text processing")
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    return tuple(_dim(dim) for dim in value.type.tensor_type.shape.dim)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
+    if dim.HasField("dim_value") and dim.dim_value == 0:
+        return _EMPTY
+    if dim.dim_value > 0:
+        return int(dim.dim_value)
+    return "" if dim.dim_param in _PLACEHOLDERS else str(dim.dim_param)
+
+
+def _check_request(declared: Mapping[str, Dims | None], shapes: Shapes) -> None:
+    for name, shape in shapes.items():
+        if name not in declared:
+            inputs = ", ".join(repr(known) for known in declared) or "none"
+            raise ModelError(f"the model has no input {name!r}; its inputs are {inputs}")
+        dims = declared[name]
+        if dims is not None and len(dims) != len(shape):
+            raise ModelError(
+                f"input {name!r} has {len(dims)} dimensions {_show(dims)}, not the {len(shape)} of {_join(shape)}; "
+                f"write for example {_example(name, dims, {})}"
+            )
+        if any(size <= 0 for size in shape):
+            raise ModelError(f"input {name!r} cannot have the shape {_join(shape)}; every size must be at least 1")
+
+
+def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | None) -> dict[str, int]:
+    """Return what the request says about each named dimension."""
+    sizes: dict[str, int] = {}
+    for name, dims in declared.items():
+        for dim, size in zip(dims or (), shapes.get(name, ()), strict=False):
+            if isinstance(dim, str) and dim not in ("", _EMPTY) and sizes.setdefault(dim, size) != size:
+                raise ModelError(
+                    f"the dimension {dim!r} cannot be both {sizes[dim]} and {size} ({name!r}); make them equal"
+                )
+            if batch is not None and isinstance(dim, str) and _BATCH.fullmatch(dim) and size != batch:
+                raise ModelError(f"input {name!r} has a batch of {size}, but @{batch} was asked for; give one")
+    return sizes
+
+
+def _size(dim: int | str, position: int, dims: Dims, sizes: Mapping[str, int], batch: int | None) -> int | None:
+    if isinstance(dim, int):
+        return dim
+    if dim in sizes:
+        return sizes[dim]
+    if _BATCH.fullmatch(dim) or (position == 0 and len(dims) > 1 and _UNNAMED.fullmatch(dim)):
+        return batch or 1
+    return None
+
+
+def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[str, int]) -> NoReturn:
+    """Name every input that stays dynamic, with an example that binds them all."""
+    remarks, examples = [], []
+    for name, dims in declared.items():
+        if name in shapes:
+            continue
+        loose = dims is None or any(_size(dim, at, dims, sizes, None) is None for at, dim in enumerate(dims))
+        if loose:
+            empty = ", and a dimension of 0 holds nothing" if _EMPTY in (dims or ()) else ""
+            remarks.append(f"{name!r} is {_show(dims)}{empty}")
+            examples.append(_example(name, dims, sizes))
+    listed, flags = "; ".join(remarks), " ".join(examples)
+    raise ModelError(f"the model has inputs of unknown size: {listed}. Bind them, for example with {flags}")
+
+
+def _example(name: str, dims: Dims | None, sizes: Mapping[str, int]) -> str:
+    if dims is None:
+        return f"--shape {name}=1x3x224x224"
+    shape = [_size(dim, at, dims, sizes, None) or _usual(dim, at, dims) for at, dim in enumerate(dims)]
+    return f"--shape {name}={_join(shape)}"
+
+
+def _usual(dim: int | str, position: int, dims: Dims) -> int:
+    """Return a usual size for a dimension: 224 for an image's sides, 3 for channels, a second of audio, else 128."""
+    if len(dims) == 4 and not _SEQUENCE.search(str(dim)):
+        return 3 if position == 1 and not isinstance(dims[3], int) else 224
+    if _SAMPLES.search(str(dim)):
+        return 16000
+    return 1 if len(dims) > 1 and position == 0 else 128
+
+
+def _join(shape: Sequence[int]) -> str:
+    return "x".join(str(size) for size in shape) or "a scalar"
+
+
+def _show(dims: Dims | None) -> str:
+    return "of unknown rank" if dims is None else f"[{', '.join(str(dim) or '?' for dim in dims)}]"
+
+
+def _write(graph: onnx.GraphProto, bound: Mapping[str, tuple[int, ...]]) -> None:
+    known = dict(bound) | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for value in graph.input:
+        _set_shape(value, bound[value.name])
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+        if value.name in known:  # an input or a constant handed out as it is: inference says nothing about those
+            _set_shape(value, known[value.name])
+    for each in graphs(graph):
+        del each.value_info[:]
+
+
+def _set_shape(value: onnx.ValueInfoProto, sizes: Sequence[int]) -> None:
+    shape = value.type.tensor_type.shape
+    shape.SetInParent()
+    del shape.dim[:]
+    for size in sizes:
+        shape.dim.add().dim_value = size

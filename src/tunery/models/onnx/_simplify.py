@@ -1,0 +1,190 @@
+"""Turn a bound model into its normal form with ONNX Runtime's own basic optimiser.
+
+Real files compute reshape targets, pads and sizes at run time; with static inputs these are constants, and folding them
+is what makes the file importable for a compiler. The basic level keeps to standard operators.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import onnxruntime
+
+from tunery._errors import ModelError
+from tunery.models.onnx._detached import as_inputs, as_weights, set_aside
+from tunery.models.onnx._file import graphs
+from tunery.models.onnx._fold import fold
+
+_STANDARD = frozenset({"", "ai.onnx"})
+_SILENT = 4
+_WIDENED = "InsertedPrecisionFreeCast_"
+_MAX_BYTES = 2**31 - 1
+_LARGE_BYTES = 1 << 16
+_NOISE = re.compile(
+    r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
+    r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
+)
+_MISFITS = ("ShapeInference", "TypeInference", "ncompatible dimensions", "imension mismatch")
+_REMARKS = (
+    (
+        ("is not a registered function", "NOT_IMPLEMENTED", "No Op registered"),
+        "ONNX Runtime, which checks all results, lacks an operator of the model: {}; export it with standard operators",
+    ),
+    (("opset", "IR version"), "the model's ONNX version is not supported: {}; export it with opset 18"),
+    (
+        _MISFITS,
+        "the model does not accept these input shapes, or is corrupt: {}; give other --shape values or export it again",
+    ),
+)
+
+
+class MisfitError(ModelError):
+    """The operators of a model contradict each other's shapes, or those of the inputs; `detail` says which."""
+
+    def __init__(self, message: str, detail: str) -> None:
+        super().__init__(message)
+        self.detail = detail
+
+
+def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, dict[str, bytes]]:
+    """Return the model with constants folded, dead and redundant nodes gone, and all inferable shapes written down.
+
+    `model` has static inputs; `scratch` is a directory for a temporary file. Names of inputs and outputs are kept.
+    Values of large weights that were not needed for it come beside the model, by name (`_aside`).
+
+    Raises:
+        ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no static shape.
+        MisfitError: its shapes do not fit each other.
+    """
+    values = set_aside(model)
+    optimised = _optimise(model, scratch / "optimised.onnx", values)
+    result = fold(model) if _spoilt(optimised, model) else optimised
+    _tidy(result)
+    inferred = _inferred(result)
+    _check_channels(inferred)
+    _check_outputs(inferred)
+    return inferred, values
+
+
+def _serialised(model: onnx.ModelProto, beside: int) -> bytes:
+    """Return the model's bytes, which have to fit one file with those `beside` it."""
+    try:
+        data = bytes(model.SerializeToString())
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - protobuf's own, which has no types
+        data = None
+    if data is None or len(data) + beside > _MAX_BYTES:
+        raise ModelError(
+            "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
+        )
+    return data
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with its shapes; large weights, on whose values none depends, are not copied to and fro."""
+    names = Counter(tensor.name for tensor in model.graph.initializer)
+    values = {}
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) > _LARGE_BYTES and names[tensor.name] == 1:
+            values[tensor.name] = tensor.raw_data
+            tensor.ClearField("raw_data")
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    for tensor in inferred.graph.initializer:
+        if tensor.name in values:
+            tensor.raw_data = values.pop(tensor.name)
+    return inferred
+
+
+def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
+    """Tell whether the optimiser put in operators of its own, or computes half precision in single."""
+    widened = any(name.startswith(_WIDENED) for node in optimised.graph.node for name in node.output)
+    return widened or not _domains(optimised) <= _domains(model)
+
+
+def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) -> onnx.ModelProto:
+    """Return the optimised model; the weights that are set `aside` are inputs to the optimiser."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(path)
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = _SILENT
+    data = _serialised(as_inputs(model, aside), sum(map(len, aside.values())))
+    try:
+        # Its fallback would print to standard output and try the same provider again.
+        onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception as error:  # noqa: BLE001 - its exceptions share no base class
+        if any(sign in str(error) for sign in _MISFITS):
+            raise MisfitError(explain(error), _detail(error)) from None
+        raise ModelError(explain(error)) from None
+    return as_weights(onnx.load(str(path)), model, aside)
+
+
+def explain(error: Exception) -> str:
+    """Say in one sentence what ONNX Runtime has against a model."""
+    detail = _detail(error)
+    for signs, remark in _REMARKS:
+        if any(sign in str(error) for sign in signs):
+            return remark.format(detail)
+    return f"ONNX Runtime refuses the model: {detail}; check the file with onnx.checker, or export it again"
+
+
+def _detail(error: Exception) -> str:
+    text = _NOISE.sub("", " ".join(str(error).split())).strip()
+    return text[:300].rstrip(" .;") or type(error).__name__
+
+
+def _domains(model: onnx.ModelProto) -> set[str]:
+    used = {node.domain for graph in graphs(model.graph) for node in graph.node}
+    return (used - _STANDARD) | {""}
+
+
+def _tidy(model: onnx.ModelProto) -> None:
+    """Drop what a compiler has no use for: unused operator sets, comments, traces of the exporting machine."""
+    used = _domains(model) | {function.domain for function in model.functions}
+    kept = {entry.domain: entry.version for entry in model.opset_import if entry.domain in used}
+    del model.opset_import[:]
+    model.opset_import.extend(onnx.helper.make_opsetid(domain, version) for domain, version in sorted(kept.items()))
+    model.ClearField("doc_string")
+    del model.metadata_props[:]
+    for graph in graphs(model.graph):
+        graph.ClearField("doc_string")
+        del graph.metadata_props[:], graph.value_info[:], graph.quantization_annotation[:]
+        for node in graph.node:
+            node.ClearField("doc_string")
+            del node.metadata_props[:]
+    for value in model.graph.output:
+        if any(dim.dim_value <= 0 for dim in value.type.tensor_type.shape.dim):
+            value.type.tensor_type.ClearField("shape")
+
+
+def _check_channels(model: onnx.ModelProto) -> None:
+    """Compare convolutions' channels with their weights', which ONNX Runtime does only when it runs them."""
+    graph = model.graph
+    typed = {value.name: value.type.tensor_type.shape.dim for value in (*graph.input, *graph.value_info)}
+    weights = {tensor.name: tensor.dims for tensor in graph.initializer}
+    for node in (node for node in graph.node if node.op_type == "Conv"):
+        data, weight = typed.get(node.input[0], ()), weights.get(node.input[1], ())
+        groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+        if len(data) > 1 and len(weight) > 1 and data[1].dim_value not in {0, weight[1] * groups}:
+            takes, given = weight[1] * groups, data[1].dim_value
+            detail = f"convolution {node.name!r} takes {takes} channels, not the {given} that it is given"
+            raise MisfitError(f"the model's {detail}; export the model again", detail)
+
+
+def _check_outputs(model: onnx.ModelProto) -> None:
+    for value in model.graph.output:
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or kind.elem_type == onnx.TensorProto.STRING:
+            raise ModelError(
+                f"output {value.name!r} is not a tensor of numbers; export the model without post-processing"
+            )
+        if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in kind.shape.dim):
+            raise ModelError(f"output {value.name!r} has a dimension of 0 and holds nothing; give other --shape values")
+        if not kind.HasField("shape") or any(dim.dim_value <= 0 for dim in kind.shape.dim):
+            raise ModelError(
+                f"the size of output {value.name!r} depends on the data, not only on the input shapes; "
+                "export the model without its post-processing"
+            )

@@ -1,0 +1,1 @@
+"""Torch programs: converted to ONNX in a process of their own."""

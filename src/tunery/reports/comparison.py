@@ -1,0 +1,73 @@
+"""Comparisons of whole networks as tables for people."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tunery.reports.text import as_text, milliseconds, new_table
+
+if TYPE_CHECKING:
+    from tunery.domain.request import BenchReport
+
+_GAP = 0.10
+
+
+def bench_text(report: "BenchReport", width: int | None = None) -> str:
+    """Return the table of a whole-network comparison, led by ONNX Runtime."""
+    from tunery.domain.request import CONTESTANTS
+
+    table = new_table("", "#median ms", "#p10 to p90 ms", "#samples", "tunery is")
+    order = ["onnxruntime", "tunery", *sorted(set(report.latency_s) - {"onnxruntime", "tunery"})]
+    ours = report.latency_s["tunery"].median
+    for name in order:
+        if (latency := report.latency_s.get(name)) is None:
+            continue
+        spread = f"{milliseconds(latency.p10)} to {milliseconds(latency.p90)}"
+        verdict = "" if name == "tunery" else _verdict(latency.median, ours)
+        table.add_row(CONTESTANTS.get(name, name), milliseconds(latency.median), spread, str(latency.samples), verdict)
+    threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
+    rival = report.latency_s.get("onnxruntime")
+    verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
+    if rival and (rival.covers(report.latency_s["tunery"]) or report.latency_s["tunery"].covers(rival)):
+        verdict += " by the medians, as fast within the spread"
+    return "\n".join(
+        [
+            f"{report.network}, whole network, {threads}{verdict}",
+            as_text(table, width),
+            f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
+            *(f"{CONTESTANTS[name]} took no part: {reason}" for name, reason in report.absent.items()),
+            *_sum_of_tasks(report),
+        ]
+    )
+
+
+def _sum_of_tasks(report: "BenchReport") -> list[str]:
+    """Say how the network's time compares with its tasks', and where a difference arises."""
+    if report.tasks_s is None:
+        return []
+    whole = report.latency_s["tunery"].median
+    inside = sum(task.latency_s is None for task in report.tasks)
+    how = f" ({inside} of {len(report.tasks)} as timed inside the network)" if inside else ""
+    line = f"sum of tasks {milliseconds(report.tasks_s)} ms{how}, {_more(whole, report.tasks_s)} in the network"
+    if report.kernels_s is not None:
+        line += f": {_where(whole, report.tasks_s, report.kernels_s, report.both_s, report.layouts_s)}"
+    return [line]
+
+
+def _where(whole_s: float, tasks_s: float, kernels_s: float, both_s: Sequence[float], layouts_s: float) -> str:
+    """Say where a network's time arises that its tasks do not have."""
+    (alone_s, inside_s), rest_s = both_s, max(whole_s - kernels_s, 0.0)
+    apart = f"{milliseconds(inside_s)} of them {milliseconds(alone_s)} when timed alone" if alone_s else "none alone"
+    return (
+        f"its kernels {milliseconds(kernels_s)} ms ({_more(kernels_s, tasks_s)}; {apart}), of which layout transforms "
+        f"{milliseconds(layouts_s)} ms; dispatch, allocation and copies {milliseconds(rest_s)} ms"
+    )
+
+
+def _more(value: float, base: float) -> str:
+    return f"{value / base - 1:+.0%}" if base > 0 else "-"
+
+
+def _verdict(rival_s: float, ours_s: float) -> str:
+    if not (ours_s > 0 and rival_s > 0):
+        return "-"
+    return f"{rival_s / ours_s:.2f}x faster" if rival_s >= ours_s else f"{ours_s / rival_s:.2f}x slower"

@@ -1,0 +1,417 @@
+"""What was reached, as plain data for programs and as a table for people."""
+
+import io
+import math
+import shlex
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunery.domain import JobStatus, Network, TaskState
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
+
+TEXT_WIDTH = 200
+"""What a table may take at most where no terminal says how wide it is; it takes no more than its columns need."""
+
+SUFFIX = ".tunery"
+"""Of a compiled network's file."""
+
+_USUAL = frozenset({"ok", "abandoned"})
+_SHOWN_INPUTS = 3
+_SHOWN_KEY = 6
+
+
+def plain(value: object) -> Any:
+    """Return `value` as JSON data: dataclasses as objects, and None for numbers that JSON does not know."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Enum | Path):
+        return plain(value.value) if isinstance(value, Enum) else str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# -- data -------------------------------------------------------------------------------------------------------------
+
+
+def tune_data(report: "TuneReport") -> dict[str, Any]:
+    """Return the documented JSON object of `tune`."""
+    job = report.job
+    return {
+        "job": job.job_id,
+        "status": job.state.value,
+        "message": job.message,
+        "resumed": report.resumed,
+        "spend": plain(job.spend),
+        "remaining": plain(job.remaining),
+        "outlook": plain(job.outlook),
+        "tasks": [task_data(task) for task in job.tasks],
+        "network": {
+            "name": report.network.name,
+            "before_s": plain(report.before_s),
+            "after_s": plain(report.after_s),
+        },
+        "store": report.store,
+        "slots": report.slots,
+        "calibrated_at": report.calibrated_at,
+    }
+
+
+def task_data(task: TaskState) -> dict[str, Any]:
+    """Return one task of a job as the JSON of `tune` and `jobs show` has it."""
+    return {
+        "name": task.name,
+        "task": task.task_key,
+        "workload": task.workload_key,
+        "kind": task.kind,
+        "weight": task.weight,
+        "tunable": task.tunable,
+        "baseline_s": plain(task.baseline_s),
+        "best_s": plain(task.best_s),
+        "measured": task.measured,
+        "outcomes": plain(task.outcomes),
+        "timings": task.timings,
+        "contaminated": task.contaminated,
+        "degree": task.degree,
+        "dropped": task.dropped,
+        "audited": task.audited,
+        "false_drops": task.false_drops,
+        "preempted": task.preempted,
+        "unreached": task.unreached,
+        "problem": task.problem,
+    }
+
+
+def compile_data(report: "CompileReport") -> dict[str, Any]:
+    """Return the documented JSON object of `compile`."""
+    coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
+    return {
+        "network": report.network,
+        "path": report.path,
+        "size_bytes": report.size_bytes,
+        "max_abs_error": plain(report.max_abs_error),
+        "coverage": coverage,
+        "refused": dict(report.refused),
+        "measured": report.measured,
+        "untuned": report.untuned,
+    }
+
+
+def bench_data(report: "BenchReport") -> dict[str, Any]:
+    """Return the documented JSON object of `bench`."""
+    data: dict[str, Any] = plain(report)
+    return data
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def tune_text(
+    report: "TuneReport",
+    request: "Request",
+    output: Path | None = None,
+    compared: "BenchReport | None" = None,
+    width: int | None = None,
+    *,
+    verbose: bool = False,
+    left_out: Sequence[str] = (),
+) -> str:
+    """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it.
+
+    With `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
+    """
+    from tunery.reports.comparison import bench_text
+
+    job = report.job
+    lines = [
+        f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
+        f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
+        *([job.message] if job.message else []),
+        as_text(tasks_table(job.tasks), width),
+        *([f"\n{bench_text(compared, width)}\n"] if compared else []),
+        *_at_once(report),
+        *_noise(job),
+        *(filter_lines(job) if verbose else []),
+        *left_out,
+        *cost_lines(job),
+        f"stored in   {report.store}",
+        *_usage(report, request, output),
+    ]
+    return "\n".join(lines)
+
+
+def _at_once(report: "TuneReport") -> list[str]:
+    """Say how many kernels were measured at once, and why not more."""
+    degrees = Counter(task.degree for task in report.job.tasks if task.measured)
+    if not degrees:
+        return []
+    threads = report.tasks[0].target.threads
+    kernels = f"kernels of {threads} thread{'s' if threads > 1 else ''}"
+    if report.slots == 1:
+        return [f"measured    one at a time: {kernels} leave no cores for a second one"]
+    if report.calibrated_at is None:
+        return [
+            f"measured    one at a time; `tunery devices calibrate --threads {threads}` finds out whether up to "
+            f"{report.slots} {kernels} may be measured at once"
+        ]
+    day = time.strftime("%Y-%m-%d", time.localtime(report.calibrated_at))
+    if set(degrees) == {1}:
+        return [f"measured    one at a time, as calibrated for {kernels} on {day}, or found while tuning"]
+    found = ", ".join(
+        f"{degree} at once in {count} task{'s' if count > 1 else ''}"
+        for degree, count in sorted(degrees.items(), reverse=True)
+    )
+    return [f"measured    {found}, from what was calibrated for {kernels} on {day}; finals one at a time"]
+
+
+def _noise(job: JobStatus) -> list[str]:
+    dirty, timed = (sum(getattr(task, name) for task in job.tasks) for name in ("contaminated", "timings"))
+    said = f"disturbed   {dirty} of {timed} timings were taken while others used the machine: they may be too high"
+    return [said] if dirty else []
+
+
+def filter_lines(job: JobStatus) -> list[str]:
+    """Say how many candidates the filter dropped, and how often it was wrong as far as that is known."""
+    from tunery.tuning.allocation.trimming import Audit
+
+    dropped, audited, wrong = (
+        sum(getattr(task, name) for task in job.tasks) for name in ("dropped", "audited", "false_drops")
+    )
+    if not dropped and not audited:
+        return []
+    if not audited:
+        return [f"filter      {dropped} dropped, none of them measured all the same"]
+    low, high = Audit(dropped, audited, wrong).interval()
+    best = "was its task's best" if wrong == 1 else "were their tasks' best"
+    return [
+        f"filter      {dropped} dropped, {audited} of them measured all the same, {wrong} {best} "
+        f"({100 * low:.2g} % to {100 * high:.2g} %)"
+    ]
+
+
+def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Say by task what its search did without, in a line per reason; `found` has the reason by what was left out.
+
+    >>> left_out_lines({"conv2d:04f1c0de": {"winograd4": "the stride is not 1", "winograd2": "the stride is not 1"}})
+    ['left out    conv2d:04f1c0de: winograd4, winograd2 (the stride is not 1)']
+    """
+    names: dict[tuple[str, str], list[str]] = {}
+    for task, reasons in found.items():
+        for name, why in reasons.items():
+            names.setdefault((task, why), []).append(name)
+    return [f"left out    {task}: {', '.join(which)} ({why})" for (task, why), which in names.items()]
+
+
+def cost_lines(job: JobStatus) -> list[str]:
+    """Say what a job has spent, what is left of its limits, and what more would probably buy."""
+    spend, left = job.spend, job.remaining
+    used = [duration(spend.wall_s), f"{spend.trials} trials"]
+    used += [energy(spend.joules, modelled=spend.modelled)] if spend.joules is not None else []
+    used += [money(spend.money, spend.currency)] if spend.money is not None else []
+    show: dict[str, Callable[[float], str]] = {
+        "seconds": duration,
+        "trials": lambda count: f"{count:.0f} trials",
+        "joules": energy,
+        "money": lambda amount: money(amount, spend.currency),
+    }
+    rest = [show[name](max(amount, 0.0)) for name, amount in left.items()]
+    lines = [f"spent       {', '.join(used)}{'; not used: ' + ', '.join(rest) if rest else ''}"]
+    if job.outlook:
+        more = job.outlook[len(job.outlook) // 2]
+        price = f", {money(more.money, more.currency)}" if more.money else ""
+        lines.append(
+            f"more        {more.trials} further trials (about {duration(more.seconds)}{price}) would probably give "
+            f"{milliseconds(more.low_s)} to {milliseconds(more.high_s)} ms"
+        )
+    return lines
+
+
+def energy(joules: float, *, modelled: bool = False) -> str:
+    """Return joules as people write them: `850 J`, `12.3 kJ`; `modelled` marks an estimate."""
+    text = f"{joules:.3g} J" if joules < 1e3 else f"{joules / 1e3:.3g} kJ" if joules < 1e6 else f"{joules / 1e6:.3g} MJ"
+    return text + (" (modelled)" if modelled else "")
+
+
+def money(amount: float, currency: str) -> str:
+    """Return an amount with at least two significant digits: `$0.0052`, `2.50 CHF`."""
+    decimals = 2 if amount >= 1 or amount <= 0 else min(1 - math.floor(math.log10(amount)), 9)
+    symbol = {"USD": "$", "EUR": "€", "GBP": "£"}.get(currency)
+    return f"{symbol}{amount:.{decimals}f}" if symbol else f"{amount:.{decimals}f} {currency}"
+
+
+def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
+    path = str(output or file_name(report.network.name))
+    asked = " ".join([shlex.quote(request.model), *_asked(request), "-o", shlex.quote(path)])
+    build = [] if output else [f"to use it   tunery compile {asked}"]
+    return [
+        *build,
+        f"{'to use it' if output else '':<11} import tunery",
+        f'            network = tunery.load_compiled("{path}")',
+        f"            outputs = {call(report.network)}",
+    ]
+
+
+def _asked(request: "Request") -> list[str]:
+    """Return what a command must be told beside the model to find what this request has measured."""
+    said = [f"--shape {shlex.quote(name)}={'x'.join(map(str, shape))}" for name, shape in request.shapes.items()]
+    said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []
+    said += [f"--threads {request.threads}"] if request.threads else []
+    said += [f"--store {shlex.quote(request.store)}"] if request.store else []
+    return said + ([f"--dialect {request.dialect}"] if request.dialect != "metaschedule" else [])
+
+
+def call(network: Network) -> str:
+    """Return the Python call of a loaded network, with what its inputs are."""
+    names = [f"x{i}" for i in range(len(network.inputs))] if len(network.inputs) != 1 else ["x"]
+    shapes = [f"{spec.dtype}{list(spec.shape)}" for spec in network.inputs]
+    shown = ", ".join(shapes[:_SHOWN_INPUTS]) + (", ..." if len(shapes) > _SHOWN_INPUTS else "")
+    return f"network({', '.join(names)})  # NumPy arrays: {shown}"
+
+
+def tasks_table(tasks: Sequence[TaskState]) -> "Table":
+    """Return a table of the tasks by their share of the network's time, and their sum over the network's call sites.
+
+    What was not reached, and what has nothing to tune, is one row each. What was not reached has no tuned latency, so
+    the sum leaves it out, too.
+    """
+    table = new_table(
+        "task", "key", "kind", "#calls", "#untuned ms", "#tuned ms", "#speed-up", "#share", "#measured", "outcomes"
+    )
+    table.columns[0].overflow = "ellipsis"
+    fixed = [task for task in tasks if not task.tunable and not task.problem]
+    missed = [task for task in tasks if task.unreached]
+    reached = reached_of(tasks)
+    whole_s = total(reached, "best_s")
+    for task in sorted((t for t in tasks if t not in fixed + missed), key=_time_of, reverse=True):
+        _add_tasks(table, [task], task.name, task.kind, _notes(task), whole_s)
+    for group, note in ((missed, "not reached"), (fixed, "nothing to tune")):
+        if group:
+            name, kind = (group[0].name, group[0].kind) if len(group) == 1 else (f"{len(group)} tasks", "")
+            _add_tasks(table, group, name, kind, note, whole_s)
+    table.add_section()
+    if reached:
+        _add_tasks(table, reached, "sum of tasks reached" if missed else "sum of tasks", "", "", whole_s, summed=True)
+    return table
+
+
+def _time_of(task: TaskState) -> float:
+    return task.weight * (task.best_s or 0.0)
+
+
+def _add_tasks(  # noqa: PLR0917 - a row's cells
+    table: "Table",
+    tasks: Sequence[TaskState],
+    name: str,
+    kind: str,
+    notes: str,
+    whole_s: float | None,
+    *,
+    summed: bool = False,
+) -> None:
+    """Add one row: of a task what one call takes, of several, or `summed`, the sum over their calls."""
+    [alone] = tasks if len(tasks) == 1 and not summed else [None]
+    all_s = None if any(task.unreached for task in tasks) else total(tasks, "best_s")
+    before, after = (alone.baseline_s, all_s and alone.best_s) if alone else (total(tasks, "baseline_s"), all_s)
+    table.add_row(
+        name, short(alone.task_key) if alone else "", kind, str(sum(task.weight for task in tasks)),
+        milliseconds(before), milliseconds(after), ratio(before, after),
+        f"{all_s / whole_s:.0%}" if all_s is not None and whole_s else "-",
+        str(sum(task.measured for task in tasks)), notes,
+    )  # fmt: skip
+
+
+def _notes(task: TaskState) -> str:
+    unusual = {name: count for name, count in task.outcomes.items() if name not in _USUAL and count}
+    counted = [f"{count} {name}" for name, count in sorted(unusual.items())]
+    said = [*counted, *(["preempted"] if task.preempted else []), *([task.problem] if task.problem else [])]
+    return ", ".join(said)
+
+
+def total(tasks: Sequence[TaskState], what: str) -> float | None:
+    """Return the weighted sum of `baseline_s` or `best_s`, None while a task has none."""
+    values = [(task.weight, getattr(task, what)) for task in tasks]
+    return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
+
+
+def sums(tasks: Sequence[TaskState]) -> tuple[float | None, float | None]:
+    """Return the untuned and the tuned sum of the tasks that were reached, None where one is missing."""
+    reached = reached_of(tasks)
+    return (total(reached, "baseline_s"), total(reached, "best_s")) if reached else (None, None)
+
+
+def reached_of(tasks: Sequence[TaskState]) -> list[TaskState]:
+    """Return the tasks that a job's sums are of: a task that was not reached has no tuned latency."""
+    return [task for task in tasks if not task.unreached]
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def new_table(*headings: str) -> "Table":
+    """Return an empty table; a heading that starts with # is of a column of numbers.
+
+    Numbers and keys are never broken.
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        number = heading.startswith("#")
+        table.add_column(heading.removeprefix("#"), justify="right" if number else "left",
+                         no_wrap=number or heading == "key", overflow="fold")  # fmt: skip
+    return table
+
+
+def as_text(renderable: "RenderableType", width: int | None = None) -> str:
+    """Return what rich would print, without colours and trailing spaces; without a width it takes what it needs."""
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=width or TEXT_WIDTH, color_system=None, markup=False).print(renderable)
+    return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
+
+
+def short(key: str) -> str:
+    """Return as much of a task's or a workload's key as tables show, and as `tunery query` takes."""
+    return key[:_SHOWN_KEY]
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a latency for a table, in milliseconds with three significant digits; `-` where there is none."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    amount = seconds * 1e3
+    decimals = 2 - math.floor(math.log10(amount)) if amount > 0 else 0
+    return f"{amount:.{min(max(decimals, 0), 6)}f}"
+
+
+def ratio(before: float | None, after: float | None) -> str:
+    """Return how many times faster `after` is; `-` where one is missing."""
+    return f"{before / after:.2f}x" if before and after else "-"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people write them: `2.3s`, `1min 20s`, `2h 05min`."""
+    if seconds < 60:
+        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}min {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}min"
+
+
+def file_name(network: str) -> str:
+    """Return the file name for a compiled network of this name."""
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in network)
+    return (safe or "network") + SUFFIX

@@ -1,0 +1,165 @@
+"""Calibrating a device: what measuring several candidates at once does to their timings."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+from tunery._errors import EngineError, UsageError, WorkError
+from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.placement import slots
+from tunery.domain import Calibration, Measurement, Outcome, SharingPoint, Target
+from tunery.engines import Role
+from tunery.measuring.calibration import agreement, chosen_degree, degrees_to_try, point
+from tunery.measuring.sampling import clock_overhead
+from tunery.runtime.foreign_load import VARIABLE, ForeignWatch
+from tunery.runtime.pools import Runtime
+from tunery.runtime.services import Specimen
+from tunery.runtime.slots import Pass, SlotWorkers
+from tunery.store import Store
+
+CANDIDATES = 24
+_PREPARE_DEADLINE_S = 600.0
+_LEAST = 4
+_TRIES = 3
+_ROUNDS = 3  # alone and beside others in turns: strangers on the physical cores come and go
+
+
+async def calibrate(
+    runtime: Runtime, store: Store, target: Target, dialect: str, say: Callable[[str], None] = lambda _: None
+) -> Calibration:
+    """Time the dialect's reference kernels alone and beside one another at every degree, and store the curve.
+
+    Raises:
+        UsageError: the dialect has no reference kernels.
+        WorkError: too few of them build and run, or others keep using the machine.
+    """
+    runtime.submit("calibrate")
+    specimens = await _specimens(runtime, target)
+    sets = slots(runtime.cores, runtime.threads)
+    async with runtime.stage("calibrate", "calibrate", Role.MEASURER):
+        workers = SlotWorkers(runtime.engine, dialect, sets, str(runtime.scratch / "references"))
+        points: list[SharingPoint] = []
+        taus: dict[str, float] = {}
+        rates: dict[str, float] = {}
+        for specimen in specimens:
+            found = _curve(workers, specimen, runtime.foreign, say)
+            points += found.points
+            taus[specimen.kind], rates[specimen.kind] = found.isolated_tau, _amount(specimen) / found.fastest_s
+    runtime.end("calibrate")
+    calibration = Calibration(
+        device=this_device(runtime.cores).fingerprint,
+        dialect=dialect,
+        threads=runtime.threads,
+        slots=len(sets),
+        points=tuple(points),
+        isolated_tau=taus,
+        degrees={kind: chosen_degree(points, kind, tau) for kind, tau in taus.items()},
+        flop_per_s=rates.get("compute", 0.0),
+        bytes_per_s=rates.get("memory", 0.0),
+        clock_overhead_s=clock_overhead(),
+        made_at=time.time(),
+    )
+    store.save_calibration(calibration)
+    return calibration
+
+
+async def _specimens(runtime: Runtime, target: Target) -> Sequence[Specimen]:
+    async with runtime.stage("calibrate", "import", Role.IMPORTER) as grant:
+        try:
+            found: list[Specimen] = await runtime.call(
+                grant.worker, "specimens", target, CANDIDATES, Path(runtime.scratch, "artifacts"),
+                deadline_s=_PREPARE_DEADLINE_S, tries=2,
+            )  # fmt: skip
+        except EngineError as error:
+            raise WorkError(f"the reference kernels cannot be built: {error}") from error
+    if not found:
+        raise UsageError(f"{target.dialect} has no reference kernels to calibrate with; use another --dialect")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    points: tuple[SharingPoint, ...]
+    isolated_tau: float
+    fastest_s: float
+
+
+def _curve(
+    workers: SlotWorkers, specimen: Specimen, foreign: ForeignWatch | None, say: Callable[[str], None]
+) -> _Curve:
+    """Time one kind of kernels alone, and at every degree in turns, so that a drift of the machine hits both."""
+    kind, task, entrants, reference = specimen.kind, specimen.task, list(specimen.entrants), specimen.reference
+
+    def timed(what: str, times: int = 1, degree: int = 1) -> Pass:
+        say(f"{kind}-bound kernels{what}")
+        return _undisturbed(lambda: workers.race(task, entrants * times, reference, degree=degree), foreign, say)
+
+    for degree in range(1, len(workers.slots) + 1):  # every worker has the reference's outputs, and warm clocks
+        workers.race(task, entrants[:degree], reference, degree=degree)
+    alone, shared = [timed(" alone")], {degree: list[Pass]() for degree in degrees_to_try(len(workers.slots))}
+    for _ in range(_ROUNDS):
+        for degree, passes in shared.items():
+            passes.append(timed(f", {degree} at once", 2, degree))
+        alone.append(timed(" alone again"))
+    each = [_latencies(specimen, done.measurements) for done in alone]
+    usual = _medians(each)
+    if len(usual) < _LEAST:
+        failed = next((m.detail for m in alone[0].measurements if m.outcome is not Outcome.OK), "")
+        raise WorkError(f"too few {kind}-bound reference kernels run to calibrate with ({failed})")
+    points = tuple(_middle(specimen, degree, passes, alone) for degree, passes in shared.items())
+    return _Curve(points, median(agreement(one, two) for one, two in pairwise(each)), min(usual.values()))
+
+
+def _middle(specimen: Specimen, degree: int, shared: Sequence[Pass], alone: Sequence[Pass]) -> SharingPoint:
+    """Return the median of what each shared pass shows against those alone before and after it."""
+    found = []
+    for done, (before, after) in zip(shared, pairwise(alone), strict=True):
+        usual = _medians([_latencies(specimen, one.measurements) for one in (before, after)])
+        gain = (before.wall_s + after.wall_s) / done.wall_s
+        found.append(point(specimen.kind, degree, _latencies(specimen, done.measurements), usual, gain))
+    deviation, tau, gain = (median(getattr(one, name) for one in found) for name in ("deviation", "tau", "gain"))
+    return SharingPoint(specimen.kind, degree, deviation, tau, gain)
+
+
+def _medians(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median over passes of each candidate that ran in all of them."""
+    keys = set.intersection(*(set(one) for one in passes))
+    return {key: median(one[key] for one in passes) for key in keys}
+
+
+def _undisturbed(run: Callable[[], Pass], foreign: ForeignWatch | None, say: Callable[[str], None]) -> Pass:
+    """Do a pass, again where others were at work meanwhile: what they did would be taken for what sharing does.
+
+    Raises:
+        WorkError: they do not leave.
+    """
+    for _ in range(_TRIES):
+        if foreign is not None:
+            foreign.look()
+        began_s = time.monotonic()
+        done = run()
+        if foreign is None or not foreign.disturbed(began_s, time.monotonic()):
+            return done
+        say("others were at work: once more")
+    raise WorkError(
+        "others use this machine's cores, so nothing was calibrated; do it again when it is quiet, or with "
+        f"{VARIABLE}=off all the same"
+    )
+
+
+def _latencies(specimen: Specimen, measurements: Sequence[Measurement]) -> dict[str, float]:
+    """Return each candidate's median latency over its measurements that ended ok."""
+    found: dict[str, list[float]] = {}
+    for i, measurement in enumerate(measurements):
+        if measurement.outcome is Outcome.OK and measurement.latency_s:
+            key = specimen.entrants[i % len(specimen.entrants)][0].key
+            found.setdefault(key, []).append(measurement.latency_s)
+    return {key: median(taken) for key, taken in found.items()}
+
+
+def _amount(specimen: Specimen) -> float:
+    workload = specimen.task.workload
+    return workload.flop if specimen.kind == "compute" else 4.0 * sum(spec.size for spec in workload.arguments)

@@ -1,0 +1,176 @@
+"""The scheduler on an event loop: drivers wait here until their stage may run. One serves all jobs of a process."""
+
+import asyncio
+import itertools
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tunery._errors import UsageError, WorkError
+from tunery.devices.cpu.placement import granted_cores
+from tunery.scheduling import (
+    CapacityChanged,
+    Event,
+    JobEnded,
+    JobSubmitted,
+    Refuse,
+    Run,
+    Scheduler,
+    StageFinished,
+    StageReady,
+    StageRequest,
+    StageWithdrawn,
+)
+
+CORE = "core"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stage as it ran; start and end are seconds of the dispatch's clock."""
+
+    job_id: str
+    kind: str
+    worker: str
+    start_s: float
+    end_s: float
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The cores that a worker which runs a stage is kept on; `place` moves it."""
+
+    cores: tuple[int, ...]
+    place: Callable[[tuple[int, ...]], None]
+
+
+class WithdrawnError(WorkError):
+    """A stage was taken back before its turn came: its job's budget is used up."""
+
+
+class Dispatch:
+    """Owns the scheduler, its clock, and where stages that run are pinned.
+
+    With `record`, the scheduler's events and each stage's span are kept: for tests and studies, as both grow for ever.
+    """
+
+    def __init__(self, strategy: str = "predictive", *, record: bool = True) -> None:
+        self.cores = tuple(sorted(os.sched_getaffinity(0)))
+        self.granted = granted_cores()
+        self.scheduler = Scheduler({CORE: self.granted}, strategy, keep_log=record)
+        self.waiting: dict[str, asyncio.Future[None]] = {}
+        self._waiting_job: dict[str, str] = {}
+        self.pinned: dict[str, Pin] = {}
+        self.spans: list[Span] = []
+        self._record = record
+        self._ids = itertools.count(1)
+        self._origin = time.monotonic()
+        self._claimed_s = time.process_time()
+        self._left: dict[str, int] = {}
+
+    def now(self) -> float:
+        """Return seconds since this dispatch began."""
+        return time.monotonic() - self._origin
+
+    def own_s(self) -> float:
+        """Return the CPU seconds of this process that no job has claimed yet."""
+        return time.process_time() - self._claimed_s
+
+    def claim(self, own_s: float) -> None:
+        """Say that a job has paid for so many of them."""
+        self._claimed_s += own_s
+
+    def add(self, resources: Mapping[str, int]) -> None:
+        """Make more resources known."""
+        for name, amount in resources.items():
+            self.decide(CapacityChanged(self.now(), name, amount))
+
+    def cores_left(self, who: str, cores: int) -> CapacityChanged:
+        """Return what `who` leaves of the cores beside others' load; the one that needs most decides for all."""
+        self._left[who] = cores
+        return CapacityChanged(self.now(), CORE, max(self._left.values()))
+
+    def submit(self, job_id: str, owner: str = "", weight: float = 1.0, priority: int = 0, planned: int = 0) -> None:
+        """Announce a job.
+
+        Raises:
+            UsageError: the scheduler refuses it; the message says why.
+        """
+        for decision in self.decide(JobSubmitted(self.now(), job_id, owner, weight, priority, planned)):
+            if isinstance(decision, Refuse) and decision.subject == job_id:
+                raise UsageError(f"the job cannot be taken: {decision.reason}")
+
+    def end(self, job_id: str) -> None:
+        """Say that a job wants nothing more."""
+        self.decide(JobEnded(self.now(), job_id))
+
+    def stage_id(self, kind: str) -> str:
+        """Return a new name for a stage."""
+        return f"{kind}-{next(self._ids)}"
+
+    async def permission(self, request: StageRequest) -> None:
+        """Wait until a stage may run; whoever got it must say `finished`.
+
+        Raises:
+            WorkError: the stage needs what this machine does not have.
+            WithdrawnError: somebody has said `withdraw` meanwhile.
+        """
+        ready = asyncio.get_running_loop().create_future()
+        self.waiting[request.stage_id] = ready
+        self._waiting_job[request.stage_id] = request.job_id
+        self.decide(StageReady(self.now(), request))
+        try:
+            await ready
+        except asyncio.CancelledError:
+            if self.waiting.pop(request.stage_id, None) is not None:
+                self.decide(StageWithdrawn(self.now(), request.stage_id))
+            elif ready.cancelled() or ready.exception() is None:
+                self.finished(request.stage_id, ok=False)
+            raise
+        finally:
+            del self._waiting_job[request.stage_id]
+
+    def withdraw(self, job_id: str) -> None:
+        """Take back whatever of a job waits for its turn; each such `permission` raises WithdrawnError."""
+        for stage_id in [stage_id for stage_id, job in self._waiting_job.items() if job == job_id]:
+            ready = self.waiting.get(stage_id)
+            if ready is None or ready.done():
+                continue  # its turn has come, or it is being cancelled
+            del self.waiting[stage_id]
+            self.decide(StageWithdrawn(self.now(), stage_id))
+            ready.set_exception(WithdrawnError("the budget was used up before its turn came"))
+
+    def finished(self, stage_id: str, *, ok: bool) -> None:
+        """Give a stage's resources back."""
+        self.decide(StageFinished(self.now(), stage_id, ok=ok))
+
+    def ran(self, span: Span) -> None:
+        """Note when a stage held its worker."""
+        if self._record:
+            self.spans.append(span)
+
+    def pin(self, worker: str, place: Callable[[tuple[int, ...]], None], shun: Sequence[int]) -> None:
+        """Keep a worker on one core that no other stage holds, if there is one, and rather not one of `shun`."""
+        taken = {core for other, pin in self.pinned.items() if other != worker for core in pin.cores}
+        free = [core for core in self.cores if core not in taken] or list(self.cores)
+        free.sort(key=lambda core: core in shun)
+        self.pinned[worker] = Pin((free[0],), place)
+        place((free[0],))
+
+    def decide(self, *events: Event) -> list[Run | Refuse]:
+        """Tell the scheduler, let in whom it names, and return what it said."""
+        told: list[Run | Refuse] = []
+        for decision in self.scheduler.handle(*events):
+            if isinstance(decision, Run):
+                told.append(decision)
+                ready = self.waiting.pop(decision.stage_id, None)
+                if ready is not None and not ready.done():
+                    ready.set_result(None)
+            elif isinstance(decision, Refuse):
+                told.append(decision)
+                ready = self.waiting.pop(decision.subject, None)
+                if ready is not None and not ready.done():
+                    ready.set_exception(WorkError(decision.reason))
+        return told

@@ -1,0 +1,197 @@
+"""The tasks of many models: extracted in worker processes, kept in the store, so that a second run only reads."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import TuneryError, WorkError
+from tunery.devices.cpu.placement import usable_cores
+from tunery.domain import Network, Target, Task
+from tunery.domain.request import Request
+from tunery.engines import Engine, Role, WorkerSpec
+from tunery.runtime.importing import IMPORT_DEADLINE_S
+from tunery.runtime.opening import cache_directory, workplace
+from tunery.store import Store, open_store
+
+IMPORTER_BYTES = 12 << 30
+"""Address space one model may take above what a worker starts with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """One model: its tasks, or the `failure` that left it without any.
+
+    `cached` says that the store knew the tasks; `wall_s` is what this model took.
+    """
+
+    model: str
+    tasks: tuple[Task, ...]
+    cached: bool
+    wall_s: float
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What came of several models on one target, in the order they were given, by which compiler."""
+
+    target: Target
+    compiler: str
+    models: tuple[Extracted, ...]
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCount:
+    """How many tasks there are of a kind of operator.
+
+    `models` have at least one; `tasks` is the sum over models, `unique` counts each workload once, `tunable` how many
+    of these have something to decide; `calls` is the number of call sites.
+    """
+
+    kind: str
+    models: int
+    tasks: int
+    unique: int
+    tunable: int
+    calls: int
+
+
+def count_tasks(kind: str, models: Iterable[Extracted]) -> TaskCount:
+    """Count the tasks of one kind over models; `all` counts those of every kind."""
+    per_model = [[task for task in one.tasks if kind in ("all", task.workload.kind)] for one in models]
+    every = [task for tasks in per_model for task in tasks]
+    unique = {task.workload.key: task for task in every}
+    return TaskCount(
+        kind,
+        sum(bool(tasks) for tasks in per_model),
+        len(every),
+        len(unique),
+        sum(task.tunable for task in unique.values()),
+        sum(task.weight for task in every),
+    )
+
+
+def count_by_kind(models: Sequence[Extracted]) -> tuple[TaskCount, ...]:
+    """Return one count per kind of operator, the most frequent kind first."""
+    kinds = {task.workload.kind for one in models for task in one.tasks}
+    return tuple(sorted((count_tasks(kind, models) for kind in kinds), key=lambda row: (-row.unique, row.kind)))
+
+
+def extract_many(
+    request: Request,
+    models: Sequence[str],
+    on_done: Callable[[Extracted], None] = lambda _: None,
+    stop: threading.Event | None = None,
+    *,
+    programs: bool = False,
+) -> Extraction:
+    """Extract the tasks of `models`, as many at a time as there are usable cores; `request.model` is not read.
+
+    Each model's tasks are in the store before the next one begins, so an interrupted run goes on where it was. A model
+    that cannot be extracted, or whose worker crashes or is not done in half an hour, costs only itself. Setting `stop`
+    begins no further models. Tasks come without their programs unless `programs` are asked for. Prepared files are
+    removed again: those of a hundred networks take tens of gigabytes.
+
+    Raises:
+        UsageError: the target or the store is wrong.
+        EngineError: workers cannot be started.
+        StoreError: the store cannot be written any more; what was stored before stays.
+    """
+    began = time.monotonic()
+    with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
+        sweep = _Sweep(engine, store, request, scratch / "networks", on_done, stop or threading.Event(), programs)
+        target, compiler = asyncio.run(sweep.run(models, threads))
+    return Extraction(target, compiler, tuple(sweep.done[i] for i in sorted(sweep.done)), time.monotonic() - began)
+
+
+class _Sweep:
+    """The models, and the importer workers that take them one after the other."""
+
+    def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
+        self,
+        engine: Engine,
+        store: Store,
+        request: Request,
+        scratch: Path,
+        on_done: Callable[[Extracted], None],
+        stop: threading.Event,
+        programs: bool,
+    ) -> None:
+        self.done: dict[int, Extracted] = {}
+        self._engine, self._store, self._request, self._scratch = engine, store, request, scratch
+        self._cache = cache_directory() / "networks"
+        self._on_done, self._stop, self._programs = on_done, stop, programs
+
+    async def run(self, models: Sequence[str], threads: int) -> tuple[Target, str]:
+        """Extract all models and return the resolved target and the compiler."""
+        spec = WorkerSpec(
+            Role.IMPORTER, "tunery.runtime.services:Importer", {"dialect": self._request.dialect},
+            memory_bytes=IMPORTER_BYTES,
+        )  # fmt: skip
+        cores = usable_cores()
+        workers = [self._engine.start(replace(spec, cores=(core,))) for core in cores[: max(1, len(models))]]
+        target: Target
+        compiler: str
+        target, compiler = await self._call(workers[0], "target", self._request.target, threads)
+        queue = iter(enumerate(models))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker in workers:
+                    group.create_task(self._serve(worker, queue, target, compiler))
+        except ExceptionGroup as errors:  # a model's own failure costs that model only: this one is everybody's
+            raise errors.exceptions[0] from None
+        return target, compiler
+
+    async def _serve(self, worker: str, queue: Iterator[tuple[int, str]], target: Target, compiler: str) -> None:
+        for index, model in queue:
+            if self._stop.is_set():
+                return
+            began = time.monotonic()
+            tasks: list[Task] = []
+            cached, failure = False, ""
+            try:
+                tasks, cached = await self._tasks(worker, model, target, compiler)
+            except _ModelError as error:
+                failure = str(error)
+            if not self._programs:
+                tasks = [replace(task, workload=replace(task.workload, program="")) for task in tasks]
+            self.done[index] = Extracted(model, tuple(tasks), cached, time.monotonic() - began, failure)
+            self._on_done(self.done[index])
+
+    async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
+        shapes = self._request.shapes
+        network_key = await self._try(worker, "identify", model, shapes, self._scratch)
+        known = self._store.load_tasks(network_key, target.key, compiler, programs=self._programs)
+        if known is not None:
+            return known, True
+        kept = self._cache / f"{network_key}.onnx"
+        directory = self._cache if kept.exists() else self._scratch
+        network: Network = await self._try(worker, "load", model, shapes, directory)
+        try:
+            tasks: list[Task] = await self._try(worker, "extract", network, target)
+        finally:
+            (self._scratch / kept.name).unlink(missing_ok=True)
+        if not tasks:
+            raise _ModelError(f"it has no operator that runs on {target}")
+        known_as = replace(network, path=str(kept)) if network.path else network
+        self._store.save_tasks(known_as, tasks, target=target, compiler=compiler)
+        return tasks, False
+
+    async def _try(self, worker: str, method: str, *args: object) -> Any:
+        """Call a worker; whatever goes wrong there is this model's failure."""
+        try:
+            return await self._call(worker, method, *args)
+        except TuneryError as error:
+            raise _ModelError(str(error)) from error
+
+    async def _call(self, worker: str, method: str, *args: object) -> Any:
+        return await asyncio.wrap_future(self._engine.call(worker, method, *args, deadline_s=IMPORT_DEADLINE_S))
+
+
+class _ModelError(WorkError):
+    """One model cannot be extracted."""

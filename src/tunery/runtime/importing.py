@@ -1,0 +1,134 @@
+"""From a model to tasks."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError
+from tunery.domain import Network, Target, Task
+from tunery.domain.request import Request
+from tunery.engines import Role
+from tunery.runtime.pools import Grant, Runtime
+from tunery.store import Store
+
+IMPORT_DEADLINE_S = 1800.0
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model made ready for a target, and what that took."""
+
+    network: Network
+    target: Target
+    compiler: str
+    tasks: tuple[Task, ...]
+    wall_s: float = 0.0
+    core_s: float = 0.0
+
+
+async def import_model(  # noqa: PLR0917 - who imports what, where to
+    runtime: Runtime,
+    store: Store,
+    request: Request,
+    cache: Path,
+    job_id: str,
+    begun: Callable[[], None] = lambda: None,
+    used: list[Grant] | None = None,
+    prepared: Callable[[Network], None] = lambda _: None,
+    extracting: Callable[[Target, str], None] = lambda *_: None,
+) -> Imported:
+    """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
+
+    `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
+    the grants of its stages, also where it fails. `prepared` is called with the network before its tasks are known,
+    `extracting` with the target and the compiler where nobody has extracted them before.
+
+    Raises:
+        UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
+        WorkError: a worker failed, or the model holds nothing that runs on the target.
+    """
+    unsure, used = {"model", "target"}, [] if used is None else used
+
+    def meant(what: str) -> None:
+        unsure.discard(what)
+        if not unsure:
+            begun()
+
+    try:
+        # The model is read while the compiler, which takes the longer, is still being imported.
+        network, (target, compiler) = await both(
+            _load(runtime, request, cache, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
+        )
+        prepared(network)
+        tasks = store.load_tasks(network.digest, target.key, compiler)
+        if tasks is None:
+            extracting(target, compiler)
+            async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
+                tasks = await runtime.call(
+                    grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
+                )
+            store.save_tasks(network, tasks, target=target, compiler=compiler)
+    except UsageError:
+        raise
+    except DialectError as error:  # this model cannot be had with this compiler, however often it is tried
+        raise ModelError(f"{error}; export it with other operators or another opset, or replace that part") from error
+    except EngineError as error:
+        raise WorkError(f"importing {request.model} failed: {error}") from error
+    finally:
+        runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
+    if not tasks:
+        raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
+    wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
+    return Imported(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
+
+
+@asynccontextmanager
+async def _stage(runtime: Runtime, job_id: str, kind: str, role: Role, used: list[Grant]) -> AsyncIterator[Grant]:
+    """Hold a worker; what it used is claimed until the import ends, for other jobs charge what nobody claims."""
+    grant: Grant | None = None
+    try:
+        async with runtime.stage(job_id, kind, role) as grant:
+            used.append(grant)
+            yield grant
+    finally:
+        runtime.claim(grant.core_s if grant else 0.0)
+
+
+async def _load(  # noqa: PLR0917 - as `import_model`
+    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None], used: list[Grant]
+) -> Network:
+    async with _stage(runtime, job_id, "prepare", Role.PREPARER, used) as grant:
+        await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
+        meant("model")
+        network: Network = await runtime.call(
+            grant.worker, "load", request.model, request.shapes, cache / "networks",
+            deadline_s=IMPORT_DEADLINE_S, tries=3,
+        )  # fmt: skip
+    return network
+
+
+async def _resolve(
+    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Grant]
+) -> tuple[Target, str]:
+    async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
+        target, compiler = await runtime.call(
+            grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
+        )
+    meant("target")
+    return target, compiler
+
+
+async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
+    """Do two things at once; the first that fails ends the other, and its error is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = group.create_task(one), group.create_task(other)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return tasks[0].result(), tasks[1].result()

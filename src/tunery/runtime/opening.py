@@ -1,0 +1,70 @@
+"""Starting and ending the workers of one dialect."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tunery._errors import UsageError
+from tunery.devices.cpu.placement import granted_cores, usable_cores
+from tunery.domain import Calibration
+from tunery.domain.request import Request
+from tunery.engines import Engine, LocalEngine
+from tunery.runtime import PRELOAD
+from tunery.runtime.dispatch import Dispatch
+from tunery.runtime.foreign_load import watch_for
+from tunery.runtime.pools import Runtime, make_scratch
+
+
+def thread_count(threads: int) -> int:
+    """Return the kernels' thread count; 0 means all usable cores.
+
+    Raises:
+        UsageError: this machine has fewer cores, or the number is negative.
+    """
+    usable = granted_cores()
+    if not 0 <= threads <= usable:
+        raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")
+    return threads or usable
+
+
+def cache_directory() -> Path:
+    """Return where prepared networks and scratch files live (`TUNERY_CACHE` overrides it)."""
+    chosen = os.environ.get("TUNERY_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "tunery")
+
+
+@contextmanager
+def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
+    """Open an engine and a scratch directory, and say how many threads a kernel gets; all of it goes with the block.
+
+    Raises:
+        UsageError: the cache cannot be written, or there are not as many cores as threads.
+    """
+    threads, cache = thread_count(request.threads), cache_directory()
+    try:
+        scratch = make_scratch(cache)
+    except OSError as error:
+        raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
+    try:
+        with LocalEngine(PRELOAD.get(request.dialect), scratch / "logs") as engine:
+            yield engine, scratch, threads
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def open_runtime(
+    request: Request, dispatch: Dispatch | None = None, label: str = "", calibration: Calibration | None = None
+) -> Iterator[Runtime]:
+    """Open a workplace with a request's pools of workers; `calibration` says how many measurers there may be.
+
+    Raises:
+        UsageError: the cache cannot be written, or there are not as many cores as threads.
+    """
+    with workplace(request) as (engine, scratch, threads):
+        yield Runtime(
+            engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
+            foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon, calibration=calibration,
+        )  # fmt: skip

@@ -1,0 +1,287 @@
+"""Worker pools under the scheduler: a driver asks for a stage and gets a worker when the scheduler says so."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tunery._errors import CrashError, EngineError
+from tunery.accounting.power import Power
+from tunery.devices.cpu.foreign import Share
+from tunery.devices.cpu.placement import granted_bytes, slots
+from tunery.domain import Calibration
+from tunery.engines import Engine, Role, WorkerSpec
+from tunery.runtime.device_lock import DeviceLock
+from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
+from tunery.runtime.foreign_load import ForeignWatch
+from tunery.runtime.slots import measurer_spec
+from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
+
+DEVICE = "device:cpu"
+BUILDER_BYTES = 8 << 30
+"""Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
+_PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
+_NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
+
+
+@dataclass
+class Grant:
+    """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over."""
+
+    worker: str
+    core_s: float = 0.0
+    wall_s: float = 0.0
+    cores: int = 1
+    share: float = 0.0
+
+
+@dataclass
+class Pool:
+    """The workers of one role."""
+
+    workers: list[str]
+    idle: list[str] = field(default_factory=list)
+
+
+class Runtime:
+    """The engine and the pools of one dialect and thread count; any number of jobs may drive it from one event loop.
+
+    Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together. `label`
+    tells their workers apart. A measurement takes as many cores as the target has threads, a build or a proposal one:
+    on a target that uses all cores, measuring and building alternate by resources alone. Where `calibration` allows it,
+    there is a measurer for each of several slots, and measurements that say so share the device. `cores` are those that
+    it may use, `granted` is how many of them at a time: a container may allow fewer.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        dialect: str,
+        threads: int,
+        scratch: Path,
+        *,
+        dispatch: Dispatch | None = None,
+        label: str = "",
+        foreign: ForeignWatch | None = None,
+        full_length: bool = False,
+        calibration: Calibration | None = None,
+    ) -> None:
+        self.engine = engine
+        self.scratch = scratch
+        self.artifacts = scratch / "artifacts"
+        self.threads = threads
+        self.dispatch = dispatch or Dispatch()
+        self.cores = self.dispatch.cores
+        self.calibration = calibration
+        at_once = max([1, *calibration.degrees.values()]) if calibration else 1
+        self.slots = slots(self.cores, threads)[:at_once]
+        self.measure_cores = self.slots[0]
+        self._lock = DeviceLock(scratch.parent / "measuring.lock")
+        self._label = label
+        self.granted = max(self.dispatch.granted, len(self.measure_cores))
+        self._pools = self._start_workers(dialect, full_length)
+        self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
+        self.dispatch.add({DEVICE: len(self.cores)})
+        self.foreign = foreign
+        self.power = Power()  # it counts from here on, so that the import is measured
+        self._watching: asyncio.Task[None] | None = None
+        self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
+        self._claimed_core_s = 0.0
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The state machine, for its log and for tests."""
+        return self.dispatch.scheduler
+
+    def resource(self, role: str) -> str:
+        """Return the scheduler's name for the workers of a role."""
+        return f"{role}{self._label}"
+
+    def _start_workers(self, dialect: str, full_length: bool) -> dict[str, Pool]:
+        def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> Pool:
+            spec = WorkerSpec(role, service, settings, **more)
+            workers = [self.engine.start(spec) for _ in range(count)]
+            return Pool(workers, list(workers))
+
+        here = "tunery.runtime.services"
+        narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
+        references = self.scratch / "references"
+        for directory in (self.artifacts, references):
+            directory.mkdir(parents=True, exist_ok=True)
+        specs = [measurer_spec(dialect, slot, str(references), full_length=full_length) for slot in self.slots]
+        measurers = [self.engine.start(spec) for spec in specs]
+        self._slot = dict(zip(measurers, self.slots, strict=True))
+        return {
+            Role.PREPARER: pool(Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, bare=True),
+            Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
+            Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
+            Role.BUILDER: pool(
+                Role.BUILDER,
+                narrow,
+                f"{here}:Builder",
+                {"dialect": dialect, "directory": self.artifacts},
+                memory_bytes=BUILDER_BYTES,
+                nice=_NICE,
+            ),
+            Role.MEASURER: Pool(measurers, list(measurers)),
+            Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
+        }
+
+    def workers(self, role: Role) -> list[str]:
+        """Return the ids of a role's workers."""
+        return list(self._pools[role].workers)
+
+    def submit(self, job_id: str) -> None:
+        """Announce a job that has no owner."""
+        self.dispatch.submit(job_id)
+
+    def end(self, job_id: str) -> None:
+        """Say that a job wants nothing more."""
+        self.dispatch.end(job_id)
+
+    @asynccontextmanager
+    async def stage(  # noqa: PLR0917 - the fields of a stage request
+        self,
+        job_id: str,
+        kind: str,
+        role: Role,
+        task_kind: str = "",
+        size: int = 1,
+        worker: str | None = None,
+        value: float = 0.0,
+        degree: int = 1,
+    ) -> AsyncIterator[Grant]:
+        """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
+
+        A measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
+        another.
+
+        Raises:
+            WorkError: the stage needs what this machine does not have.
+        """
+        self._watch_others()
+        cores = len(self.measure_cores) if role is Role.MEASURER else 1
+        needs = {CORE: cores, self.resource(role.value): 1}
+        if role is Role.MEASURER:
+            needs[DEVICE] = -(-len(self.cores) // degree)
+        stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
+        request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value)
+        await self.dispatch.permission(request)
+        ok = False
+        try:
+            async with self._lock.held() if role is Role.MEASURER else nullcontext():
+                with self._working(request, role, worker or self._idle(role)) as grant:
+                    yield grant
+            ok = True
+        finally:
+            self.dispatch.finished(stage_id, ok=ok)
+
+    @contextmanager
+    def _working(self, request: StageRequest, role: Role, worker: str) -> Iterator[Grant]:
+        """Hold a worker on cores of its own, and tell what it used."""
+        pool, name, cores = self._pools[role], self._name(worker), request.needs[CORE]
+        with suppress(ValueError):
+            pool.idle.remove(worker)
+        grant = Grant(worker, cores=cores, share=request.needs.get(DEVICE, 0) / len(self.cores))
+        start, before = self.dispatch.now(), self.engine.cpu_s(worker)
+        self._held[request.stage_id] = (request.job_id, worker, before)
+        try:
+            self._place(worker, role)
+            yield grant
+        finally:
+            grant.wall_s, grant.core_s = self.dispatch.now() - start, max(self.engine.cpu_s(worker) - before, 0.0)
+            self.dispatch.pinned.pop(name, None)
+            del self._held[request.stage_id]
+            pool.idle.append(worker)
+            self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
+
+    def in_use(self, job_id: str | None = None) -> float:
+        """Return the core-seconds that stages have used which have not ended, of one job or of all."""
+        held = [(worker, before) for job, worker, before in self._held.values() if job_id in (None, job)]
+        return sum(max(self.engine.cpu_s(worker) - before, 0.0) for worker, before in held)
+
+    def claim(self, core_s: float) -> None:
+        """Say that so many core-seconds have found somebody who pays for them."""
+        self._claimed_core_s += core_s
+
+    def unclaimed_core_s(self) -> float:
+        """Return the core-seconds of the engine that nobody pays for yet: workers' starts, and work that was cut short.
+
+        Stages that have not ended are left out.
+        """
+        workers = [worker for pool in self._pools.values() for worker in pool.workers]
+        used_s = self.engine.own_cpu_s() + sum(self.engine.cpu_s(worker) for worker in workers)
+        return max(used_s - self._claimed_core_s - self.in_use(), 0.0)
+
+    async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
+        """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
+
+        `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing.
+        """
+        while True:
+            tries -= 1
+            try:
+                return await asyncio.wrap_future(self.engine.call(worker, method, *args, deadline_s=deadline_s))
+            except asyncio.CancelledError:
+                # It would run on beside whatever is measured next.
+                with suppress(EngineError):  # closed already
+                    self.engine.kill(worker)
+                raise
+            except CrashError:
+                if tries <= 0:
+                    raise
+
+    def _watch_others(self) -> None:
+        """Keep an eye on the machine from now on; the event loop ends it with itself."""
+        if self.foreign is not None and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.create_task(self.foreign.run(self._share_changed))
+
+    def _share_changed(self, share: Share) -> None:
+        """Shrink or grow with what others leave us; a measurement that has waited long enough has room again."""
+        builders, measurers = (len(self._pools[role].workers) for role in (Role.BUILDER, Role.MEASURER))
+        cores = min(share.cores, self.granted) if share.disturbed else self.granted
+        now_s = self.dispatch.now()
+        self.dispatch.decide(
+            CapacityChanged(now_s, self.resource(Role.MEASURER), 0 if share.waiting else measurers),
+            CapacityChanged(now_s, self.resource(Role.BUILDER), min(cores, builders)),
+            self.dispatch.cores_left(self._label, cores if share.waiting else max(cores, len(self.measure_cores))),
+        )
+
+    def _name(self, worker: str) -> str:
+        return f"{worker}{self._label}"
+
+    def _place(self, worker: str, role: Role) -> None:
+        """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
+        pinned = self.dispatch.pinned
+        if role is Role.MEASURER:
+            mine = self._slot[worker]
+            pinned[self._name(worker)] = Pin(mine, lambda _: None)
+            for other, pin in list(pinned.items()):
+                if other != self._name(worker) and set(pin.cores) & set(mine):
+                    self.dispatch.pin(other, pin.place, self._shunned())
+            return
+        self.dispatch.pin(self._name(worker), lambda cores: self.engine.place(worker, cores), self._shunned())
+
+    def _shunned(self) -> tuple[int, ...]:
+        """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
+        return tuple(core for slot in self.slots for core in slot)
+
+    def _idle(self, role: Role) -> str:
+        """Return an idle worker; of measurers the first, so that one that is alone is always on the same cores."""
+        idle = self._pools[role].idle
+        return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
+
+
+def make_scratch(root: Path) -> Path:
+    """Return a new scratch directory under `root`, after removing those whose process is gone."""
+    root.mkdir(parents=True, exist_ok=True)
+    for old in root.glob("run-*"):
+        pid = old.name.split("-")[1]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=root))

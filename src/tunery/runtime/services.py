@@ -1,0 +1,389 @@
+"""What runs inside importer, proposer, builder and trainer workers, and how the measurer is started."""
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from tunery._errors import DialectError, UsageError
+from tunery.costmodels import CostModel, load_cost_model
+from tunery.dialects import Compiled, Dialect, Proposer, Told, get_dialect
+from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
+from tunery.measuring.service import Measurer
+from tunery.measuring.settings import FULL_LENGTH
+from tunery.runtime.preparing import Preparer
+
+_ROOM = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRow:
+    """One candidate's features (float32 bytes) and what was measured; `latency_s` is inf for a failure."""
+
+    task_key: str
+    candidate_key: str
+    features: bytes
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Candidates, their feature rows, the cost model's scores (higher is faster; None: none), in the same order.
+
+    `rejected` says of each why it is not worth a build, "" where it is; what the search itself refused comes last,
+    without features.
+    """
+
+    candidates: tuple[Candidate, ...]
+    features: tuple[bytes, ...]
+    scores: tuple[float | None, ...] = ()
+    rejected: tuple[str, ...] = ()
+
+    @property
+    def worth_building(self) -> tuple[tuple[Candidate, ...], tuple[bytes, ...]]:
+        """The candidates that nobody rejected, and their feature rows."""
+        kept = [i for i in range(len(self.candidates)) if not (self.rejected and self.rejected[i])]
+        return tuple(self.candidates[i] for i in kept), tuple(self.features[i] for i in kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Candidates by predicted speed, and how far each score may be off as a share of it; the first is the fastest.
+
+    Of four and more, which are to be measured, those come first that are unlike one another.
+    """
+
+    candidates: tuple[Candidate, ...]
+    uncertainty: tuple[float, ...]
+    lesson: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The fastest candidate by prediction that computes what the reference computes; None and why not if there is none.
+
+    `lesson` is what the task teaches about like ones.
+    """
+
+    candidate: Candidate | None
+    refused: str
+    lesson: str
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Features of some candidates of a task, float32: rows of `width`, and behind one another their stores."""
+
+    width: int
+    rows: bytes
+    store_width: int = 0
+    stores: bytes = b""
+    counts: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """A reference task to calibrate with, of the kind `compute` or `memory`, with built candidates."""
+
+    kind: str
+    task: Task
+    reference: Artifact
+    entrants: tuple[tuple[Candidate, Artifact], ...]
+
+
+class Importer(Preparer):
+    """Reads models, extracts tasks and compiles networks."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def target(self, spec: str, threads: int) -> tuple[Target, str]:
+        """Return the resolved target and the compiler's name and version."""
+        return self._dialect.resolve_target(spec, threads), self._dialect.compiler
+
+    def extract(self, network: Network, target: Target) -> list[Task]:
+        """Return the network's tasks."""
+        return self._dialect.extract(network, target)
+
+    def specimens(self, target: Target, count: int, directory: Path) -> list[Specimen]:
+        """Return the dialect's calibration tasks with up to `count` candidates each, built into `directory`."""
+        found = []
+        for kind, task in self._dialect.calibration_tasks(target).items():
+            reference = self._dialect.build(task, self._dialect.reference(task), directory)
+            entrants = []
+            for candidate in self._dialect.open(task, (), None, 0).propose(count):
+                with suppress(DialectError):
+                    entrants.append((candidate, self._dialect.build(task, candidate, directory)))
+            found.append(Specimen(kind, task, reference, tuple(entrants)))
+        return found
+
+    def compile(
+        self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path
+    ) -> Compiled:
+        """Build the network with the chosen candidates (by workload key), from what builders left in `parts`."""
+        return self._dialect.compile(network, target, chosen, output, parts)
+
+
+class Peak:
+    """Measures what the machine does at most."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def flops(self, spec: str, threads: int) -> float | None:
+        """Return the operations per second, None where the dialect cannot tell."""
+        return self._dialect.peak_flops(self._dialect.resolve_target(spec, threads))
+
+
+class ProposerHost:
+    """Holds the searches of several tasks."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+        self._open: dict[str, tuple[Task, Proposer]] = {}
+        self._model: CostModel | None = None
+
+    def open(  # noqa: PLR0917 - arguments cross a process border by position
+        self,
+        task: Task,
+        history: Sequence[Told],
+        cost_model: str | None,
+        seed: int,
+        aided: bool = False,
+        plain: str = "",
+    ) -> tuple[bytes, ...]:
+        """Start or resume a task's search and return the feature rows of `history`."""
+        self._model = load_cost_model(cost_model) if cost_model else self._model
+        self._open[task.key] = (task, self._dialect.open(task, history, cost_model, seed, aided=aided, plain=plain))
+        return self._rows(task, [told.candidate for told in history])
+
+    def propose(self, task_key: str, n: int, told: Sequence[Told]) -> Proposal:
+        """Take in results, then propose up to `n` candidates."""
+        task, proposer = self._open[task_key]
+        if told:
+            proposer.tell(told)
+        candidates = tuple(proposer.propose(n))
+        rows = self._rows(task, candidates)
+        rejected = tuple(self._dialect.reject(task, candidate) for candidate in candidates)
+        refused = proposer.refused()
+        return Proposal(
+            (*candidates, *(candidate for candidate, _ in refused)),
+            (*rows, *(b"" for _ in refused)),
+            (*self._scores(rows), *(None for _ in refused)),
+            (*rejected, *(why for _, why in refused)),
+        )
+
+    def _scores(self, rows: Sequence[bytes]) -> tuple[float | None, ...]:
+        """Score all of a proposal by the one model of now, so that the scores can be compared."""
+        if self._model is None or not rows:
+            return (None,) * len(rows)
+        features = np.stack([np.frombuffer(row, np.float32) for row in rows])
+        scores = np.where(np.isfinite(features).any(axis=1), self._model.predict(features), np.nan)
+        return tuple(float(score) if np.isfinite(score) else None for score in scores)
+
+    def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
+        """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest.
+
+        The last may be a rival: the best of another kind than the others.
+        """
+        prediction = _predict(self._dialect, task, n, keep, cost_model, seed)
+        if task.key not in self._open:
+            self._dialect.forget(task)
+        return prediction
+
+    def learn(self, cost_model: str) -> None:
+        """Hand a new cost model to every open search."""
+        self._model = load_cost_model(cost_model)
+        for _, proposer in self._open.values():
+            proposer.learn(cost_model)
+
+    def close(self, task_key: str) -> None:
+        """Forget a task's search, and what the dialect keeps for it."""
+        task, _ = self._open.pop(task_key, (None, None))
+        if task is not None:
+            self._dialect.forget(task)
+
+    def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
+        if not candidates:
+            return ()
+        from tunery.costmodels import with_task
+
+        return tuple(row.tobytes() for row in with_task(self._dialect.features(task, candidates), task))
+
+
+_WITH_RIVAL = 4  # of so many that are measured one is of another kind than the others (docs/decisions/025)
+
+
+def _predict(  # noqa: PLR0917 - what a prediction depends on
+    dialect: Dialect, task: Task, n: int, keep: int, cost_model: str, seed: int, lessons: Sequence[str] = ()
+) -> Prediction:
+    from tunery.costmodels import with_task
+
+    foreseen = dialect.foresee(task, n, cost_model, seed, lessons, rivals=keep >= _WITH_RIVAL)
+    worth = [one for one in foreseen.candidates if not dialect.reject(task, one)]
+    rivals = [one for one in foreseen.rivals if not dialect.reject(task, one)]
+    favourites = worth or list(foreseen.candidates)
+    candidates = favourites + rivals
+    if not candidates:
+        return Prediction((), (), foreseen.lesson)
+    rows = with_task(dialect.features(task, candidates), task)
+    model = load_cost_model(cost_model)
+    # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
+    scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
+    order = np.argsort(-scores[: len(favourites)], kind="stable")
+    if keep >= _WITH_RIVAL:
+        known = order[np.isfinite(scores[order])]
+        order = known[unlike([foreseen.origins.get(favourites[i].key) for i in known])] if len(known) else order
+    order = order[:keep]
+    if rivals:
+        best = len(favourites) + int(np.argmax(scores[len(favourites) :]))
+        order = np.append(order[: keep - 1], best)
+    doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
+    doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
+    return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.lesson)
+
+
+def unlike(origins: Sequence[int | None]) -> list[int]:
+    """Return the places of candidates with the first of each origin before all others, each in their order.
+
+    >>> unlike([7, 7, None, 3, None])
+    [0, 2, 3, 4, 1]
+    """
+    again = [origin is not None and origin in origins[:place] for place, origin in enumerate(origins)]
+    return sorted(range(len(origins)), key=lambda place: again[place])
+
+
+@lru_cache(maxsize=1)
+def _text(path: Path) -> str:
+    return path.read_text()
+
+
+class Featurizer:
+    """Computes features of candidates that were measured before, for a dataset."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def features(self, task: Task, candidates: Sequence[Candidate]) -> Block:
+        """Return the features of candidates; those that cannot be replayed have NaN rows and no stores."""
+        from tunery.costmodels.columns import fold
+
+        stores = self._dialect.stores(task, candidates)
+        if stores is None:
+            rows = self._dialect.features(task, candidates)
+            return Block(rows.shape[1], rows.tobytes())
+        rows = np.stack([fold(each) for each in stores])
+        counts = tuple(len(each) for each in stores)
+        return Block(rows.shape[1], rows.tobytes(), stores[0].shape[1], np.concatenate(stores).tobytes(), counts)
+
+
+class Builder:
+    """Builds candidates into a directory."""
+
+    def __init__(self, dialect: str, directory: Path) -> None:
+        self._dialect = get_dialect(dialect)
+        self._directory = directory
+
+    def build(self, task: Task, candidate: Candidate) -> Artifact:
+        """Return the built candidate.
+
+        Raises:
+            UsageError: the directory takes no more; that is no fault of the candidate, and every other one would fail.
+        """
+        try:
+            return self._dialect.build(task, candidate, self._directory)
+        except Exception:
+            self._check_room()
+            raise
+
+    def part(self, task: Task, candidate: Candidate) -> None:
+        """Leave what spares `Importer.compile` this candidate's code generation, if the dialect has such.
+
+        Raises:
+            DialectError: it does not build.
+        """
+        self._dialect.build_part(task, candidate, self._directory)
+
+    def read(self, cost_model: Path) -> None:
+        """Read the cost model in a file, which `pick` will be given."""
+        load_cost_model(_text(cost_model))
+
+    def pick(  # noqa: PLR0917 - arguments cross a process border by position
+        self, task: Task, n: int, keep: int, cost_model: Path, seed: int, lessons: Sequence[str]
+    ) -> Pick:
+        """Predict, then check the `keep` candidates that the cost model in a file thinks fastest until one is right.
+
+        In one process the task is read once, and its programs are made once. What hangs or crashes takes all of it
+        with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
+        """
+        prediction = _predict(self._dialect, task, n, keep, _text(cost_model), seed, lessons)
+        self._dialect.forget(task)
+        refused = "its design space gave no candidate"
+        for candidate in prediction.candidates:
+            try:
+                verdict = self.check(task, candidate)
+            except DialectError as error:  # the next one may build
+                refused = str(error)
+                continue
+            if verdict.deliverable:
+                return Pick(candidate, "", prediction.lesson)
+            refused = verdict.detail
+        return Pick(None, refused, prediction.lesson)
+
+    def check(self, task: Task, candidate: Candidate) -> Verification:
+        """Build a candidate and compare it with the reference on independent inputs, untimed.
+
+        Raises:
+            DialectError: it, or the reference, does not build.
+        """
+        from tunery.measuring.unmeasured import Unmeasured
+
+        reference = self.build(task, self._dialect.reference(task))
+        self._dialect.build_part(task, candidate, self._directory)
+        return Unmeasured(self._dialect).verify(task, self.build(task, candidate), reference)
+
+    def _check_room(self) -> None:
+        probe = self._directory / f".probe-{os.getpid()}"
+        try:
+            probe.write_bytes(bytes(_ROOM))
+        except OSError as error:
+            raise UsageError(
+                f"cannot write {self._directory}: {error.strerror}; free some space there, or set TUNERY_CACHE to "
+                "another directory, and give the same command again"
+            ) from error
+        finally:
+            probe.unlink(missing_ok=True)
+
+    def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
+        """Return the task's reference and its baseline."""
+        return self._dialect.reference(task), self._dialect.baseline(task)
+
+
+class MeasurerHost(Measurer):
+    """The measure room's service, with settings that can cross a process border."""
+
+    def __init__(self, dialect: str, cores: tuple[int, ...], cache_dir: str, full_length: bool = False) -> None:
+        super().__init__(dialect, cores, cache_dir, FULL_LENGTH if full_length else None)
+
+
+class Trainer:
+    """Keeps the rows measured so far, and cost models warm on them, one for each name."""
+
+    def __init__(self) -> None:
+        from tunery.costmodels.warm import Warm
+
+        self._new = Warm
+        self._warm: dict[str, Warm] = {}
+
+    def learn(self, name: str, rows: Sequence[FeatureRow], base: str | None) -> str | None:
+        """Add rows and train on top of `base`.
+
+        Returns the model if it ranks rows that neither has seen better than the one before; None otherwise, and while
+        there is too little to learn from.
+        """
+        fresh = [(r.task_key, r.candidate_key, np.frombuffer(r.features, np.float32), r.latency_s) for r in rows]
+        return self._warm.setdefault(name, self._new()).learn(fresh, base)

@@ -1,0 +1,345 @@
+"""The state machine: events in, decisions out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from tunery._errors import UsageError
+from tunery.scheduling import _events as ev
+from tunery.scheduling._events import Decision, Event, Refuse, Run, StageRequest, Stop
+from tunery.scheduling._log import EventLog, LogEntry
+from tunery.scheduling._pool import Pool, Resources
+from tunery.scheduling._state import Job, Lane, Phase, Stage
+from tunery.scheduling.durations import Durations
+from tunery.scheduling.strategies import get_strategy
+
+_MOST_ATTEMPTS = 3
+_MOST_PRIORITY = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the scheduler holds: counts, and the free amount of each resource."""
+
+    at_s: float
+    jobs: int
+    ready: int
+    running: int
+    free: dict[str, int] = field(default_factory=dict)
+
+
+class Scheduler:
+    """Places stages of any number of jobs on named resources; pure: no I/O, no clock, no threads.
+
+    Each event's time is at least that of the one before (an earlier one is taken as the same time). Decisions of one
+    call are in the order in which they are to be carried out. With `keep_log` every event is kept for `replay`.
+
+    Raises:
+        UsageError: a capacity is negative, there is no resource, or the strategy is unknown.
+
+    Example:
+        scheduler = Scheduler({"core": 2})
+        scheduler.handle(JobSubmitted(0.0, "job"))
+        scheduler.handle(StageReady(0.0, StageRequest("s1", "job", "build", needs={"core": 1})))  # [Run("s1", 1.0)]
+    """
+
+    def __init__(self, resources: Resources, strategy: str = "predictive", *, keep_log: bool = True) -> None:
+        if not resources or any(amount < 0 for amount in resources.values()):
+            raise UsageError(f"resources {dict(resources)!r} need at least one name, and no negative amount")
+        self.log = EventLog(dict(resources), strategy, [])
+        self.durations = Durations()
+        self._pool = Pool(resources)
+        self._strategy = get_strategy(strategy)(self._pool, self.durations)
+        self._keep_log = keep_log
+        self._now_s = -math.inf
+        self._order = 0
+        self._jobs: dict[str, Job] = {}
+        self._stages: dict[str, Stage] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._out: list[Decision] = []
+
+    def handle(self, *events: Event) -> list[Decision]:
+        """Take in what happened and return what to do now.
+
+        Events that happen together (a stage ends, its successor is ready) are best given together: the decisions then
+        know of all of them.
+        """
+        self._out = []
+        for event in events:
+            if event.at_s < math.inf:
+                self._now_s = max(self._now_s, event.at_s)
+            self._take_in(event)
+        self._start_stages()
+        if self._keep_log:
+            self.log.entries.append(LogEntry(events, tuple(self._out)))
+        return self._out
+
+    @classmethod
+    def replay(cls, log: EventLog) -> Scheduler:
+        """Run a recorded log again and return the scheduler in its final state.
+
+        Raises:
+            AssertionError: an event led to other decisions than recorded.
+        """
+        scheduler = cls(log.resources, log.strategy)
+        for number, entry in enumerate(log.entries):
+            decisions = tuple(scheduler.handle(*entry.events))
+            if decisions != entry.decisions:
+                raise AssertionError(f"entry {number} of the log led to {decisions}, recorded was {entry.decisions}")
+        return scheduler
+
+    def snapshot(self) -> Snapshot:
+        """Return counts of what is ready and running, and what is free."""
+        running = sum(len(job.running) for job in self._jobs.values())
+        return Snapshot(self._now_s, len(self._jobs), len(self._stages) - running, running, dict(self._pool.free))
+
+    def validate_state(self) -> None:
+        """Check every invariant of the state.
+
+        Raises:
+            AssertionError: one does not hold.
+        """
+        self._pool.validate()
+        for stage_id, stage in self._stages.items():
+            job = stage.job
+            running = stage.phase is Phase.RUNNING
+            if stage.phase is Phase.GONE or (stage_id in job.running) != running or (stage_id in job.ready) == running:
+                raise AssertionError(f"stage {stage_id!r} is filed wrongly")
+            if stage.phase is Phase.OFFERED and job.paused:
+                raise AssertionError(f"stage {stage_id!r} is offered although its job is paused")
+            lane = self._lanes.get(stage.request.affinity or "")
+            if stage.phase is Phase.HELD and not job.paused and not (lane and (lane.busy or lane.offered)):
+                raise AssertionError(f"stage {stage_id!r} waits for nothing")
+        held = sum(len(job.ready) + len(job.running) for job in self._jobs.values())
+        if held != len(self._stages):
+            raise AssertionError(f"jobs hold {held} stages, the scheduler {len(self._stages)}")
+        idle = not any(stage.phase is Phase.RUNNING for stage in self._stages.values())
+        if idle and self._strategy.pick(self._now_s) is not None:
+            raise AssertionError("a stage could run and nothing does")
+
+    def _take_in(self, event: Event) -> None:
+        match event:
+            case ev.StageReady():
+                self._ready(event.request)
+            case ev.StageFinished():
+                self._finished(event)
+            case ev.JobSubmitted():
+                self._submitted(event)
+            case ev.StageWithdrawn():
+                self._withdrawn(event.stage_id)
+            case ev.JobEnded() | ev.JobCancelled():
+                self._ended(event)
+            case ev.JobPaused() | ev.JobResumed():
+                self._paused(event)
+            case ev.WorkerLost():
+                self._lost(event)
+            case ev.CapacityChanged():
+                self._resized(event)
+            case ev.Tick():
+                pass
+
+    def _submitted(self, event: ev.JobSubmitted) -> None:
+        reason = None
+        if event.job_id in self._jobs:
+            reason = f"there is already a job {event.job_id!r}"
+        elif not 0 <= event.priority <= _MOST_PRIORITY:
+            reason = f"priority {event.priority} is not between 0 and {_MOST_PRIORITY}"
+        elif not ev.LEAST_WEIGHT <= event.weight <= ev.MOST_WEIGHT:
+            reason = f"weight {event.weight} is not between {ev.LEAST_WEIGHT:g} and {ev.MOST_WEIGHT:g}"
+        elif not event.planned >= 0:
+            reason = f"{event.planned} planned units are less than none"
+        if reason:
+            self._out.append(Refuse(event.job_id, reason))
+            return
+        job = self._jobs[event.job_id] = Job(event, self._next())
+        self._strategy.job_added(job)
+
+    def _ready(self, request: StageRequest) -> None:
+        job = self._jobs.get(request.job_id)
+        needs = tuple(sorted((name, amount) for name, amount in request.needs.items() if amount))
+        reason = self._pool.missing(needs)
+        if request.stage_id in self._stages:
+            reason = f"there is already a stage {request.stage_id!r}"
+        elif job is None or job.ended:
+            reason = f"its job {request.job_id!r} is unknown or has ended"
+        elif request.size < 0 or not math.isfinite(request.value) or not 0.0 <= (request.hint_s or 0.0) < math.inf:
+            reason = f"size {request.size}, value {request.value} or hint {request.hint_s} is not a sensible number"
+        if reason or job is None:
+            self._out.append(Refuse(request.stage_id, str(reason)))
+            return
+        stage = Stage(request, job, needs, self._next(), self._now_s)
+        self._stages[request.stage_id] = job.ready[request.stage_id] = stage
+        self._queue(stage)
+
+    def _finished(self, event: ev.StageFinished) -> None:
+        stage = self._stages.get(event.stage_id)
+        if stage is None or stage.phase is not Phase.RUNNING:
+            self._out.append(Refuse(event.stage_id, "it was reported finished and is not running"))
+            return
+        ran_s = self._now_s - stage.started_s
+        if event.duration_s is not None and 0.0 <= event.duration_s < math.inf:
+            ran_s = event.duration_s
+        self._release(stage, ran_s)
+        if event.ok:
+            request = stage.request
+            self.durations.observe(request.kind, stage.sort, request.size, ran_s)
+            done = stage.job.done_units
+            done[request.kind] = done.get(request.kind, 0) + request.size
+        self._forget(stage)
+
+    def _withdrawn(self, stage_id: str) -> None:
+        stage = self._stages.get(stage_id)
+        if stage and stage.phase is not Phase.RUNNING:
+            self._unqueue(stage)
+            self._forget(stage)
+
+    def _ended(self, event: ev.JobEnded | ev.JobCancelled) -> None:
+        job = self._jobs.get(event.job_id)
+        if job is None or job.ended:
+            self._out.append(Refuse(event.job_id, "it is not a job here, or has ended already"))
+            return
+        for stage in list(job.ready.values()):
+            self._unqueue(stage)
+            self._forget(stage)
+        if isinstance(event, ev.JobCancelled):
+            self._out.extend(Stop(stage_id) for stage_id in job.running)
+        job.paused = False
+        job.ended = True
+        self._drop_if_over(job)
+
+    def _paused(self, event: ev.JobPaused | ev.JobResumed) -> None:
+        job = self._jobs.get(event.job_id)
+        if job is None or job.ended:
+            self._out.append(Refuse(event.job_id, "it is not a job here, or has ended already"))
+            return
+        pause = isinstance(event, ev.JobPaused)
+        if job.paused == pause:
+            return
+        job.paused = pause
+        if not pause:
+            self._strategy.job_added(job)
+        for stage in list(job.ready.values()):
+            if pause:
+                self._unqueue(stage)
+            else:
+                self._queue(stage)
+        if pause:
+            self._strategy.job_removed(job)
+
+    def _lost(self, event: ev.WorkerLost) -> None:
+        lane = self._lanes.get(event.worker)
+        lost = [self._stages[stage_id] for stage_id in event.stage_ids if stage_id in self._stages]
+        if lane and lane.busy and lane.busy not in lost:
+            lost.append(lane.busy)
+        for stage in lost:
+            if stage.phase is not Phase.RUNNING:
+                continue
+            self._release(stage, self._now_s - stage.started_s)
+            stage.attempts += 1
+            if stage.job.ended or stage.attempts >= _MOST_ATTEMPTS:
+                reason = "its job has ended" if stage.job.ended else f"its worker was lost {stage.attempts} times"
+                self._out.append(Refuse(stage.request.stage_id, reason))
+                self._forget(stage)
+            else:
+                stage.phase = Phase.HELD
+                stage.job.ready[stage.request.stage_id] = stage
+                self._queue(stage)
+
+    def _resized(self, event: ev.CapacityChanged) -> None:
+        if not isinstance(event.capacity, int) or event.capacity < 0:
+            self._out.append(Refuse(event.resource, f"its capacity cannot be {event.capacity}"))
+        else:
+            self._pool.resize(event.resource, event.capacity)
+
+    def _start_stages(self) -> None:
+        while (stage := self._strategy.pick(self._now_s)) is not None:
+            request = stage.request
+            stage.predicted_s = self.durations.predict(request.kind, stage.sort, request.size, request.hint_s)
+            stage.started_s = self._now_s
+            stage.phase = Phase.RUNNING
+            del stage.job.ready[request.stage_id]
+            stage.job.running[request.stage_id] = stage
+            self._pool.take(stage.needs, stage.started_s + stage.predicted_s, stage.order)
+            if request.affinity is not None:
+                lane = self._lanes[request.affinity]
+                lane.busy, lane.offered = stage, None
+            self._strategy.started(stage, self._now_s)
+            self._out.append(Run(request.stage_id, stage.predicted_s))
+
+    def _release(self, stage: Stage, ran_s: float) -> None:
+        """Take a stage out of the running ones."""
+        del stage.job.running[stage.request.stage_id]
+        self._pool.release(stage.needs, stage.started_s + stage.predicted_s, stage.order)
+        stage.phase = Phase.GONE
+        self._strategy.finished(stage, ran_s, self._now_s)
+        if stage.request.affinity is not None:
+            self._lanes[stage.request.affinity].busy = None
+            self._offer_next(stage.request.affinity)
+
+    def _queue(self, stage: Stage) -> None:
+        """Offer a ready stage to the strategy, or let it wait for its worker."""
+        stage.phase = Phase.HELD
+        if stage.job.paused:
+            return
+        worker = stage.request.affinity
+        if worker is None:
+            self._offer(stage)
+            return
+        lane = self._lanes.setdefault(worker, Lane())
+        rival = lane.offered
+        if rival and rival.job is stage.job and rival.request.value < stage.request.value:
+            self._retract(rival)
+            lane.add(rival)
+            lane.offered = stage
+            self._offer(stage)
+            return
+        lane.add(stage)
+        self._offer_next(worker)
+
+    def _unqueue(self, stage: Stage) -> None:
+        """Take a ready stage out of all queues."""
+        if stage.phase is not Phase.OFFERED:
+            stage.phase = Phase.GONE if not stage.job.paused else Phase.HELD
+            return
+        self._retract(stage)
+        worker = stage.request.affinity
+        if not stage.job.paused:
+            stage.phase = Phase.GONE
+        if worker is not None:
+            self._lanes[worker].offered = None
+            self._offer_next(worker)
+
+    def _offer(self, stage: Stage) -> None:
+        stage.phase = Phase.OFFERED
+        stage.offer += 1
+        self._strategy.push(stage, self._now_s)
+
+    def _retract(self, stage: Stage) -> None:
+        stage.phase = Phase.HELD
+        self._strategy.discard(stage)
+
+    def _offer_next(self, worker: str) -> None:
+        lane = self._lanes[worker]
+        if lane.busy is None and lane.offered is None:
+            lane.offered = lane.next()
+            if lane.offered:
+                self._offer(lane.offered)
+            else:
+                del self._lanes[worker]
+
+    def _forget(self, stage: Stage) -> None:
+        stage.phase = Phase.GONE
+        job = stage.job
+        job.ready.pop(stage.request.stage_id, None)
+        del self._stages[stage.request.stage_id]
+        self._drop_if_over(job)
+
+    def _drop_if_over(self, job: Job) -> None:
+        if job.ended and not job.running and self._jobs.get(job.asked.job_id) is job:
+            del self._jobs[job.asked.job_id]
+            self._strategy.job_removed(job)
+
+    def _next(self) -> int:
+        self._order += 1
+        return self._order

@@ -1,0 +1,103 @@
+"""The scheduler's own records of jobs and stages."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import IntEnum
+from heapq import heappop, heappush
+
+from tunery.scheduling._events import JobSubmitted, StageRequest
+from tunery.scheduling._pool import Needs
+
+
+class Phase(IntEnum):
+    """Where a stage stands: HELD waits for its worker or its paused job, OFFERED may be picked by the strategy."""
+
+    HELD = 0
+    OFFERED = 1
+    RUNNING = 2
+    GONE = 3
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job that may submit stages."""
+
+    asked: JobSubmitted
+    order: int
+    paused: bool = False
+    ended: bool = False
+    ready: dict[str, "Stage"] = field(default_factory=dict)
+    running: dict[str, "Stage"] = field(default_factory=dict)
+    done_units: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    turn: float = 0.0
+
+    def done(self) -> float:
+        """Return the units of work done, as a mean over the kinds of stages that they pass through."""
+        return sum(self.done_units.values()) / max(1, len(self.done_units))
+
+    @property
+    def share(self) -> float:
+        """The job's weight with its priority: what its use of resources is divided by."""
+        return float(self.asked.weight * 2.0**self.asked.priority)
+
+
+@dataclass(slots=True, eq=False)
+class Stage:
+    """A stage that is ready or runs. `offer` counts how often it was offered: older entries in any queue are stale."""
+
+    request: StageRequest
+    job: Job
+    needs: Needs
+    order: int
+    ready_s: float
+    phase: Phase = Phase.HELD
+    offer: int = 0
+    started_s: float = 0.0
+    predicted_s: float = 0.0
+    attempts: int = 0
+
+    @property
+    def sort(self) -> str:
+        """What its duration depends on besides its kind: the task kind and the devices it uses."""
+        devices = [name for name, _ in self.needs if name.startswith("device:")]
+        return "@".join((self.request.task_kind, *devices))
+
+    @property
+    def shape(self) -> tuple[str, Needs]:
+        """Stages of one shape are alike to the scheduler: the same kind and the same needs."""
+        return self.request.kind, self.needs
+
+
+class Lane:
+    """The stages that may only run on one worker: at most one of them runs, at most one is offered.
+
+    Jobs take turns; inside a job the highest value goes first.
+    """
+
+    def __init__(self) -> None:
+        self.busy: Stage | None = None
+        self.offered: Stage | None = None
+        self._jobs: OrderedDict[str, list[tuple[float, int, Stage]]] = OrderedDict()
+
+    def add(self, stage: Stage) -> None:
+        """Queue a stage."""
+        heappush(self._jobs.setdefault(stage.job.asked.job_id, []), (-stage.request.value, stage.order, stage))
+
+    def next(self) -> Stage | None:
+        """Take the next stage to offer, None if there is none; stages that left meanwhile are forgotten."""
+        while self._jobs:
+            job_id, heap = next(iter(self._jobs.items()))
+            while heap and (heap[0][2].phase is not Phase.HELD or heap[0][2].job.paused):
+                heappop(heap)
+            if not heap:
+                del self._jobs[job_id]
+                continue
+            stage = heappop(heap)[2]
+            self._jobs.move_to_end(job_id)
+            return stage
+        return None
+
+    def empty(self) -> bool:
+        """Say whether the lane can be forgotten."""
+        return self.busy is None and self.offered is None and not self._jobs

@@ -1,0 +1,193 @@
+"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, turns between the jobs of each.
+
+Whoever has used least, divided by its share, goes first. One that comes back after a pause starts at the present
+virtual time: it has no claim on the time it did not ask for.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush, heapreplace
+
+from tunery.scheduling._pool import Needs
+from tunery.scheduling._state import Job, Phase, Stage
+
+# How many owners of about equal virtual time are compared: more gain little, and each costs a few microseconds.
+_NEAR_OWNERS = 4
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """What an owner or a job has used, as virtual time that never decreases; `carry` is still to be booked."""
+
+    order: int
+    used: float = 0.0
+    carry: float = 0.0
+    ready: int = 0
+
+    def charge(self, amount: float) -> None:
+        """Book a use and as much of the carry as keeps virtual time from running backwards."""
+        amount += self.carry
+        self.carry = min(0.0, amount)
+        self.used += max(0.0, amount)
+
+
+class Shares:
+    """The accounts of all owners."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._owners: dict[str, Account] = {}
+
+    def owner(self, job: Job) -> Account:
+        """Return the account of a job's owner; a job without an owner is its own."""
+        name = job.asked.owner or f"job {job.asked.job_id}"
+        account = self._owners.get(name)
+        if account is None:
+            account = self._owners[name] = Account(job.order, used=self.now)
+        return account
+
+    def forget(self, job: Job) -> None:
+        """Drop the account of a job that is its own owner."""
+        if not job.asked.owner:
+            self._owners.pop(f"job {job.asked.job_id}", None)
+
+    def woke(self, job: Job) -> None:
+        """Note a newly offered stage."""
+        owner = self.owner(job)
+        if not owner.ready:
+            owner.used = max(owner.used, self.now)
+        owner.ready += 1
+
+    def slept(self, job: Job) -> None:
+        """Note that a stage is offered no more."""
+        self.owner(job).ready -= 1
+
+    def serve(self, job: Job, use: float, least: float) -> None:
+        """Charge a start to the job's owner; `use` is divided by the job's share.
+
+        `least` is the smallest virtual time of those who wait: the present one, at which whoever comes late begins.
+        """
+        self.now = max(self.now, least)
+        self.owner(job).charge(use)
+
+    def correct(self, job: Job, use: float) -> None:
+        """Book the difference between a predicted and an actual use with the next start."""
+        self.owner(job).carry += use
+
+
+@dataclass(slots=True, eq=False)
+class _Jobs:
+    """One owner's jobs with offered stages of one shape: by turn, and by when they were last served."""
+
+    turns: list[tuple[float, int, Job]] = field(default_factory=list)
+    waiting: list[tuple[float, int, Job]] = field(default_factory=list)
+    listed: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
+    served_s: dict[int, float] = field(default_factory=dict)
+    stages: dict[int, list[tuple[float, int, int, Stage]]] = field(default_factory=dict)
+
+
+class FairQueue:
+    """Offered stages of one shape: owners by their shares, an owner's jobs in turn, a job's stages by value.
+
+    A job that was not served for `patience_s` goes before those whose turn it is. `count` stages are offered; `since_s`
+    is when one was last served or the queue was last empty; `least` is the smallest virtual time at the last look.
+    """
+
+    def __init__(self, shares: Shares, needs: Needs, since_s: float) -> None:
+        self.needs = needs
+        self.since_s = since_s
+        self.count = 0
+        self.least = 0.0
+        self._shares = shares
+        self._heap: list[tuple[float, int, Account]] = []
+        self._owners: dict[int, _Jobs] = {}
+
+    def push(self, stage: Stage, now_s: float) -> None:
+        """Add a stage."""
+        self.count += 1
+        job = stage.job
+        owner = self._shares.owner(job)
+        jobs = self._owners.get(owner.order)
+        if jobs is None:
+            jobs = self._owners[owner.order] = _Jobs()
+            heappush(self._heap, (owner.used, owner.order, owner))
+        if job.order not in jobs.stages:
+            jobs.stages[job.order] = []
+            jobs.served_s[job.order] = now_s
+            # One entry of a job in each heap: what left and came back finds its old one, which is put right when met.
+            for heap, listed, key in zip((jobs.turns, jobs.waiting), jobs.listed, (job.turn, now_s), strict=True):
+                if job.order not in listed:
+                    listed.add(job.order)
+                    heappush(heap, (key, job.order, job))
+        heappush(jobs.stages[job.order], (-stage.request.value, stage.order, stage.offer, stage))
+
+    def served(self, stage: Stage, now_s: float) -> None:
+        """Note that a stage of this queue started."""
+        self.since_s = now_s
+        jobs = self._owners.get(self._shares.owner(stage.job).order)
+        if jobs and stage.job.order in jobs.served_s:
+            jobs.served_s[stage.job.order] = now_s
+
+    def head(self, now_s: float, patience_s: float, window: float) -> tuple[float, Stage]:
+        """Return the stage whose turn it is with its owner's virtual time.
+
+        Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
+        one whose job's turn is nearest is served.
+        """
+        near: list[tuple[float, int, Account]] = []
+        best: tuple[float, float, int, Stage] | None = None
+        while self._heap and len(near) < _NEAR_OWNERS:
+            used, order, owner = self._heap[0]
+            if near and used > near[0][0] + window:
+                break
+            if owner.used > used:
+                heapreplace(self._heap, (owner.used, order, owner))
+                continue
+            heappop(self._heap)
+            jobs = self._owners[order]
+            stage = self._longest_unserved(jobs, now_s - patience_s) or self._next_in_turn(jobs)
+            if stage is None:
+                del self._owners[order]
+                continue
+            near.append((used, order, owner))
+            turn = (stage.job.turn, used, order, stage)
+            best = turn if best is None or turn < best else best
+        for entry in near:
+            heappush(self._heap, entry)
+        if best is None:
+            raise AssertionError(f"a queue counts {self.count} stages and has none")
+        self.least = near[0][0]
+        return best[1], best[3]
+
+    def _longest_unserved(self, jobs: _Jobs, before_s: float) -> Stage | None:
+        while jobs.waiting and jobs.waiting[0][0] < before_s:
+            served_s, order, job = jobs.waiting[0]
+            if order not in jobs.stages:
+                heappop(jobs.waiting)
+                jobs.listed[1].discard(order)
+            elif jobs.served_s[order] > served_s:
+                heapreplace(jobs.waiting, (jobs.served_s[order], order, job))
+            elif stage := self._first(jobs, order):
+                return stage
+        return None
+
+    def _next_in_turn(self, jobs: _Jobs) -> Stage | None:
+        while jobs.turns:
+            turn, order, job = jobs.turns[0]
+            if order not in jobs.stages:
+                heappop(jobs.turns)
+                jobs.listed[0].discard(order)
+            elif job.turn > turn:
+                heapreplace(jobs.turns, (job.turn, order, job))
+            elif stage := self._first(jobs, order):
+                return stage
+        return None
+
+    def _first(self, jobs: _Jobs, order: int) -> Stage | None:
+        """Return a job's first stage that is still offered; forget the job if there is none."""
+        heap = jobs.stages[order]
+        while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].phase is not Phase.OFFERED):
+            heappop(heap)
+        if heap:
+            return heap[0][3]
+        del jobs.stages[order], jobs.served_s[order]
+        return None

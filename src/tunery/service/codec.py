@@ -1,0 +1,76 @@
+"""Requests as the store keeps them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from tunery.domain import Budget, JobStatus
+from tunery.domain.request import Claim, Request
+from tunery.runtime.importing import Imported
+
+_QUEUE = "queue"  # the store does not take what begins so for a part of the job's identity
+
+Plain = dict[str, str | int | float | bool | None]
+
+
+def request_data(request: Request, imported: Imported | None = None, claim: Claim | None = None) -> Plain:
+    """Return the request as plain data, as stored: what `jobs resume` needs to go on.
+
+    Before it was imported a model goes by its path; a request with a claim is one of a queue.
+    """
+    model = request.model if request.model.startswith(("zoo:", "fake:")) else str(Path(request.model).resolve())
+    queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
+    return {
+        "model": model,
+        "network": imported.network.digest if imported else "",
+        "name": imported.network.name if imported else Path(model).stem,
+        "shapes": json.dumps({name: list(shape) for name, shape in sorted(request.shapes.items())}),
+        "target": request.target,
+        "target_key": imported.target.key if imported else "",
+        "dialect": request.dialect,
+        "threads": request.threads,
+        "effort": request.effort,
+        "budget_s": request.budget.seconds,
+        "budget_trials": request.budget.trials,
+        "budget_money": request.budget.money,
+        "budget_currency": request.budget.currency,
+        "budget_joules": request.budget.joules,
+        "budget_prices": request.prices,
+        "budget_latency_target_s": request.latency_target_s,
+        "seed": request.seed,
+        "pretrained": request.pretrained,
+        **queued,
+    }
+
+
+def request_of(status: JobStatus, store: str) -> Request:
+    """Return the request a stored job was submitted with."""
+    data: Mapping[str, Any] = status.request
+    return Request(
+        model=data["model"],
+        shapes={name: tuple(shape) for name, shape in json.loads(data["shapes"]).items()},
+        target=data["target"],
+        dialect=data["dialect"],
+        threads=data["threads"],
+        budget=Budget(
+            data["budget_s"],
+            data["budget_trials"],
+            data.get("budget_money"),
+            data.get("budget_currency", ""),
+            data.get("budget_joules"),
+        ),
+        prices=data.get("budget_prices", ""),
+        latency_target_s=data.get("budget_latency_target_s"),
+        effort=data["effort"],
+        store=store,
+        seed=data["seed"],
+        pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
+    )
+
+
+def claim_of(status: JobStatus) -> Claim | None:
+    """Return what a stored job may claim, None for one that was never in a queue."""
+    found: dict[str, Any] = {f.name: status.request.get(f"{_QUEUE}_{f.name}") for f in fields(Claim)}
+    return None if None in found.values() else Claim(**found)

@@ -1,0 +1,432 @@
+"""A room of jobs: any number of them at once in one event loop, over one scheduler, one store and shared learning."""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
+from tunery.accounting.prices import load_prices
+from tunery.devices.cpu.device import this_device
+from tunery.domain import JobState, JobStatus
+from tunery.domain.request import Claim, Progress, Request, TuneReport
+from tunery.runtime.dispatch import Dispatch
+from tunery.runtime.importing import Imported, import_model
+from tunery.runtime.opening import cache_directory, open_runtime, thread_count
+from tunery.runtime.pools import Grant, Runtime
+from tunery.service.checks import check, check_model
+from tunery.service.codec import claim_of, request_data, request_of
+from tunery.service.queue_policy import Waiting, next_turn
+from tunery.service.resuming import check_currency, check_unchanged, refuse_twin, report_of
+from tunery.store import Charge, Store
+from tunery.tuning.account import Account, Bill
+from tunery.tuning.job import Job
+from tunery.tuning.sharing import Searches
+
+MOST_ACTIVE = 32
+_TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
+_MOST_WAITING = 10_000
+_STORE_AGAIN_S = 5.0
+
+
+@dataclass
+class _Entry:
+    """A job that is in the room: waiting for its turn, or at work; `leaving` when somebody takes it out."""
+
+    request: Request
+    claim: Claim
+    order: int
+    imported: Imported | None = None
+    work: asyncio.Task[None] | None = None
+    job: Job | None = None
+    ending: JobState = JobState.QUEUED
+    leaving: bool = False
+    progress: Progress | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Room:
+    """Takes jobs in, runs them beside one another, and lets them go; use it as an async context manager.
+
+    Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect, thread count
+    or way of measuring get workers of their own, placed by the same scheduler. At most `most_active` jobs are at work
+    (one, where the strategy is `sequential`), the others wait for their turn (`next_turn`). Leaving the room ends all
+    work; what was submitted stays queued in the store, and `recover` of another room goes on with it. With `record`,
+    the scheduler's log and the span of each stage are kept in `dispatch`.
+
+    Example:
+        async with Room(store) as room:
+            job_id = room.submit(request, Claim(owner="me", priority=2))
+            async for progress in room.follow(job_id): ...
+            status = store.job(job_id)
+
+    Raises:
+        UsageError: the strategy is unknown.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        strategy: str = "predictive",
+        most_active: int = MOST_ACTIVE,
+        record: bool = True,
+    ) -> None:
+        self.store = store
+        self.dispatch = Dispatch(strategy, record=record)
+        self._most_active = 1 if strategy == "sequential" else most_active
+        self._entries: dict[str, _Entry] = {}
+        self._active: set[str] = set()
+        self._order = 0
+        self._worked = False
+        self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, Searches]] = {}
+        self._stack = ExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._end_all()
+        finally:
+            self._stack.close()
+
+    # -- jobs -----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request, claim: Claim | None = None, imported: Imported | None = None) -> str:
+        """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
+
+        Raises:
+            UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
+        """
+        claim = claim or Claim()
+        if imported is None:
+            check_model(request.model)
+        check(request, claim)
+        if len(self._entries) >= _MOST_WAITING:
+            raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
+        status = self.store.create_job(request_data(request, claim=claim))
+        self._enter(status.job_id, request, claim, imported)
+        return status.job_id
+
+    def recover(self) -> list[str]:
+        """Take in the jobs that an earlier room left queued or running, whatever ended it; return their ids."""
+        left = [(status, claim_of(status)) for status in self.store.unfinished()]
+        found = [(status, claim) for status, claim in left if claim and status.job_id not in self._entries]
+        for status, claim in found:
+            self._enter(status.job_id, request_of(status, self.store.url), claim)
+        return [status.job_id for status, _ in found]
+
+    def resume(self, job_id: str) -> None:
+        """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it is over, at work in another process, or just being paused or cancelled.
+        """
+        if job_id in self._entries:
+            if self._entries[job_id].leaving:
+                raise UsageError(f"job {job_id} is just being taken out; try again in a moment")
+            return
+        status = self.store.job(job_id)
+        if status.state in {JobState.DONE, JobState.CANCELLED}:
+            raise UsageError(f"job {job_id} is {status.state}; submit its model anew: what is known is used")
+        self._refuse_others(status)
+        claim = claim_of(status) or Claim()
+        request = request_of(status, self.store.url)
+        check_model(request.model)
+        check(request, claim)
+        known = {key: status.request.get(key, "") for key in ("network", "name", "target_key")}
+        self.store.specify_job(job_id, {**request_data(request, claim=claim), **known})
+        self._leave_as(job_id, JobState.QUEUED, "")
+        self._enter(job_id, request, claim)
+
+    async def pause(self, job_id: str) -> None:
+        """Take a job out until `resume`; what it has measured is kept, the time until then is not charged to it.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it has ended.
+        """
+        await self._take_out(job_id, JobState.PAUSED)
+
+    async def cancel(self, job_id: str) -> None:
+        """End a job for good; what it has measured is kept.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it has ended.
+        """
+        await self._take_out(job_id, JobState.CANCELLED)
+
+    async def follow(self, job_id: str) -> AsyncIterator[Progress]:
+        """Yield a job's progress as it goes, the latest where the reader is slow, until the job leaves the room."""
+        entry = self._entries.get(job_id)
+        while entry is not None:
+            changed = entry.changed
+            if entry.progress is not None:
+                yield entry.progress
+            if self._entries.get(job_id) is not entry:
+                return
+            await changed.wait()
+
+    async def wait(self, job_id: str) -> JobStatus:
+        """Return a job's status when it has left the room: done, failed, paused or cancelled.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+        async for _ in self.follow(job_id):
+            pass
+        return self.store.job(job_id)
+
+    def progress(self, job_id: str) -> Progress | None:
+        """Return how a job in the room stands, None before it has begun or after it has left."""
+        entry = self._entries.get(job_id)
+        return entry.progress if entry else None
+
+    def runtime(self, request: Request) -> Runtime:
+        """Return the workers that a request's job will use, started if they were not yet."""
+        return self._runtime(request)[0]
+
+    # -- one job, here and now --------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        request: Request,
+        notify: Callable[[Progress], None],
+        stop: threading.Event,
+        *,
+        job_id: str = "",
+        imported: Imported | None = None,
+    ) -> TuneReport:
+        """Run a job in the caller's own task, going on with an equal unfinished one; setting `stop` ends it resumably.
+
+        `imported` spares the import.
+
+        Raises:
+            UsageError: the request cannot be right, or is no longer that of job `job_id`.
+            WorkError: there is nothing to tune, or another process works on the same job.
+            NothingFoundError: there is no job `job_id`.
+        """
+        began = time.monotonic()
+        runtime, searches = self._runtime(request)
+        if imported is None:
+            begin = Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)
+            imported = await self._import(runtime, request, Claim(), "setup", lambda: notify(begin))
+        plain = request_data(request, imported)
+        found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
+        if found is None:
+            refuse_twin(self.store, plain)
+        else:
+            check_currency(found, load_prices(request.prices))
+        status = found or self.store.create_job(plain)
+        if not self.store.acquire_job(status.job_id):
+            raise WorkError(
+                f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`"
+            )
+        if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
+            queued = {key: value for key, value in found.request.items() if key not in plain}
+            self.store.specify_job(status.job_id, {**queued, **plain})
+        status = self.store.job(status.job_id)
+        job = Job(runtime, self.store, request, status, imported, notify, stop, searches, began)
+        done = await self._work(job, Claim())
+        return report_of(done, imported, runtime, resumed=found is not None, store=self.store)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _enter(self, job_id: str, request: Request, claim: Claim, imported: Imported | None = None) -> None:
+        self._order += 1
+        self._entries[job_id] = _Entry(request, claim, self._order, imported)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        """Start those whose turn it is; what went on while there was nothing to do is nobody's bill."""
+        if self._worked and not self._active:
+            self.dispatch.claim(self.dispatch.own_s())
+            for runtime, _ in self._runtimes.values():
+                runtime.claim(runtime.unclaimed_core_s())
+        while len(self._active) < self._most_active:
+            all_of_them = [Waiting(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
+            at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
+            chosen = next_turn([one for one in all_of_them if self._entries[one.job_id].work is None], at_work)
+            if chosen is None:
+                return
+            entry = self._entries[chosen.job_id]
+            self._active.add(chosen.job_id)
+            self._worked = True
+            entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
+
+    async def _live(self, job_id: str, entry: _Entry) -> None:
+        """Do a job from its turn to its end; whatever goes wrong is its own failure."""
+        try:
+            # Another daemon of this store may have got it first, and there it may have been paused, too.
+            if self.store.job(job_id).state in _TO_DO and self.store.acquire_job(job_id):
+                await self._do(job_id, entry)
+        except asyncio.CancelledError:
+            await self._end_as(job_id, entry, entry.ending, "")
+        except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
+            text = str(error) if isinstance(error, (UsageError, WorkError)) else f"{type(error).__name__}: {error}"
+            await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
+        finally:
+            self._active.discard(job_id)
+            self._forget(job_id, entry)
+
+    async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str) -> None:
+        """Store how a job ended, or wait until the store can be written: nobody could end what runs for ever."""
+        with suppress(asyncio.CancelledError, NothingFoundError):
+            while not entry.leaving:
+                with suppress(StoreError):
+                    if not self.store.taken(job_id):
+                        self._leave_as(job_id, state, message)
+                    return
+                await asyncio.sleep(_STORE_AGAIN_S)
+        with suppress(StoreError, NothingFoundError):  # whoever takes it out hears of it
+            self._leave_as(job_id, entry.ending, "")
+
+    async def _do(self, job_id: str, entry: _Entry) -> None:
+        began = time.monotonic()
+        check_currency(self.store.job(job_id), load_prices(entry.request.prices))
+        runtime, searches = self._runtime(entry.request)
+
+        def notify(progress: Progress) -> None:
+            entry.progress = progress
+            entry.changed.set()
+            entry.changed = asyncio.Event()
+
+        budget = entry.request.budget
+        notify(Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None))
+        imported, used = entry.imported, list[Grant]()
+        try:
+            if imported is None:
+                imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
+            plain = request_data(entry.request, imported, entry.claim)
+            check_unchanged(self.store.job(job_id), plain)
+            self.store.specify_job(job_id, plain)
+            status = self.store.job(job_id)
+            job = Job(runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began)
+        except BaseException:
+            with suppress(StoreError, UsageError):  # the first error is the one to tell
+                self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
+            raise
+        job.ending = entry.ending
+        entry.job = job
+        await self._work(job, entry.claim)
+
+    def _charge_in_vain(
+        self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Grant], wall_s: float
+    ) -> None:
+        """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
+        prices = load_prices(request.prices)
+        account = Account(self.store, job_id, runtime, prices, runtime.power)
+        account.post([Bill(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used])
+        account.close(wall_s)
+        status, joules = self.store.job(job_id), account.joules()
+        before, money = status.spend, prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules)
+        spend = replace(
+            before,
+            wall_s=before.wall_s + wall_s,
+            core_s=before.core_s + account.core_s(),
+            joules=(before.joules or 0.0) + joules,
+            modelled=before.modelled or account.power.modelled,
+            money=(before.money or 0.0) + money,
+            currency=prices.currency,
+            cores=runtime.granted,
+        )
+        self.store.save_job(replace(status, spend=spend))
+
+    async def _import(  # noqa: PLR0917 - as `import_model`
+        self,
+        runtime: Runtime,
+        request: Request,
+        claim: Claim,
+        name: str,
+        begun: Callable[[], None] = lambda: None,
+        used: list[Grant] | None = None,
+    ) -> Imported:
+        self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
+        try:
+            return await import_model(runtime, self.store, request, cache_directory(), name, begun, used)
+        finally:
+            self.dispatch.end(name)
+
+    async def _work(self, job: Job, claim: Claim) -> JobStatus:
+        job_id = job.status.job_id
+        self.dispatch.submit(job_id, claim.owner, claim.weight, claim.priority, job.planned)
+        try:
+            return await job.run()
+        finally:
+            self.dispatch.end(job_id)
+
+    def _runtime(self, request: Request) -> tuple[Runtime, Searches]:
+        """Return the workers for a request's dialect, threads and way of measuring, started with the first request.
+
+        Targets may share them: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get
+        it with each call.
+        """
+        dialect, threads, abandon = request.dialect, thread_count(request.threads), request.trimming.abandon
+        key = (dialect, threads, abandon)
+        if key not in self._runtimes:
+            label = f"@{dialect}/{threads}{'' if abandon else '/full'}"
+            known = self.store.calibration(this_device(self.dispatch.cores).fingerprint, dialect, threads)
+            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label, known))
+            self._runtimes[key] = (runtime, Searches(runtime))
+        return self._runtimes[key]
+
+    async def _take_out(self, job_id: str, state: JobState) -> None:
+        while (entry := self._entries.get(job_id)) and entry.leaving and entry.work:
+            await asyncio.wait([entry.work])  # one after the other: a second cancellation would cut the first short
+        if entry is None:
+            status = self.store.job(job_id)
+            if status.state in {JobState.DONE, JobState.CANCELLED}:
+                raise UsageError(f"job {job_id} is {status.state} already")
+            self._refuse_others(status)
+        elif entry.work is not None:
+            entry.leaving, entry.ending = True, state
+            if entry.job is not None:
+                entry.job.ending = state
+            entry.work.cancel()
+            await asyncio.wait([entry.work])
+            if job_id not in self._entries and self.store.job(job_id).state is not JobState.RUNNING:
+                return  # in this state, unless it ended by itself just now
+        self._leave_as(job_id, state, "")
+        if entry is not None:  # it had not begun
+            self._active.discard(job_id)
+            self._forget(job_id, entry)
+
+    def _refuse_others(self, status: JobStatus) -> None:
+        """Refuse to touch a job that runs in another process.
+
+        Raises:
+            UsageError: it does.
+        """
+        if status.state is JobState.RUNNING and self.store.taken(status.job_id):
+            raise UsageError(f"job {status.job_id} is at work in another process; stop that one")
+
+    def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
+        self.store.save_job(replace(self.store.job(job_id), state=state, message=message))
+        self.store.release_job(job_id, state)
+
+    def _forget(self, job_id: str, entry: _Entry) -> None:
+        if self._entries.get(job_id) is entry:
+            del self._entries[job_id]
+        entry.changed.set()
+        self._start_next()
+
+    async def _end_all(self) -> None:
+        """End all work; jobs stay queued."""
+        self._most_active = 0
+        tasks = [entry.work for entry in self._entries.values() if entry.work is not None]
+        for entry in self._entries.values():
+            if entry.work is not None and not entry.leaving:
+                entry.leaving = True
+                entry.work.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._entries.clear()

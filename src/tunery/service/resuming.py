@@ -1,0 +1,78 @@
+"""Going on with a stored job, and what a finished one has to report."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunery._errors import UsageError, WorkError
+from tunery.accounting.prices import Prices
+from tunery.devices.cpu.placement import slots
+from tunery.domain import JobState, JobStatus
+from tunery.domain.request import TuneReport
+from tunery.runtime.importing import Imported
+from tunery.runtime.pools import Runtime
+from tunery.store import Store
+
+_ASIDE = ("budget", "queue")
+
+
+def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
+    """Return a job's status; what it was submitted for must still be what its words mean today.
+
+    Raises:
+        UsageError: the model or the target has changed.
+    """
+    for part, what in (("network", "its model has changed"), ("target_key", "its target means another one here")):
+        if status.request.get(part) not in {request[part], ""}:
+            raise UsageError(
+                f"job {status.job_id} cannot go on, for {what} since it began; start anew with "
+                f"`tunery tune {request['model']}`"
+            )
+    return status
+
+
+def check_currency(status: JobStatus, prices: Prices) -> None:
+    """Check that a job which has paid already goes on in the same money: sums and limits of two mean nothing.
+
+    Raises:
+        UsageError: the price sheet is in another currency.
+    """
+    paid = status.spend.currency if status.spend.money else ""
+    if paid not in {"", prices.currency}:
+        raise UsageError(
+            f"job {status.job_id} has been paid in {paid}, and this price sheet is in {prices.currency}; go on with "
+            "a sheet in the same currency (--prices), or start anew with another --seed"
+        )
+
+
+def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
+    """Refuse to work on what another live process is working on: both would pay for the same candidates.
+
+    Raises:
+        WorkError: there is such a process.
+    """
+    asked = {name: value for name, value in request.items() if not name.startswith(_ASIDE)}
+    for job in store.jobs(50):
+        theirs = {name: value for name, value in job.request.items() if not name.startswith(_ASIDE)}
+        if job.state is JobState.RUNNING and theirs == asked:
+            raise WorkError(
+                f"another process is tuning this as job {job.job_id}; wait for it (`tunery jobs show {job.job_id}`), "
+                "or tune with another --seed"
+            )
+
+
+def report_of(status: JobStatus, imported: Imported, runtime: Runtime, *, resumed: bool, store: Store) -> TuneReport:
+    """Return the report of a job that has ended."""
+    before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
+    after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
+    complete = len(before) == len(after) == len(status.tasks)
+    return TuneReport(
+        job=status,
+        network=imported.network,
+        tasks=imported.tasks,
+        before_s=sum(before) if complete else None,
+        after_s=sum(after) if complete else None,
+        resumed=resumed,
+        store=store.place,
+        slots=len(slots(runtime.cores, runtime.threads)),
+        calibrated_at=runtime.calibration.made_at if runtime.calibration else None,
+    )

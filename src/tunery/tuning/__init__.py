@@ -1,0 +1,1 @@
+"""One tuning job: from a model's tasks to verified records."""

@@ -1,0 +1,117 @@
+"""A job's account: whatever is done in its name is charged here, in core-seconds, joules and money."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tunery.accounting.power import Power
+from tunery.accounting.prices import Prices
+from tunery.domain import Candidate, Spend
+from tunery.runtime.pools import Runtime
+from tunery.store import Charge, Store
+from tunery.tuning.allocation.allocator import Cost
+
+OVERHEAD, MANAGE, IDLE = "overhead", "manage", "idle"
+"""Stages of no candidate: workers coming up and work cut short, this process's own, a machine paid for and not held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A charge without its price, and the core-seconds that were held for it, busy or not."""
+
+    charge: Charge
+    held_core_s: float
+
+
+class Account:
+    """Prices charges and stores them, and knows what this run of the job has used so far."""
+
+    def __init__(self, store: Store, job_id: str, runtime: Runtime, prices: Prices, power: Power) -> None:
+        self.prices, self.power = prices, power
+        self._store, self._job_id, self._runtime = store, job_id, runtime
+        self._held_money = 0.0
+        self._core_s = self._joules = 0.0
+        self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
+        self._aside: defaultdict[tuple[str, str], float] = defaultdict(float)
+
+    def post(self, bills: Iterable[Bill]) -> None:
+        """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
+        bills = list(bills)
+        charges = [self._priced(bill) for bill in bills]
+        self._store.charge_all(charges)
+        for bill, charge in zip(bills, charges, strict=True):
+            self._count(charge, bill.held_core_s)
+
+    def _priced(self, bill: Bill) -> Charge:
+        joules = self.power.joules(bill.charge.core_s)
+        money = self.prices.of_machine(bill.held_core_s) + self.prices.of_energy(joules)
+        return replace(
+            bill.charge, joules=joules, modelled=self.power.modelled, money=money, currency=self.prices.currency
+        )
+
+    def _count(self, charge: Charge, held_core_s: float) -> None:
+        joules = charge.joules or 0.0
+        self._joules += joules
+        self._core_s += charge.core_s
+        if charge.stage == MANAGE:  # it is no worker's
+            self._runtime.dispatch.claim(charge.core_s)
+        else:
+            self._runtime.claim(charge.core_s)
+        self._held_money += self.prices.of_machine(held_core_s)
+        task = self._by_task[charge.task_key]
+        self._by_task[charge.task_key] = Cost(task.held_core_s + held_core_s, task.joules + joules)
+
+    def of_task(self, task_key: str) -> Cost:
+        """Return what a task has taken in this run."""
+        return self._by_task[task_key]
+
+    def set_aside(self, candidate: Candidate, core_s: float) -> None:
+        """Keep what a build took for the bill that will say what came of the candidate: it is no overhead meanwhile."""
+        self._aside[candidate.task_key, candidate.key] += core_s
+        self._runtime.claim(core_s)
+
+    def take_back(self, candidates: Iterable[Candidate]) -> None:
+        """Let go of what was set aside for candidates, to bill it now, or because nothing comes of them."""
+        for candidate in candidates:
+            self._runtime.claim(-self._aside.pop((candidate.task_key, candidate.key), 0.0))
+
+    def core_s(self) -> float:
+        """Return the core-seconds of this run, with what is not billed yet."""
+        return self._core_s + self._unbilled_s()
+
+    def joules(self) -> float:
+        """Return the energy of this run, with what is not billed yet."""
+        return self._joules + self.power.joules(self._unbilled_s())
+
+    def _unbilled_s(self) -> float:
+        """Return the core-seconds of stages that have not ended, and of what nobody was charged for yet.
+
+        That is workers' starts, builds that wait for their races, and this process. Jobs that run at once each count
+        all of it until one of them settles: a limit is rather kept too early than exceeded.
+        """
+        runtime, aside_s = self._runtime, sum(self._aside.values())
+        return aside_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
+
+    def settle(self) -> None:
+        """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""
+        spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s()}
+        bills = (Bill(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items())
+        self.post(bill for bill in bills if bill.charge.core_s > 0)
+
+    def reconcile(self, before: Spend) -> None:
+        """Charge what earlier runs of the job paid the machine for and never wrote down: they were killed."""
+        charged = sum(one.money or 0.0 for one in self._store.ledger(self._job_id) if one.currency == before.currency)
+        rest = (before.money or 0.0) - charged
+        if rest > 0 and before.currency:
+            self._charge_idle(rest, before.currency)
+
+    def close(self, wall_s: float) -> None:
+        """Settle, and charge the machine for the rest of this run's `wall_s`: it is paid for, held or not."""
+        self.settle()
+        rest = self.prices.of_machine(self._runtime.granted * wall_s) - self._held_money
+        if rest > 0:
+            self._charge_idle(rest, self.prices.currency)
+            self._held_money += rest
+
+    def _charge_idle(self, money: float, currency: str) -> None:
+        self._store.charge_all([Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency)])

@@ -1,0 +1,172 @@
+"""Which task gets the next batch: the largest expected weighted gain per unit of what the user wants to spend least."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from tunery.accounting.prices import Prices
+from tunery.domain import Budget
+from tunery.tuning.allocation.gain import Gain, believe
+
+_WINDOW = 3
+_PREEMPTED_BELOW = 0.1
+_PRIOR_TRIALS = 8
+"""A task's own trials count as much as this many of the average of all: one slow build among the first four candidates
+must not make a task look dear for ever."""
+_AT_ONCE = 2
+"""Batches of one task in flight: the next is proposed while the one before it is measured."""
+_HEADROOM = 1.05
+"""How much faster than the highest arithmetic rate seen so far a task may run: the true peak is not known."""
+
+
+class Unit(StrEnum):
+    """What a gain is weighed against."""
+
+    TIME = "time"
+    MONEY = "money"
+    ENERGY = "energy"
+
+
+def unit_of(budget: Budget) -> Unit:
+    """Return the unit of a budget; of several the scarcer kind: energy, then money, then time."""
+    if budget.joules is not None:
+        return Unit.ENERGY
+    return Unit.MONEY if budget.money is not None else Unit.TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a batch took: core-seconds that workers were held for (busy or not), and joules."""
+
+    held_core_s: float
+    joules: float = 0.0
+
+    def amount(self, unit: Unit, prices: Prices | None) -> float:
+        """Return the cost in a unit; a thousandth of a second is the least, so that nothing is free."""
+        if unit is Unit.ENERGY and self.joules > 0:
+            return self.joules
+        if unit is Unit.MONEY and prices is not None:
+            amount = prices.of_machine(self.held_core_s) + prices.of_energy(self.joules)
+            if amount > 0:
+                return amount
+        return max(self.held_core_s, 1e-3)
+
+
+@dataclass
+class Standing:
+    """What is known of one task, batch by batch.
+
+    `best_s` is the best latency after each (None: nothing valid yet), `trials` how many candidates each tried, `costs`
+    what each took.
+    """
+
+    task_key: str
+    weight: int
+    flop: float
+    best_s: list[float | None] = field(default_factory=list)
+    trials: list[int] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    in_flight: int = 0
+    trials_in_flight: int = 0
+    exhausted: bool = False
+
+    @property
+    def batches(self) -> int:
+        """Batches that ended."""
+        return len(self.best_s)
+
+    @property
+    def latency_s(self) -> float | None:
+        """The best latency so far."""
+        return self.best_s[-1] if self.best_s else None
+
+    def ended(self, best_s: float | None, trials: int, cost: Cost) -> None:
+        """Take in one batch."""
+        self.best_s.append(best_s)
+        self.trials.append(trials)
+        self.costs.append(cost)
+
+    def lately(self, unit: Unit, prices: Prices | None) -> tuple[float, int]:
+        """Return what the last batches took, and how many trials they were."""
+        amount = sum(cost.amount(unit, prices) for cost in self.costs[-_WINDOW:])
+        return amount, sum(self.trials[-_WINDOW:])
+
+
+class Chooser(Protocol):
+    """Decides which task is next."""
+
+    def next(self, size: int) -> Standing | None:
+        """Return the task for the next batch of `size` trials, None while there is none to give it to."""
+
+
+class Allocator:
+    """Chooses tasks by gain per cost; each task first gets one batch, in the given order.
+
+    A task whose gain per cost is less than a tenth of the best one's is preempted: it gets nothing, even while the best
+    are busy, until they have fallen to its level. What it has reached keeps counting in the network's latency.
+    """
+
+    def __init__(self, standings: list[Standing], unit: Unit = Unit.TIME, prices: Prices | None = None) -> None:
+        self.standings = {standing.task_key: standing for standing in standings}
+        self._unit, self._prices = unit, prices
+
+    def next(self, size: int) -> Standing | None:
+        """Return the task for the next batch of `size` trials, None while there is none to give it to."""
+        alive = [s for s in self.standings.values() if not s.exhausted]
+        fresh = [s for s in alive if not s.batches and not s.in_flight]
+        if fresh:
+            return fresh[0]
+        scores = self._scores(alive, size)
+        level = _PREEMPTED_BELOW * max(scores.values(), default=0.0)
+        paying = [s for s in alive if scores.get(s.task_key, -1.0) >= level]
+        ready = [s for s in paying if not s.in_flight] or [s for s in paying if s.in_flight < _AT_ONCE]
+        return max(ready, key=lambda s: (scores[s.task_key], s.task_key), default=None)
+
+    def preempted(self, size: int) -> set[str]:
+        """Return the keys of the tasks that would get nothing now."""
+        scores = self._scores([s for s in self.standings.values() if not s.exhausted], size)
+        level = _PREEMPTED_BELOW * max(scores.values(), default=0.0)
+        return {key for key, score in scores.items() if score < level}
+
+    def peak_rate(self) -> float:
+        """Return the highest flop/s any task has reached."""
+        return max((s.flop / s.latency_s for s in self.standings.values() if s.latency_s), default=0.0)
+
+    def belief(self, standing: Standing, rate: float) -> Gain | None:
+        """Return what a task may still win, None while nothing of it is valid."""
+        return believe(standing.trials, standing.best_s, standing.flop / (_HEADROOM * rate) if rate > 0 else 0.0)
+
+    def _scores(self, alive: list[Standing], size: int) -> dict[str, float]:
+        rate, mean = self.peak_rate(), self.mean_cost()
+        return {s.task_key: self.gain_per_cost(s, rate, size, mean) for s in alive if s.batches}
+
+    def mean_cost(self) -> float:
+        """Return what a trial took lately, over all tasks."""
+        every = [each.lately(self._unit, self._prices) for each in self.standings.values()]
+        return sum(amount for amount, _ in every) / max(sum(trials for _, trials in every), 1)
+
+    def trial_cost(self, standing: Standing, mean: float) -> float:
+        """Return what a trial of a task probably takes: what its own took lately, drawn to the `mean` over all."""
+        amount, trials = standing.lately(self._unit, self._prices)
+        return (amount + _PRIOR_TRIALS * mean) / (trials + _PRIOR_TRIALS) or 1.0
+
+    def gain_per_cost(self, standing: Standing, rate: float, size: int, mean_cost: float) -> float:
+        """Return the expected weighted seconds won by the next `size` trials of a task, per unit of their cost."""
+        gain = self.belief(standing, rate)
+        if gain is None:
+            # Nothing valid yet: worth a batch now and then, less with each that brought nothing.
+            return 1e-9 / (1 + standing.batches)
+        return standing.weight * gain.expected_s(size) / (size * self.trial_cost(standing, mean_cost))
+
+
+class RoundRobin:
+    """Gives all tasks the same number of trials, whatever they gain: what trimming is compared with."""
+
+    def __init__(self, standings: list[Standing]) -> None:
+        self.standings = standings
+
+    def next(self, size: int) -> Standing | None:  # noqa: ARG002 - the same for any size
+        """Return the task that has had the fewest trials."""
+        ready = [s for s in self.standings if not s.exhausted and s.in_flight < _AT_ONCE]
+        free = [s for s in ready if not s.in_flight] or [s for s in ready if s.batches]
+        return min(free, key=lambda s: sum(s.trials) + s.trials_in_flight, default=None)

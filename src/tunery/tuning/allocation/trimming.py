@@ -1,0 +1,166 @@
+"""The candidate filter: which proposals are not worth building, judged by a cost model as far as it has earned trust.
+
+Trust is what the model has shown: of the pairs of candidates of this task that were proposed together, measured, and
+differ, the share it had put in the right order before (Kendall's tau, less one standard error). A model that was
+trained before the job begins with half of what it has shown on tasks it had not seen; any other one drops nothing
+until it is proven. A random part of what would be dropped is measured all the same: that is the search's exploration,
+and the only way to know how often the filter is wrong.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST = 0.5
+"""The largest share that is dropped, however well the model ranks."""
+ENOUGH = 0.25
+"""Kendall's tau from which on it is dropped. A proposed candidate costs a fifth (a convolution) to a tenth (a dense
+layer) of one that is built and raced: asking for four times as many found more for a network's core-seconds, but made
+the trials of a convolution a third dearer (decision 015)."""
+_PROVEN_AT = 12
+_WITHIN_PROPOSALS = 0.5
+"""How much of the tau that a model has shown over random candidates is left within a proposal, which evolution has
+chosen by the same model (decision 015)."""
+_PRIOR_COUNT = 48
+"""As many candidates of the task itself outweigh what the model has shown on others."""
+_MEMORY = 48
+_EQUAL = 0.03
+"""Latencies this close say nothing about the order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What is known of a filter's errors in `tasks` tasks: of `dropped` candidates `audited` were measured all the
+    same, and `winners` of these are their task's best in the end."""
+
+    dropped: int = 0
+    audited: int = 0
+    winners: int = 0
+    tasks: int = 0
+
+    def __add__(self, other: "Audit") -> "Audit":
+        return Audit(
+            self.dropped + other.dropped, self.audited + other.audited, self.winners + other.winners,
+            self.tasks + other.tasks,
+        )  # fmt: skip
+
+    @property
+    def rate(self) -> float | None:
+        """The share of false drops among those audited, None before any was.
+
+        A task has one winner, so this falls with the number of candidates whatever the filter knows: `lost` does not.
+        """
+        return self.winners / self.audited if self.audited else None
+
+    @property
+    def lost(self) -> float | None:
+        """The share of tasks whose winner the filter drops, None before anything was audited.
+
+        A dropped winner is seen only if it is audited, so each counts for as many as were dropped for one audited.
+        """
+        if not self.audited or not self.tasks:
+            return None
+        return min(self.winners * self.dropped / self.audited / self.tasks, 1.0)
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the Clopper-Pearson interval of `rate`."""
+        return _clopper_pearson(self.winners, self.audited, confidence)
+
+    def lost_interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the interval of `lost`: Clopper and Pearson's for the winners seen, scaled as they are."""
+        if not self.audited or not self.tasks:
+            return 0.0, 1.0
+        low, high = _clopper_pearson(self.winners, self.tasks, confidence)
+        return min(low * self.dropped / self.audited, 1.0), min(high * self.dropped / self.audited, 1.0)
+
+
+def _clopper_pearson(k: int, n: int, confidence: float) -> tuple[float, float]:
+    from scipy.special import betaincinv
+
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(k, n - k + 1, tail)) if k > 0 else 0.0
+    high = float(betaincinv(k + 1, n - k, 1 - tail)) if k < n else 1.0
+    return low, high
+
+
+@dataclass(frozen=True, slots=True)
+class Sorted:
+    """A proposal's candidates by number: `kept` are built, of these `audited` would else be `dropped`."""
+
+    kept: tuple[int, ...]
+    audited: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+class CandidateFilter:
+    """The filter of one task, and what it has learned of the model's ranking of it.
+
+    `prior_tau` is what the model has shown on tasks it had not seen, None for one that was not trained before.
+    """
+
+    def __init__(self, audit_share: float, seed: int, prior_tau: float | None = None) -> None:
+        self._audit_share, self._prior_tau = audit_share, prior_tau
+        self._random = random.Random(seed)  # noqa: S311 - a sample, keeps no secret
+        self._groups: deque[list[tuple[float, float]]] = deque()
+
+    def tau(self) -> tuple[float, int]:
+        """Return the model's rank correlation on this task's latest candidates, and how many they are."""
+        agree = differ = 0
+        for group in self._groups:
+            for i, (score, latency_s) in enumerate(group):
+                for other_score, other_s in group[:i]:
+                    if min(latency_s, other_s) * (1 + _EQUAL) >= max(latency_s, other_s) or score == other_score:
+                        continue
+                    right = (score > other_score) == (latency_s < other_s)
+                    agree, differ = agree + right, differ + (not right)
+        count = sum(len(group) for group in self._groups)
+        return ((agree - differ) / (agree + differ) if agree + differ else 0.0), count
+
+    def share(self) -> float:
+        """Return the share of the next proposal that is to be dropped."""
+        tau, count = self.tau()
+        if self._prior_tau is not None:
+            prior = _WITHIN_PROPOSALS * self._prior_tau
+            tau = (count * tau + _PRIOR_COUNT * prior) / (count + _PRIOR_COUNT)
+            count += _PRIOR_COUNT
+        if count < _PROVEN_AT:
+            return 0.0
+        error = math.sqrt(2 * (2 * count + 5) / (9 * count * (count - 1)))
+        return MOST * min(max((tau - error) / ENOUGH, 0.0), 1.0)
+
+    def ask(self, wanted: int) -> int:
+        """Return how many candidates to ask for, to have `wanted` of them left."""
+        return math.ceil(wanted / (1 - self.share()) - 1e-9)
+
+    def sort(self, scores: Sequence[float | None], wanted: int) -> Sorted:
+        """Choose among candidates with these scores (higher is faster); those without one come first.
+
+        At most `wanted` are kept, the audited among them; what the proposer gave too little is dropped too little. Each
+        that is not among the best has the same chance to be audited.
+        """
+        keep = min(wanted, len(scores) - int(self.share() * len(scores) + 1e-9))
+        ranked = sorted(range(len(scores)), key=lambda i: -math.inf if (score := scores[i]) is None else -score)
+        if keep == len(scores):
+            return Sorted(tuple(range(len(scores))), (), ())
+        count = sum(self._random.random() < self._audit_share for _ in range(keep))
+        rest = sorted(i for i in ranked[keep - count :] if scores[i] is not None)
+        audited = set(self._random.sample(rest, min(count, len(rest))))
+        best = [i for i in ranked if i not in audited][: keep - len(audited)]
+        chosen = {*best, *audited}
+        return Sorted(
+            tuple(sorted(chosen)), tuple(sorted(audited)), tuple(i for i in range(len(scores)) if i not in chosen)
+        )  # fmt: skip
+
+    def doomed(self, scores: Sequence[float | None]) -> tuple[int, ...]:
+        """Return which of a proposal that is built as a whole the filter would drop: the lowest, up to its share."""
+        scored = sorted((score, i) for i, score in enumerate(scores) if score is not None)
+        return tuple(sorted(i for _, i in scored[: int(self.share() * len(scores) + 1e-9)]))
+
+    def learn(self, group: Sequence[tuple[float, float]]) -> None:
+        """Take in one proposal's measured candidates: the scores they had then, and latencies (inf for a failure)."""
+        if len(group) > 1:
+            self._groups.append(list(group))
+        while len(self._groups) > 1 and sum(len(one) for one in self._groups) - len(self._groups[0]) >= _MEMORY:
+            self._groups.popleft()

@@ -1,0 +1,86 @@
+"""What one run of a job has used and may still use, by its own clock and account."""
+
+import math
+import time
+
+from tunery.accounting.meter import Meter, Plan
+from tunery.accounting.prices import Prices
+from tunery.domain import Spend
+from tunery.tuning.account import Account
+
+
+class Allowance:
+    """The limits of a job read at this moment, in a run that `began` then (monotonic seconds) after `before` was spent.
+
+    `trials` are those of all runs, kept up to date by whoever counts them.
+    """
+
+    def __init__(self, limits: Plan, before: Spend, account: Account, cores: int, began: float) -> None:
+        self.limits, self.account = limits, account
+        self._began, self._before_core_s = began, before.core_s
+        self._ended: float | None = None
+        self._meter = Meter(
+            limits, before.wall_s, before.trials, before.joules or 0.0, account.prices, cores, before.money or 0.0
+        )
+
+    @property
+    def prices(self) -> Prices:
+        """The price sheet that money is counted by."""
+        return self.account.prices
+
+    @property
+    def earlier_s(self) -> float:
+        """The wall seconds of the job's earlier runs."""
+        return self._meter.total_s(0.0)
+
+    @property
+    def trials(self) -> int:
+        """The trials of all runs."""
+        return self._meter.trials
+
+    @trials.setter
+    def trials(self, trials: int) -> None:
+        self._meter.trials = trials
+
+    def elapsed_s(self) -> float:
+        """Return the wall seconds of this run, until its end if it has ended."""
+        return (self._ended or time.monotonic()) - self._began
+
+    def end(self) -> float:
+        """Return the wall seconds of this run, which ends: what is charged and what is reported are the same."""
+        self._ended = time.monotonic()
+        return self.elapsed_s()
+
+    def left_s(self) -> float | None:
+        """Return how long this run may go on, None without a limit of time, money or energy."""
+        return self._meter.seconds_left(self.elapsed_s(), self.account.joules())
+
+    def whole_s(self) -> float:
+        """Return the seconds that the whole budget is worth at the rate so far, 0 where nothing limits the time."""
+        return self._meter.allowance_s(self.elapsed_s(), self.account.joules())
+
+    def spare_s(self, reserve_s: float, most: float = 0.5) -> float:
+        """Return how long the run may go on if `reserve_s`, at most the share `most` of the whole, are set aside."""
+        left_s = self.left_s()
+        return math.inf if left_s is None else left_s - min(reserve_s, most * self.whole_s())
+
+    def trials_left(self, in_flight: int) -> int | None:
+        """Return how many more trials may be started, None for no limit."""
+        return self._meter.trials_left(in_flight)
+
+    def remaining(self) -> dict[str, float]:
+        """Return what is left of each limit, by the names in Plan; what was used in excess is negative."""
+        return self._meter.remaining(self.elapsed_s(), self.account.joules())
+
+    def spend(self) -> Spend:
+        """Return what all runs have used, as far as it is known without the ledger."""
+        elapsed_s, joules = self.elapsed_s(), self.account.joules()
+        return Spend(
+            wall_s=self._meter.total_s(elapsed_s),
+            core_s=self._before_core_s + self.account.core_s(),
+            trials=self.trials,
+            joules=self._meter.total_j(joules),
+            modelled=self.account.power.modelled,
+            money=self._meter.money(elapsed_s, joules),
+            currency=self.prices.currency,
+        )

@@ -1,0 +1,42 @@
+"""What the parts of a job share."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from tunery.domain import Provenance
+from tunery.domain.trimming import Trimming
+from tunery.runtime.pools import Runtime
+from tunery.store import Store
+from tunery.tuning.account import Account
+from tunery.tuning.learning import Learning
+
+
+@dataclass
+class Context:
+    """One job's means: what is done in its name is charged to it.
+
+    `trials` are the candidates tried on its tasks while it ran, at most `most_trials` (None: no limit), whichever job
+    paid for them.
+    """
+
+    job_id: str
+    runtime: Runtime
+    store: Store
+    provenance: Provenance
+    seed: int
+    account: Account
+    learning: Learning
+    trimming: Trimming = field(default_factory=Trimming)
+    trials: int = 0
+    trials_in_flight: int = 0
+    most_trials: int | None = None
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether what another job tries counts for this one too: its own trials, on their way, come first."""
+        return self.most_trials is None or self.trials + self.trials_in_flight < self.most_trials
+
+
+working_for: ContextVar[Context] = ContextVar("working_for")
+"""The job in whose name a coroutine works. Each job sets it once for all that it starts: the search of a task is shared
+by jobs, and whichever of them asks for a batch or for the finals pays for that one."""

@@ -1,0 +1,412 @@
+"""One job from model to report, as coroutines over the runtime's stages."""
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from tunery._errors import EngineError, StoreError, WorkError
+from tunery.accounting.meter import plan
+from tunery.accounting.prices import load_prices
+from tunery.devices.cpu.device import this_device
+from tunery.domain import JobState, JobStatus, Provenance
+from tunery.domain.request import Progress, Request
+from tunery.measuring.settings import FULL_LENGTH, Settings
+from tunery.runtime.dispatch import WithdrawnError
+from tunery.runtime.importing import Imported
+from tunery.runtime.pools import Grant, Runtime
+from tunery.store import Charge, Store
+from tunery.tuning.account import Account, Bill
+from tunery.tuning.allocation.allocator import Chooser, RoundRobin, Standing
+from tunery.tuning.allowance import Allowance
+from tunery.tuning.charging import charge
+from tunery.tuning.context import Context, working_for
+from tunery.tuning.endings import TOO_LITTLE, about_rest, about_target
+from tunery.tuning.learning import start_for
+from tunery.tuning.reporting import Reporter
+from tunery.tuning.search.races import together
+from tunery.tuning.search.task_search import TaskSearch
+from tunery.tuning.sharing import Searches
+from tunery.tuning.sums import Sums
+
+_OPENING = 4  # candidates of a task's first batch, where there are many tasks
+_DEPTH = 3  # batches in flight: one proposes and one builds while one measures
+_HEARTBEAT_S = 10.0
+_POLL_S = 0.2
+_WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
+_NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
+_FINALS_AT_FIRST = 0.2  # of the budget may be kept for finals while tasks are untried
+_BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
+_LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
+
+
+class Job:
+    """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
+
+    `ending` is the state in which a cancelled `run` leaves it.
+    """
+
+    def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
+        self,
+        runtime: Runtime,
+        store: Store,
+        request: Request,
+        status: JobStatus,
+        imported: Imported,
+        on_progress: Callable[[Progress], None],
+        stop: threading.Event,
+        searches: Searches,
+        began: float | None = None,
+    ) -> None:
+        self.status = status
+        self.ending = JobState.STOPPED
+        self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
+        self._notify, self._stop = on_progress, stop
+        device = this_device(runtime.cores)
+        settings = Settings() if request.trimming.abandon else FULL_LENGTH
+        provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
+        self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)
+        start = None
+        if request.pretrained:
+            start = start_for(request.dialect, imported.target.config, imported.compiler, device)
+        learning = searches.learning(imported.target.key, start)
+        self._context = Context(
+            status.job_id, runtime, store, provenance, request.seed, self._account, learning, request.trimming
+        )
+        self._shared = searches
+        self.searches: list[TaskSearch] = []
+        self._sums = Sums((), (), request.latency_target_s)
+        self._served, self._tried_before = False, 0
+        self._unproven: set[str] = set()  # tasks whose finals did not fit
+        self._since_finals_s = 0.0
+        self._learning: asyncio.Task[None] | None = None
+        tunable = sum(task.tunable for task in imported.tasks)
+        self._limits = plan(request.budget, request.effort, tunable)
+        self._context.most_trials = self._limits.trials
+        began = time.monotonic() if began is None else began
+        self._allowance = Allowance(self._limits, status.spend, self._account, runtime.granted, began)
+        self._reporter = Reporter(self._context, request, self._allowance, self._sums)
+
+    @property
+    def planned(self) -> int:
+        """How many candidates it will try, 0 if only time limits it."""
+        return self._limits.trials or 0
+
+    async def run(self) -> JobStatus:
+        """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
+        self._account.reconcile(self.status.spend)  # before this run has a bill
+        self._charge_import()
+        working_for.set(self._context)
+        try:
+            self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
+            weights = [task.weight for task in self._imported.tasks]
+            self._sums = Sums(self.searches, weights, self._request.latency_target_s)
+            self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
+        except BaseException:
+            self._shared.leave(self._context)
+            raise
+        # What another job paid for on a shared task counts too, and only the status knows of it.
+        self._tried_before = self._context.trials = max(self._context.trials, self.status.spend.trials)
+        left_s, foreign = self._allowance.left_s(), self._runtime.foreign
+        if left_s is not None and foreign is not None:
+            foreign.foreign.hurry(_WAITED * left_s)
+        beat = asyncio.create_task(self._heartbeats())
+        try:
+            await self._run_phases()
+            await self._close([beat])
+            state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
+            message = self._about_stop() if self._stop.is_set() else self._about_end()
+            self.status = self._reporter.status(self.status, state, message)
+        except BaseException as error:
+            with suppress(StoreError):  # the first error is the one to tell
+                await self._close([beat])
+            why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
+            self.status = self._reporter.status(self.status, self.ending, why)
+            raise
+        finally:
+            self._shared.leave(self._context)
+            self._store.save_job(self.status)
+            self._store.release_job(self.status.job_id, self.status.state)
+        return self.status
+
+    def _about_stop(self) -> str:
+        raced = sum(1 for search, _ in self._sums.weighted if search.finals_cost_s())
+        alone = f"; {raced} tasks had no finals yet, so their races alone count" if raced else ""
+        return f"stopped; the same command goes on where it stopped{alone}"
+
+    async def _close(self, beside: list[asyncio.Task[None]]) -> None:
+        """End what goes on beside the search, so that it has paid, and close the account."""
+        ending = [*beside, *([self._learning] if self._learning is not None else [])]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        self._account.close(self._allowance.end())
+
+    def _charge_import(self) -> None:
+        imported = self._imported
+        spent = Charge(self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0)
+        if imported.wall_s:
+            self._account.post([Bill(spent, imported.wall_s)])
+
+    async def _run_phases(self) -> None:
+        self._served = self._sums.met(proven=True)
+        if self._served:
+            return
+        await self._measure_baselines()
+        self._since_finals_s = self._allowance.elapsed_s()
+        while True:  # again where finals took less time than thought, or say that only lucky races met the target
+            before = self._context.trials
+            self._enter("search")
+            began_s = self._allowance.elapsed_s()
+            await self._search()
+            self._reporter.searched(self._allowance.elapsed_s() - began_s)
+            searched, due = self._context.trials != before, self._sums.finals_due()
+            target = self._request.latency_target_s is not None
+            await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
+            if not target and not (searched and self._time_remains()):
+                return
+            if target and (self._sums.met(proven=True) or not (searched or self._sums.finals_due() < due)):
+                return
+
+    def _time_remains(self) -> bool:
+        """Return whether finals have left so much of what was set aside for them that a search pays."""
+        left_s = self._allowance.left_s()
+        return left_s is not None and not self._stop.is_set() and left_s > _WORTH_A_SEARCH * self._allowance.whole_s()
+
+    async def _measure_baselines(self) -> None:
+        """Time the untuned kernels, the heaviest work first; while one is timed, the next are built.
+
+        Naive loops are slow: those that take more than a share of the budget are timed with their task's finals.
+        """
+        self._enter("baseline", f"0 of {len(self.searches)}")
+        waiting, done = deque(self.searches), itertools.count(1)
+        began_s, most_s = self._allowance.elapsed_s(), _BASELINES * self._allowance.whole_s()
+
+        def too_long() -> bool:
+            return self._allowance.elapsed_s() - began_s > most_s > 0.0
+
+        async def some() -> None:
+            while waiting and not self._cut_off() and not too_long():
+                search = waiting.popleft()
+                await self._in_time(self._guarded(search, search.measure_baseline()))
+                self._progress(f"{next(done)} of {len(self.searches)}")
+
+        await together([some() for _ in range(_DEPTH)])
+
+    async def _hold_finals(self, *, within: float | None) -> None:
+        """Time the best of each task once more, those first that the network spends most time in.
+
+        What would not end within the budget is left out; but the quickest is held where nothing would be verified else.
+        With `within` it ends as soon as the network is probably slower than that many times its target.
+        """
+        due = [each for each in self._sums.weighted if each[0].finals_cost_s()]
+        if not due:
+            return
+        self._enter("finals", f"0 of {len(due)}")
+        for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
+            if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
+                return
+            fits = not self._out_of_time() and self._fits(search)
+            if fits and await self._in_time(self._guarded(search, search.finals())):
+                self._since_finals_s = self._allowance.elapsed_s()
+                self._progress(f"{number} of {len(due)}")
+                self._unproven.discard(search.task.key)
+            else:
+                self._unproven.add(search.task.key)
+        for search in self.searches:  # of those without a finalist nothing else would be known
+            if search.baseline_s is None and not search.finals_cost_s() and not self._cut_off():
+                await self._in_time(self._guarded(search, search.measure_baseline()))
+        proven = any(search.proven_s for search in self.searches if search.task.tunable)
+        if not proven and not self._cut_off():
+            left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)
+            for search in left_out[:1]:
+                await self._guarded(search, search.finals())
+                self._unproven.discard(search.task.key)
+                self._progress(f"{len(due)} of {len(due)}")
+
+    def _fits(self, search: TaskSearch) -> bool:
+        """Return whether a task's finals would end within the budget, but for a fiftieth of it."""
+        return search.finals_cost_s() <= self._spare_s() + 0.02 * self._allowance.whole_s()
+
+    def _worth_finals(self) -> bool:
+        """Return whether finals may end the job: the target is met by races, or so near that they may find it met.
+
+        They choose among more candidates than the races' best, and may hold less than was promised. But a look costs.
+        """
+        if not self._sums.met(proven=False, within=_NEAR):
+            return False
+        return self._sums.met(proven=False) or self._look_pays()
+
+    def _look_pays(self) -> bool:
+        """Return whether finals would take at most a fifth of the time since the last ones."""
+        cost_s = self._sums.finals_cost_s()
+        return 0.0 < cost_s <= _LOOKS * (self._allowance.elapsed_s() - self._since_finals_s)
+
+    def _about_end(self) -> str:
+        target_s = self._request.latency_target_s
+        if target_s is not None:
+            total_s = self._sums.total_s("proven_s")
+            return about_target(target_s, total_s, served=self._served, unproven=len(self._unproven))
+        untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
+        if untouched and not self._context.trials:
+            return TOO_LITTLE
+        fresh = self._context.trials - self._tried_before
+        predicted = self._context.learning.aided
+        return about_rest(
+            self._reporter.states(), fresh, self._allowance.earlier_s, len(self._unproven), predicted=predicted
+        )
+
+    async def _in_time(self, work: Coroutine[None, None, bool]) -> bool:
+        """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up.
+
+        Return whether it was done.
+        """
+        doing = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait([doing], timeout=_POLL_S))[0]:
+                if self._out_of_time():
+                    self._runtime.dispatch.withdraw(self.status.job_id)
+            return await doing
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+
+    async def _guarded(self, search: TaskSearch, work: Coroutine[None, None, None]) -> bool:
+        """Do one task's step, and return whether its turn came while there was budget.
+
+        A task whose own program cannot be built or run is left out, the others go on.
+        """
+        try:
+            await work
+        except WithdrawnError:
+            return False
+        except (WorkError, EngineError) as error:
+            search.standing.exhausted = True
+            search.problem = f"left out: {error}"[:200]
+        return True
+
+    # -- search ---------------------------------------------------------------------------------------------------
+
+    async def _search(self) -> None:
+        chooser: Chooser = self._reporter.allocator()
+        if not self._request.trimming.allocate:
+            chooser = RoundRobin([s.standing for s in self.searches])
+        running: set[asyncio.Task[int]] = set()
+        ending = False
+        try:
+            while not self._cut_off():
+                # Before finals nothing new is begun; what was, ends.
+                ending = ending or self._worth_finals()
+                while len(running) < _DEPTH and not ending:
+                    batch = self._next_batch(chooser, idle=not running)
+                    if batch is None:
+                        break
+                    running.add(batch)
+                if not running:
+                    return
+                done, running = await asyncio.wait(
+                    running, return_when=asyncio.FIRST_COMPLETED, timeout=self._pause_s()
+                )
+                self._take_in(done)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _pause_s(self) -> float:
+        """Return when to look again at the latest: a limit is to end the search in time."""
+        return min(_POLL_S, max(self._spare_s(), 0.01))
+
+    def _next_batch(self, chooser: Chooser, *, idle: bool) -> "asyncio.Task[int] | None":
+        """Start a batch of the task that deserves it most, None if there is nothing to start now."""
+        size = self._batch_size()
+        standing = chooser.next(size) if size else None
+        if standing is None and size and idle:
+            # All it has are in other jobs' hands, which may get no turn before this one ends: it works beside them.
+            alive = [s.standing for s in self.searches if not s.standing.exhausted]
+            standing = min(alive, key=lambda s: s.in_flight, default=None)
+        if standing is None:
+            return None
+        search = next(s for s in self.searches if s.standing is standing)
+        size = min(size, self._step(standing)) if search.task.tunable else 1
+
+        def in_flight(change: int) -> None:
+            standing.in_flight += change
+            standing.trials_in_flight += change * size
+            self._context.trials_in_flight += change * size
+
+        in_flight(1)
+        batch = asyncio.create_task(search.batch(size))
+        batch.add_done_callback(lambda _: in_flight(-1))  # one that is cancelled before it began has no `finally`
+        return batch
+
+    def _step(self, standing: Standing) -> int:
+        """Return how many candidates a task's next batch may have: as many as it had, from a few on.
+
+        A network is as slow as the tasks that nobody has looked at yet: the more tasks, the shorter the first look.
+        """
+        opening = max(_OPENING, self._limits.batch // 2 // len(self.searches))
+        return min(self._limits.batch, max(opening, sum(standing.trials) + standing.trials_in_flight))
+
+    def _take_in(self, done: set[asyncio.Task[int]]) -> None:
+        errors = [task.exception() for task in done]  # all of them: asyncio prints what nobody asked for
+        for error in filter(None, errors):
+            raise error
+        if done:
+            self._learn_if_due()
+            self._progress()
+
+    def _batch_size(self) -> int:
+        self._allowance.trials = self._context.trials
+        left = self._allowance.trials_left(self._context.trials_in_flight)
+        return self._limits.batch if left is None else min(left, self._limits.batch)
+
+    def _learn_if_due(self) -> None:
+        if self._context.learning.due():
+            self._learning = asyncio.create_task(self._context.learning.learn(self.status.job_id, self._pay_learning))
+
+    def _pay_learning(self, grant: Grant) -> None:
+        charge(self._context, "", "learn", "", grant, 1)
+
+    # -- budget ---------------------------------------------------------------------------------------------------
+
+    def _cut_off(self) -> bool:
+        return self._stop.is_set() or self._out_of_time()
+
+    def _out_of_time(self) -> bool:
+        return self._spare_s() <= 0
+
+    def _spare_s(self) -> float:
+        """Return how long the phase may go on: to the end of the budget, less what is set aside for finals.
+
+        A first look at a task wins more than finals of another: what nobody has looked at is the compiler's default.
+        """
+        if self._reporter.phase == "finals":
+            return self._allowance.spare_s(0.0)
+        cost_s = self._sums.finals_cost_s()
+        if any(search.untried for search in self.searches):
+            return self._allowance.spare_s(cost_s, _FINALS_AT_FIRST)
+        return self._allowance.spare_s(cost_s)
+
+    # -- reporting ------------------------------------------------------------------------------------------------
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(_HEARTBEAT_S)
+            with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
+                if not self._store.heartbeat(self.status.job_id):
+                    self._stop.set()  # another process owns the job now
+                    return
+                self._account.settle()
+                self.status = self._reporter.status(self.status, JobState.RUNNING, self._reporter.phase)
+                self._store.save_job(self.status)
+
+    def _enter(self, phase: str, current: str = "") -> None:
+        self._reporter.phase = phase
+        self._progress(current)
+
+    def _progress(self, current: str = "") -> None:
+        self._notify(self._reporter.progress(current))

@@ -1,0 +1,103 @@
+"""The cost model that all jobs of one runtime and target share, kept warm off the critical path."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from tunery._errors import EngineError
+from tunery.costmodels import device_columns, fits, for_device
+from tunery.costmodels.registry import family, starting
+from tunery.dialects import Told
+from tunery.domain import Device, Outcome
+from tunery.engines import Role
+from tunery.runtime.pools import Grant, Runtime
+from tunery.runtime.services import FeatureRow
+from tunery.tuning.allocation.failing import FailureModel
+
+_AT, _GROWTH = 48, 1.25
+_DEADLINE_S = 120.0
+_FAILED = frozenset({Outcome.BUILD_FAILED, Outcome.RUN_FAILED, Outcome.TIMEOUT})
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A cost model to start from, and Kendall's tau that it has shown on tasks it had not seen (None: not known)."""
+
+    model: str
+    tau: float | None
+
+
+def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> Start | None:
+    """Return the cost model to start from for a target on a device, None if there is none."""
+    columns = device_columns(device.facts)
+    bits = float(columns[0])
+    found = starting(dialect, family(dialect, config), compiler=compiler, vector_bits=bits)
+    if found is None:
+        return None
+    card, text = found
+    return Start(for_device(text, columns), card.tau if fits(json.loads(text), bits) else card.base_tau)
+
+
+class Learning:
+    """Pools what jobs have measured, and trains on top of `base` each time the rows have grown by a quarter.
+
+    `prior_tau` is what `base` has shown on tasks it had not seen, None where that is not known. `failing` learns what
+    does not even build or run.
+    """
+
+    def __init__(self, runtime: Runtime, name: str, base: str | None, prior_tau: float | None = None) -> None:
+        self.model, self.version, self.prior_tau = base, 0, prior_tau
+        self.rows: list[FeatureRow] = []
+        self.failing = FailureModel()
+        self._runtime, self._name, self._base = runtime, name, base
+        self._busy = False
+        self._learned = 0
+        self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
+
+    @property
+    def aided(self) -> bool:
+        """Whether searches start from what is known of other tasks."""
+        return self._base is not None
+
+    def add(self, task_key: str, told: Told, row: bytes) -> None:
+        """Take in a result with its candidate's features, unless those are not known."""
+        if row:
+            good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
+            latency_s = told.latency_s if good and told.latency_s else math.inf
+            if told.outcome is not Outcome.CRASHED:  # the worker may have been killed from outside
+                self.failing.learn(f"{task_key} {told.candidate.key}", row, failed=told.outcome in _FAILED)
+            self.rows.append(FeatureRow(task_key, told.candidate.key, row, latency_s))
+
+    def due(self) -> bool:
+        """Say whether there is enough that is new, and nobody learns it yet."""
+        return not self._busy and len(self.rows) >= max(_AT, self._learned * _GROWTH)
+
+    async def learn(self, job_id: str, pay: Callable[[Grant], None]) -> None:
+        """Train in the name of a job, which pays; a model that could not be trained is tried again when more is new."""
+        self._busy = True
+        rows, self._learned = list(self.rows), len(self.rows)
+        grant: Grant | None = None
+        try:
+            with suppress(EngineError):
+                async with self._runtime.stage(job_id, "learn", Role.TRAINER, size=len(rows)) as grant:
+                    model = await self._train(grant.worker, rows)
+                if model:
+                    self.model, self.version = model, self.version + 1
+        finally:
+            self._busy = False
+            if grant is not None:  # also for what failed, or was cut short
+                pay(grant)
+
+    async def _train(self, worker: str, rows: list[FeatureRow]) -> str | None:
+        # The trainer keeps what it was sent, for as long as its process lives.
+        here = (worker, self._runtime.engine.generation(worker))
+        known = self._sent[2] if self._sent and self._sent[:2] == here else 0
+        self._sent = None
+        model: str | None = await self._runtime.call(
+            worker, "learn", self._name, rows[known:], self._base, deadline_s=_DEADLINE_S
+        )
+        self._sent = (worker, self._runtime.engine.generation(worker), len(rows))
+        return model

@@ -1,0 +1,94 @@
+"""What a job says of itself: how far it is, its stored status, and how its tasks stand."""
+
+from dataclasses import replace
+
+from tunery.domain import JobState, JobStatus, Spend, TaskState
+from tunery.domain.request import Progress, Request
+from tunery.tuning.allocation.allocator import Allocator, unit_of
+from tunery.tuning.allowance import Allowance
+from tunery.tuning.context import Context
+from tunery.tuning.sums import Sums
+
+
+class Reporter:
+    """Reads a running job's parts; `phase` is what the job is at."""
+
+    def __init__(self, context: Context, request: Request, allowance: Allowance, sums: Sums) -> None:
+        self.phase = "importing"
+        self._context, self._request = context, request
+        self._allowance, self._sums = allowance, sums
+        self._searches = [search for search, _ in sums.weighted]
+        self._searched_s, self._held_before_s = 0.0, sums.held_core_s()
+
+    def searched(self, seconds: float) -> None:
+        """Take in how long the job has searched."""
+        self._searched_s += seconds
+
+    def allocator(self) -> Allocator:
+        """Return what ranks the job's tasks by gain per cost."""
+        allowance = self._allowance
+        return Allocator([s.standing for s in self._searches], unit_of(self._request.budget), allowance.prices)
+
+    def progress(self, current: str = "") -> Progress:
+        """Return how far the job is; `current` says it of the phase."""
+        allowance, trials = self._allowance, self._context.trials
+        allowance.trials = trials
+        return Progress(
+            self._context.job_id,
+            self.phase,
+            allowance.elapsed_s(),
+            self._left_s(),
+            trials,
+            allowance.limits.trials,
+            self._sums.total_s("best_s"),
+            self._sums.total_s("baseline_s"),
+            current,
+            spend=allowance.spend(),
+            earlier_s=allowance.earlier_s,
+        )
+
+    def _left_s(self) -> float | None:
+        """Return how long the job will probably go on: to the end of its budget, or of the finals."""
+        finals_s, trials, limits = self._sums.finals_cost_s(), self._context.trials, self._allowance.limits
+        left_s = self._allowance.left_s()
+        if self.phase == "finals":
+            return finals_s if left_s is None else min(left_s, finals_s)
+        if left_s is None and limits.trials and trials:
+            return max(limits.trials - trials, 0) * self._allowance.elapsed_s() / trials + finals_s
+        return left_s
+
+    def status(self, status: JobStatus, state: JobState, message: str) -> JobStatus:
+        """Return a job's status as it is now, in `state` and with `message`; what was spent is the ledger's word."""
+        context, cores = self._context, self._context.runtime.granted
+        self._allowance.trials = context.trials
+        outlook = self._sums.outlook(cores, self._allowance.prices, self._request.seed, self._pace())
+        return replace(
+            status, state=state, message=message, spend=self._spend(), tasks=self.states(),
+            remaining=self._allowance.remaining(), outlook=outlook,
+        )  # fmt: skip
+
+    def _spend(self) -> Spend:
+        rows = self._context.store.ledger(self._context.job_id)
+        stage_s: dict[str, float] = {}
+        for row in (row for row in rows if row.wall_s):
+            stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s
+        return replace(
+            self._allowance.spend(),
+            core_s=sum(row.core_s for row in rows),
+            device_s=sum(row.device_s for row in rows),
+            stage_s=stage_s,
+            modelled=any(row.modelled for row in rows),
+            cores=self._context.runtime.granted,
+        )
+
+    def _pace(self) -> float:
+        """Return how many core-seconds of the machine this run's search took for each that its batches held."""
+        held_s = self._sums.held_core_s() - self._held_before_s
+        return max(self._searched_s * self._context.runtime.granted / held_s, 1.0) if held_s > 0 else 1.0
+
+    def states(self) -> tuple[TaskState, ...]:
+        """Return how the job's tasks stand, with those that would get no trial now marked as preempted."""
+        size, allocate = self._allowance.limits.batch, self._request.trimming.allocate
+        preempted = self.allocator().preempted(size) if allocate else set[str]()
+        states = [search.state(self._context.job_id) for search in self._searches]
+        return tuple(replace(state, preempted=state.task_key in preempted) for state in states)

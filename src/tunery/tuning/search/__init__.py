@@ -1,0 +1,1 @@
+"""The search for one task's fastest candidate: propose, filter, build, race, record."""

@@ -1,0 +1,122 @@
+"""The last word on a task: its best candidates verified fully and timed, interleaved and alone, beside the baseline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tunery._errors import EngineError
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Record, Task
+from tunery.engines import Role
+from tunery.measuring.selection import finalists
+from tunery.runtime.failures import failure
+from tunery.runtime.foreign_load import marked
+from tunery.tuning.calls import Entrant, Yardsticks, build_one, stage
+from tunery.tuning.charging import charge
+from tunery.tuning.context import Context
+
+FINALS_DEADLINE_S = 60.0
+FINALISTS = 12
+ROUNDS = 100
+
+
+def select(context: Context, task: Task) -> list[Candidate]:
+    """Return the candidates whose races make them finalists."""
+    records = context.store.records(task.key, provenance=context.provenance, modes=[Mode.RACE, Mode.SHARED])
+    raced = [r for r in records if r.candidate.origin is not Origin.BASELINE]
+    return finalists(raced, FINALISTS)
+
+
+def predicted_s(
+    baseline_s: float | None,
+    best_s: float | None,
+    count: int = FINALISTS,
+    builds_s: float = 0.0,
+    inputs_mb: float = 0.0,
+) -> float:
+    """Return about how long the finals of a task with `count` finalists take, `builds_s` of which builds take.
+
+    Each is loaded, verified on `inputs_mb` megabytes of inputs and settled; three quarters of the turns are left out,
+    of those behind. MobileNetV2's 32 tasks took 9 s in all on an idle machine, ResNet-18's 18, whose weights are large,
+    25 to 40 s.
+    """
+    turns = min(count, FINALISTS / 4) * ROUNDS
+    entrants = (0.025 + 0.02 * inputs_mb) * (count + 1)
+    return 0.2 + entrants + builds_s + 6 * (baseline_s or 0.05) + turns * (best_s or 0.0)
+
+
+async def hold(  # noqa: PLR0917 - what one round needs
+    context: Context,
+    task: Task,
+    yardsticks: Yardsticks,
+    challengers: Sequence[Candidate],
+    baseline_s: float | None,
+    at_hand: Mapping[str, Artifact],
+) -> tuple[float | None, list[Measurement]]:
+    """Time `challengers` beside the baseline, record all; return its latency now, and all results.
+
+    Those that are not `at_hand` (by key) are built first.
+    """
+    # A baseline without a latency is faulty: it would cost the others their common round.
+    entrants = [yardsticks.baseline] if baseline_s else []
+    for candidate in challengers:
+        if candidate.key != yardsticks.baseline[0].key:
+            artifact = at_hand.get(candidate.key) or await build_one(context, task, candidate)
+            if not isinstance(artifact, Measurement):
+                entrants.append((candidate, artifact))
+    reference = yardsticks.reference[1]
+    async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
+        results = await time_in_turns(context, task, grant.worker, entrants, reference, baseline_s)
+    for (candidate, _), measurement in zip(entrants, results, strict=True):
+        context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
+    charge(context, task.key, "finals", "", grant, len(entrants), device=True)
+    return (results[0].latency_s or baseline_s if baseline_s else None), results
+
+
+async def time_in_turns(  # noqa: PLR0917 - what one call needs
+    context: Context,
+    task: Task,
+    worker: str,
+    entrants: Sequence[Entrant],
+    reference: Artifact,
+    baseline_s: float | None,
+    rounds: int = ROUNDS,
+) -> list[Measurement]:
+    """Have `worker` verify the entrants and time them in turns, with weights from memory, and return their results.
+
+    One that takes the worker down costs itself alone.
+    """
+    try:
+        results = await _call(context, task, worker, entrants, reference, baseline_s, rounds)
+    except EngineError:
+        results = [await _alone(context, task, worker, one, reference, baseline_s, rounds) for one in entrants]
+    return [marked(result, context.runtime.foreign) for result in results]
+
+
+async def _call(  # noqa: PLR0917 - what one call needs
+    context: Context,
+    task: Task,
+    worker: str,
+    entrants: Sequence[Entrant],
+    reference: Artifact,
+    baseline_s: float | None,
+    rounds: int,
+) -> list[Measurement]:
+    results: list[Measurement] = await context.runtime.call(
+        worker, "finals", task, [a for _, a in entrants], [c for c, _ in entrants], reference, rounds,
+        deadline_s=FINALS_DEADLINE_S + 60 * (baseline_s or 1.0),
+    )  # fmt: skip
+    return results
+
+
+async def _alone(  # noqa: PLR0917 - what one call needs
+    context: Context,
+    task: Task,
+    worker: str,
+    entrant: Entrant,
+    reference: Artifact,
+    baseline_s: float | None,
+    rounds: int,
+) -> Measurement:
+    try:
+        return (await _call(context, task, worker, [entrant], reference, baseline_s, rounds))[0]
+    except EngineError as error:
+        return replace(failure(error), mode=Mode.FINAL)

@@ -1,0 +1,192 @@
+"""One task's built candidates on the device: raced on as many slots at once as the task bears, and watched."""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
+from tunery.engines import Role
+from tunery.runtime.foreign_load import lenient, marked
+from tunery.runtime.pools import Grant
+from tunery.tuning.calls import Entrant, discard, race, stage
+from tunery.tuning.charging import Charged, charge, charge_by_outcome
+from tunery.tuning.context import Context
+from tunery.tuning.search.concurrency import Sharing
+
+AUDIT = "audit"
+"""The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate that waits to be measured, and what building it took."""
+
+    candidate: Candidate
+    artifact: Artifact
+    wall_s: float
+    core_s: float = 0.0
+
+
+class Board(Protocol):
+    """What races read and write of a task's search."""
+
+    baseline_s: float | None
+
+    @property
+    def context(self) -> Context:
+        """The job in whose name the present step is done."""
+        ...
+
+    def fastest_s(self) -> float | None:
+        """Return the latency to beat."""
+        ...
+
+    def record(self, candidate: Candidate, measurement: Measurement) -> bool:
+        """Store a measurement; say whether it is the best so far."""
+        ...
+
+    def correct(self, candidate: Candidate, measurement: Measurement) -> None:
+        """Store what timing a candidate again alone gave, and believe it from now on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Raced:
+    built: Built
+    measurement: Measurement
+    began_s: float
+    ended_s: float
+
+
+class Races:
+    """Races one task's candidates against the best on its board."""
+
+    def __init__(self, task: Task, board: Board) -> None:
+        self._task, self._board = task, board
+        self._beside: Sharing | None = None
+
+    @property
+    def _sharing(self) -> Sharing:
+        """How this task's candidates share the device."""
+        if self._beside is None:
+            context = self._board.context
+            runtime = context.runtime
+            self._beside = Sharing(self._task, len(runtime.slots), runtime.calibration, context.seed)
+        return self._beside
+
+    @property
+    def degree(self) -> int:
+        """How many of the task's candidates may be raced at once now; 1 before the first."""
+        return self._beside.degree if self._beside else 1
+
+    async def race(
+        self, worker: str, entrant: Entrant, reference: Artifact, incumbent_s: float | None = None, degree: int = 1
+    ) -> Measurement:
+        """Race one candidate on a measurer that is held, one of `degree` that share the device."""
+        board = self._board
+        return await race(
+            board.context, self._task, worker, entrant, reference,
+            incumbent_s=incumbent_s, baseline_s=board.baseline_s or board.fastest_s(), degree=degree,
+            deviation=self._sharing.deviation if degree > 1 else 0.0,
+        )  # fmt: skip
+
+    async def run(self, built: Sequence[Built], reference: Artifact) -> None:
+        """Race what was built on as many slots at once as the task bears, and repeat a share of that alone.
+
+        Those that others disturbed are raced once more when the machine is ours again, and so are those that were given
+        up beside others at a degree that proves too high.
+        """
+        left, again, last = deque(built), set[str](), dict[str, Outcome]()
+        while left:
+            degree = self._sharing.degree
+            raced: list[_Raced] = []
+            slots = min(degree, len(left))
+            await together([self._race_some(left, raced, again, reference, degree, slots) for _ in range(slots)])
+            disturbed = [one for one in raced if self._disturbed(one, again)]
+            again.update(one.built.candidate.key for one in disturbed)
+            left.extend(one.built for one in disturbed)
+            last.update((one.built.candidate.key, one.measurement.outcome) for one in raced)
+            whole = [one for one in raced if one not in disturbed]
+            last.update(await self._audit(whole, reference))
+            if self._sharing.degree < degree:
+                doubtful = [one.built for one in whole if last[one.built.candidate.key] is Outcome.ABANDONED]
+                left.extend(built for built in doubtful if built.candidate.key not in again)
+                again.update(built.candidate.key for built in doubtful)
+        for one in built:
+            if last[one.candidate.key] is not Outcome.OK:
+                discard(one.artifact)
+
+    async def _race_some(  # noqa: PLR0917 - one slot's part of `run`
+        self,
+        left: deque[Built],
+        raced: list[_Raced],
+        again: Collection[str],
+        reference: Artifact,
+        degree: int,
+        slots: int,
+    ) -> None:
+        """Race what is left, one after the other, until nothing is or others take the machine."""
+        context, board = self._board.context, self._board
+        builds: list[Charged] = []
+        races: list[Charged] = []
+        loop, foreign = asyncio.get_running_loop(), context.runtime.foreign
+        size = -(-len(left) // slots)
+        grant: Grant | None = None
+        try:
+            async with stage(context, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
+                while left and not (races and foreign and foreign.share.waiting):
+                    one, started = left.popleft(), loop.time()
+                    entrant, incumbent_s = (one.candidate, one.artifact), lenient(board.fastest_s(), foreign)
+                    measurement = await self.race(grant.worker, entrant, reference, incumbent_s, degree)
+                    measurement = replace(marked(measurement, foreign), build_s=one.wall_s)
+                    helped = board.record(one.candidate, measurement)
+                    raced.append(_Raced(one, measurement, started, loop.time()))
+                    races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
+                    if one.candidate.key not in again:
+                        builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped, one.candidate))
+        finally:  # a stop cuts batches short: what was raced until then is a trial, and was paid for
+            if races:
+                charge_by_outcome(context, self._task.key, "build", builds)
+                charge_by_outcome(context, self._task.key, "measure", races, grant, device=True)
+
+    def _disturbed(self, raced: _Raced, again: Collection[str]) -> bool:
+        """Say whether a race is to be repeated: others were at work meanwhile, and there is patience to wait."""
+        foreign = self._board.context.runtime.foreign
+        timed = raced.measurement.outcome in {Outcome.OK, Outcome.ABANDONED}
+        if foreign is None or raced.built.candidate.key in again or not timed:
+            return False
+        return foreign.disturbed(raced.began_s, raced.ended_s) and (
+            foreign.share.waiting or not foreign.share.disturbed
+        )
+
+    async def _audit(self, raced: Sequence[_Raced], reference: Artifact) -> dict[str, Outcome]:
+        """Race some candidates again, alone: what that shows decides how the next batch is measured."""
+        chosen = self._sharing.audits([((one.built.candidate, one.built.artifact), one.measurement) for one in raced])
+        if not chosen:
+            self._sharing.observe([])
+            return {}
+        context, pairs, last = self._board.context, [], {}
+        async with stage(context, self._task, "measure", Role.MEASURER, len(chosen)) as grant:
+            for entrant, shared in chosen:
+                alone = marked(await self.race(grant.worker, entrant, reference), context.runtime.foreign)
+                alone = replace(alone, context={**alone.context, AUDIT: True})
+                self._board.correct(entrant[0], alone)
+                last[entrant[0].key] = alone.outcome
+                if not alone.context.get("contaminated"):
+                    pairs.append((shared, alone))
+        charge(context, self._task.key, AUDIT, "", grant, len(chosen), device=True)
+        self._sharing.observe(pairs)
+        return last
+
+
+async def together(parts: Sequence[Coroutine[object, object, None]]) -> None:
+    """Do all parts at once; where one fails, the others are over too before its error goes on."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,54 @@
+"""What the jobs of one runtime have in common: one search per task, one cost model per target."""
+
+import itertools
+from contextlib import suppress
+
+from tunery._errors import EngineError
+from tunery.domain import Provenance, Task, digest
+from tunery.engines import Role
+from tunery.runtime.pools import Runtime
+from tunery.tuning.context import Context
+from tunery.tuning.learning import Learning, Start
+from tunery.tuning.search.proposal_filter import Sifter
+from tunery.tuning.search.task_search import TaskSearch
+
+_CLOSE_DEADLINE_S = 60.0
+
+
+class Searches:
+    """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._open: dict[tuple[str, Provenance], tuple[TaskSearch, str]] = {}
+        self._learnings: dict[str, Learning] = {}
+        self._proposers = itertools.cycle(runtime.workers(Role.PROPOSER))
+
+    def learning(self, target_key: str, start: Start | None) -> Learning:
+        """Return the cost model that jobs of a target share which start from the same."""
+        name = f"{target_key} {digest(start.model)}" if start else target_key
+        if name not in self._learnings:
+            model, tau = (start.model, start.tau) if start else (None, None)
+            self._learnings[name] = Learning(self._runtime, name, model, tau)
+        return self._learnings[name]
+
+    def join(self, context: Context, task: Task) -> TaskSearch:
+        """Return the task's search after letting the job take part in it."""
+        key = (task.key, context.provenance)
+        if key not in self._open:
+            proposer = next(self._proposers)
+            learning = context.learning
+            sifter = Sifter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
+            self._open[key] = TaskSearch(task, proposer, context.learning, sifter), proposer
+        search = self._open[key][0]
+        search.join(context, task.weight)
+        return search
+
+    def leave(self, context: Context) -> None:
+        """Let a job go out of all its searches; those that are nobody's any more are closed."""
+        for key, (search, proposer) in list(self._open.items()):
+            if context.job_id in search.jobs and search.leave(context):
+                del self._open[key]
+                with suppress(EngineError):
+                    future = self._runtime.engine.call(proposer, "close", search.task.key, deadline_s=_CLOSE_DEADLINE_S)
+                    future.add_done_callback(lambda done: done.cancelled() or done.exception())

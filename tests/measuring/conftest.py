@@ -1,0 +1,107 @@
+"""A task, and a dialect that loads scripted kernels by candidate key."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunery.dialects import Array, Dialect, Kernel
+from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
+from tunery.measuring.fake import FakeKernel, FakeMachine, FakeWatch
+from tunery.measuring.inputs import numpy_dtype
+from tunery.measuring.service import Measurer
+from tunery.measuring.settings import Settings
+
+LATENCY_S = 1e-3
+
+
+def double(inputs: Sequence[Array]) -> list[Array | None]:
+    """What the task computes."""
+    return [inputs[0] * 2]
+
+
+def make_task(dtype: str = "float32", shape: tuple[int, ...] = (16, 8)) -> Task:
+    specs = (TensorSpec("x", shape, dtype), TensorSpec("y", shape, dtype))
+    workload = Workload(f"w-{dtype}-{shape}", "double", "elementwise", "", specs, 1, float(specs[0].size))
+    return Task(workload, Target("scripted", {"kind": "cpu"}, 1))
+
+
+class ScriptedDialect(Dialect):
+    """Knows only how to load: `scripts` maps a candidate key to a kernel's keyword arguments, or an error."""
+
+    name = "scripted"
+
+    def __init__(self, machine: FakeMachine) -> None:
+        self.machine = machine
+        self.scripts: dict[str, Mapping[str, Any] | Exception] = {"reference": {"latency_s": 0.1}}
+        self.loaded: list[str] = []
+        self.kernels: dict[str, FakeKernel] = {}
+
+    @property
+    def compiler(self) -> str:
+        return "scripted 1"
+
+    def load(self, task: Task, artifact: Artifact) -> Kernel:
+        self.loaded.append(artifact.candidate_key)
+        script = self.scripts[artifact.candidate_key]
+        if isinstance(script, Exception):
+            raise script
+        empty = [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in task.workload.output_specs]
+        kernel = FakeKernel(self.machine, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
+        self.kernels[artifact.candidate_key] = kernel
+        return kernel
+
+
+# the measurer only loads; what else the contract asks for is no part of these tests
+ScriptedDialect.__abstractmethods__ = frozenset()
+
+
+def artifact(key: str) -> Artifact:
+    return Artifact(key, f"{key}.so", 1)
+
+
+def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
+    return Candidate(key, "task", "{}", origin)
+
+
+class Bench:
+    """A measurer on a scripted machine."""
+
+    def __init__(self, cache_dir: str = "", settings: Settings | None = None, **machine: Any) -> None:
+        self.machine = FakeMachine(**machine)
+        self.dialect = ScriptedDialect(self.machine)
+        self.task = make_task()
+        self.measurer = Measurer(
+            self.dialect,
+            cache_dir=cache_dir,
+            settings=settings,
+            watch=FakeWatch(self.machine),
+            clock=self.machine.clock,
+        )
+
+    def race(self, incumbent_s: float | None = None, **script: Any) -> Any:
+        self.dialect.scripts["c"] = script
+        return self.measurer.race(self.task, artifact("c"), candidate("c"), incumbent_s, artifact("reference"))
+
+    def finals(self, rounds: int = 12, **scripts: Mapping[str, Any]) -> Any:
+        self.dialect.scripts.update(scripts)
+        keys = list(scripts)
+        return self.measurer.finals(
+            self.task, [artifact(key) for key in keys], [candidate(key) for key in keys], artifact("reference"), rounds
+        )
+
+
+@pytest.fixture
+def bench() -> Callable[..., Bench]:
+    return Bench
+
+
+@pytest.fixture
+def task() -> Task:
+    return make_task()
+
+
+@pytest.fixture
+def task_of() -> Callable[..., Task]:
+    return make_task

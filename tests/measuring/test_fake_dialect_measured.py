@@ -1,0 +1,73 @@
+"""The measurer on the fake dialect: a whole task raced and decided, with planted faults."""
+
+from pathlib import Path
+
+import pytest
+
+from tunery.dialects import get_dialect
+from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.domain import Measurement, Origin, Outcome, Provenance, Record, Task
+from tunery.measuring.fake import FakeMachine, FakeWatch
+from tunery.measuring.selection import finalists, winner
+from tunery.measuring.service import Measurer
+
+PLANTED = {"one_off": 3, "all_nan": 5, "constant": 7, "partial": 9, "zero_time": 11, "nan_time": 13, "fail": 15}
+
+
+def measurer(dialect: FakeDialect, directory: Path) -> Measurer:
+    return Measurer(dialect, cache_dir=str(directory / "references"), watch=FakeWatch(FakeMachine()))
+
+
+def task_with(options: str) -> Task:
+    dialect = FakeDialect()
+    return dialect.extract(fake_network(f"fake:test?tasks=1&{options}"), dialect.resolve_target("native", 1))[0]
+
+
+@pytest.mark.parametrize("op", ["matmul", "gather", "elementwise", "argmax"])
+def test_a_task_is_raced_and_decided_and_no_planted_fault_wins(op: str, tmp_path: Path) -> None:
+    task = task_with(f"ops={op}&" + "&".join(f"{fault}={index}" for fault, index in PLANTED.items()))
+    dialect = FakeDialect()
+    bench = measurer(dialect, tmp_path)
+    reference = dialect.build(task, dialect.reference(task), tmp_path)
+    candidates = [dialect.candidate(task, index) for index in range(60)]
+    provenance = Provenance("fake", dialect.compiler, "device", bench.settings_key())
+    records, best = [], None
+    for index, candidate in enumerate(candidates):
+        # What a busy machine makes slow is given up before it is checked: without an incumbent nothing is.
+        incumbent_s = None if index in PLANTED.values() else best
+        result = bench.race(task, dialect.build(task, candidate, tmp_path), candidate, incumbent_s, reference)
+        records.append(Record(candidate, result, provenance))
+        if result.outcome is Outcome.OK and result.latency_s is not None:
+            best = min(best or result.latency_s, result.latency_s)
+    assert {records[i].measurement.outcome for i in PLANTED.values()} <= {Outcome.WRONG_RESULT, Outcome.RUN_FAILED}
+    healthy = [record.measurement for i, record in enumerate(records) if i not in PLANTED.values()]
+    assert {one.outcome for one in healthy} <= {Outcome.OK, Outcome.ABANDONED}
+    assert sum(one.outcome is Outcome.ABANDONED for one in healthy) > 20
+
+    chosen = [dialect.baseline(task), *finalists(records, 6)]
+    finals = bench.finals(task, [dialect.build(task, one, tmp_path) for one in chosen], chosen, reference, 12)
+    index = winner(chosen, finals)
+    assert index is not None
+    assert chosen[index].origin is not Origin.BASELINE
+    fastest = min(one.latency_s for one in healthy if one.latency_s is not None)
+    assert finals[index].latency_s == pytest.approx(fastest, rel=0.02)
+
+
+def test_a_candidate_that_is_right_on_some_inputs_only_does_not_pass_the_finals(tmp_path: Path) -> None:
+    task = task_with("ops=matmul&some=0,1,2,3,4,5,6,7&some_share=0.7")
+    dialect = FakeDialect()
+    bench = measurer(dialect, tmp_path)
+    reference = dialect.build(task, dialect.reference(task), tmp_path)
+    candidates = [dialect.candidate(task, index) for index in range(8)]
+    built = [dialect.build(task, candidate, tmp_path) for candidate in candidates]
+    results: list[Measurement] = bench.finals(task, built, candidates, reference, 3)
+    assert all(result.outcome is Outcome.WRONG_RESULT for result in results)
+
+
+def test_the_measurer_finds_its_dialect_by_name(tmp_path: Path) -> None:
+    task = task_with("ops=elementwise")
+    dialect = get_dialect("fake")
+    candidate = dialect.baseline(task)
+    built = dialect.build(task, candidate, tmp_path)
+    result = Measurer("fake").race(task, built, candidate, None, dialect.build(task, dialect.reference(task), tmp_path))
+    assert result.outcome is Outcome.OK

@@ -1,0 +1,27 @@
+"""Verification without a measurement asks for what a measured candidate is asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tunery.domain import Artifact, Task
+from tunery.measuring.fake import FakeKernel
+from tunery.measuring.unmeasured import Unmeasured
+from tunery.measuring.verification import tolerance
+
+
+@pytest.mark.parametrize(("slack", "passes"), [(1.0, False), (2.0, True)])
+def test_a_kernel_that_does_not_merely_reorder_sums_is_given_its_own_tolerance(
+    slack: float, passes: bool, bench: Callable[..., Any], task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect = bench().dialect
+
+    def off(inputs: Any) -> Any:
+        right = inputs[0] * 2
+        return [right + 0.85 * tolerance(right.dtype, 1) * abs(right).max()]
+
+    dialect.scripts["mine"] = {"compute": off}
+    monkeypatch.setattr(FakeKernel, "slack", slack)
+    verdict = Unmeasured(dialect).verify(task, Artifact("mine", "mine.so", 1), Artifact("reference", "reference.so", 1))
+    assert verdict.passed == passes, verdict.detail

@@ -1,0 +1,180 @@
+"""Nothing but ModelError comes out of a bad file, and its sentence says what to do next."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from frontend_models import conv_net, model, save
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+from tunery import models as frontends
+from tunery._errors import ModelError
+from tunery.domain import Network
+
+GOOD = conv_net((1, 3, 6, 6)).SerializeToString()
+
+
+def refusal(path: Path | str, directory: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        frontends.prepare(str(path), {}, directory)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (GOOD[: len(GOOD) // 2], "truncated"),
+        (b"\xff" * 64, "is not an ONNX model"),
+        (b"hello world, this is no model", "is not an ONNX model"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00", "git lfs pull"),
+        (b"<!DOCTYPE html><html></html>", "web page"),
+        (b"PK\x03\x04....", "zip archive"),
+    ],
+)
+def test_files_that_are_no_model(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(content)
+    assert message in refusal(tmp_path / "m.onnx", tmp_path)
+
+
+def test_a_missing_file_a_directory_and_a_forgotten_prefix(tmp_path: Path) -> None:
+    assert "there is no file" in refusal(tmp_path / "none.onnx", tmp_path)
+    assert "is a directory" in refusal(tmp_path, tmp_path)
+    assert "write zoo:resnet18@8" in refusal("resnet18@8", tmp_path)
+
+
+def test_missing_external_data_names_the_file(tmp_path: Path) -> None:
+    onnx.save(
+        conv_net((1, 3, 6, 6)), str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    (tmp_path / "w.bin").unlink()
+    assert "'w.bin', which cannot be read; put that file beside the model" in refusal(tmp_path / "m.onnx", tmp_path)
+
+
+def test_external_data_outside_the_models_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(bytes(4096))
+    (tmp_path / "in").mkdir()
+    onnx.save(
+        conv_net((1, 3, 6, 6)),
+        str(tmp_path / "in" / "m.onnx"),
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+    )
+    proto = onnx.load(str(tmp_path / "in" / "m.onnx"), load_external_data=False)
+    proto.graph.initializer[0].external_data[0].value = "../secret.bin"
+    assert "cannot be read" in refusal(save(proto, tmp_path / "in" / "m.onnx"), tmp_path)
+
+
+def test_a_future_opset_says_which_is_known(tmp_path: Path) -> None:
+    proto = conv_net((1, 3, 6, 6))
+    proto.opset_import[0].version = 9999
+    message = refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
+    assert "opset 9999" in message
+    assert "export it with opset 18" in message
+
+
+def test_unknown_operators_are_named(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Frobnicate", ["x"], ["y"])], {"x": (1,)}, {"y": (1,)})
+    assert "Frobnicate" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
+
+
+def test_a_graph_that_uses_what_nobody_makes(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Add", ["x", "ghost"], ["y"])], {"x": (1,)}, {"y": (1,)})
+    assert "ghost" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
+
+
+def test_shapes_that_do_not_fit_are_the_users_mistake(tmp_path: Path) -> None:
+    path = save(
+        model(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            {"x": ("a", "b")},
+            {"y": (1,)},
+            {"w": np.ones((4, 2), "float32")},
+        ),
+        tmp_path / "m.onnx",
+    )
+    with pytest.raises(ModelError) as caught:
+        frontends.prepare(path, {"x": (2, 5)}, tmp_path)
+    assert str(caught.value) == (
+        "input 'x' cannot have the shape 2x5: the model declares it [a, b], and its operators do not fit these sizes "
+        "(Node () Op (MatMul) [ShapeInferenceError] Incompatible dimensions for matrix multiplication); give others "
+        "with --shape"
+    )
+
+
+def test_a_size_in_place_of_one_that_the_model_needs_is_named_with_the_models_own(tmp_path: Path) -> None:
+    weights = {"w": np.ones((4, 2), "float32")}
+    product = helper.make_node("MatMul", ["x", "w"], ["xw"])
+    nodes = [product, helper.make_node("Add", ["xw", "z"], ["y"])]
+    path = save(model(nodes, {"x": ("n", 4), "z": ("n", 2)}, {"y": ("n", 2)}, weights), tmp_path / "m.onnx")
+    with pytest.raises(ModelError) as caught:
+        frontends.prepare(path, {"x": (3, 5), "z": (3, 2)}, tmp_path)
+    assert str(caught.value) == (
+        "input 'x' cannot have the shape 3x5: the model declares it [n, 4]; write --shape x=3x4, "
+        "or export the model with other sizes"
+    )
+    with pytest.raises(
+        ModelError, match=r"shape 1x4x6x6: the model declares it \[N, 3, H, W\]; write --shape x=1x3x6x6"
+    ):
+        frontends.prepare(save(conv_net(), tmp_path / "conv.onnx"), {"x": (1, 4, 6, 6)}, tmp_path)
+    corrupt = save(model([product], {"x": (3, 5)}, {"xw": (3, 2)}, weights), tmp_path / "c.onnx")
+    assert "or is corrupt" in refusal(corrupt, tmp_path), "nobody gave a shape"
+
+
+def test_outputs_whose_size_depends_on_the_data(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["at"]), helper.make_node("Cast", ["at"], ["y"], to=1)]
+    path = save(model(nodes, {"x": (4,)}, {"y": (1, "found")}), tmp_path / "m.onnx")
+    assert "'y' depends on the data" in refusal(path, tmp_path)
+
+
+def test_an_output_that_is_empty(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Slice", ["x", "at", "at"], ["y"])]
+    path = save(model(nodes, {"x": (4,)}, {"y": ("none",)}, {"at": np.array([0], "int64")}), tmp_path / "m.onnx")
+    assert "'y' has a dimension of 0" in refusal(path, tmp_path)
+
+
+def test_two_outputs_of_one_name(tmp_path: Path) -> None:
+    proto = model([helper.make_node("Relu", ["x"], ["y"])], {"x": (1,)}, {"y": (1,)})
+    proto.graph.output.append(proto.graph.output[0])
+    assert "has two outputs called 'y'" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
+
+
+def test_an_empty_graph(tmp_path: Path) -> None:
+    assert "holds no computation" in refusal(save(model([], {"x": (1,)}, {}), tmp_path / "m.onnx"), tmp_path)
+
+
+def test_a_torch_program_without_torch_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunery.models.torch._export_process._NEEDED", ("a_torch_nobody_has",))
+    (tmp_path / "m.pt2").write_bytes(b"PK\x03\x04")
+    assert "pip install torch==" in refusal(tmp_path / "m.pt2", tmp_path)
+    assert "there is no file" in refusal(tmp_path / "none.pt2", tmp_path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    cut=st.integers(0, len(GOOD)),
+    changes=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), max_size=8),
+)
+@example(cut=len(GOOD), changes=[])
+def test_mutated_bytes_give_a_network_or_a_model_error(
+    cut: int, changes: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    data = bytearray(GOOD)
+    for position, value in changes:
+        data[position] = value
+    path = tmp_path / "fuzz.onnx"
+    path.write_bytes(bytes(data[:cut]))
+    try:
+        network = frontends.prepare(str(path), {}, tmp_path / "out")
+    except ModelError as error:
+        message = str(error)
+    else:
+        message = ""
+        assert isinstance(network, Network)
+        assert all(size > 0 for spec in (*network.inputs, *network.outputs) for size in spec.shape)
+    assert "\n" not in message

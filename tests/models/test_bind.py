@@ -1,0 +1,83 @@
+"""Every input gets a static shape, or one sentence says how to give it one."""
+
+import pytest
+from frontend_models import Dims, model
+from onnx import TensorProto, helper
+
+from tunery._errors import ModelError
+from tunery.models.onnx._bind import bind
+
+
+def adder(**inputs: Dims) -> object:
+    names = list(inputs)
+    nodes = [helper.make_node("Sum", names, ["y"])]
+    return model(nodes, inputs, {"y": ("anything",)})
+
+
+@pytest.mark.parametrize(
+    "batch", ["N", "n", "batch", "batch_size", "Batch", None, "unk__17", "p2o.DynamicDimension.0", "s77"]
+)
+def test_a_free_batch_is_one(batch: str | None) -> None:
+    assert bind(adder(x=(batch, 4)), {}) == {"x": (1, 4)}
+
+
+def test_a_given_batch_wins_and_binds_all_inputs_of_that_name() -> None:
+    assert bind(adder(a=("batch", 4), b=("batch", 4)), {"a": (3, 4)}) == {"a": (3, 4), "b": (3, 4)}
+    assert bind(adder(a=("batch", 4)), {}, batch=5) == {"a": (5, 4)}
+
+
+def test_unnamed_dimensions_are_not_one_dimension() -> None:
+    assert bind(adder(x=("?", 3, "?", "?")), {"x": (1, 3, 8, 9)}) == {"x": (1, 3, 8, 9)}
+
+
+def test_a_static_shape_may_be_replaced() -> None:
+    assert bind(adder(x=(1, 4)), {"x": (2, 4)}) == {"x": (2, 4)}
+
+
+def test_dimensions_of_zero_are_bound_one_by_one() -> None:
+    assert bind(adder(a=(0, 4), b=(0, 4)), {"a": (2, 4), "b": (3, 4)}) == {"a": (2, 4), "b": (3, 4)}
+
+
+def test_an_input_of_unknown_rank_takes_the_given_shape() -> None:
+    proto = adder(x=(1,))
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    assert bind(proto, {"x": (2, 3)}) == {"x": (2, 3)}
+    proto.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ModelError, match="unknown rank"):
+        bind(proto, {})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "shapes", "message"),
+    [
+        ({"x": ("N", 3, "H", "W")}, {}, r"'x' is \[N, 3, H, W\]. Bind them, for example with --shape x=1x3x224x224"),
+        ({"x": ("N", "C", "H", "W")}, {}, "--shape x=1x3x224x224"),
+        ({"ids": ("batch", "sequence")}, {}, "--shape ids=1x128"),
+        ({"audio": (1, "samples")}, {}, "--shape audio=1x16000"),
+        ({"h": (1, 3, "frames", 160)}, {}, "--shape h=1x3x128x160"),
+        ({"a": (1, "s"), "b": (1, "t")}, {"a": (1, 2)}, r"unknown size: 'b' is \[1, t\]\. .*--shape b=1x128"),
+        ({"x": (1, 4)}, {"z": (1, 4)}, "no input 'z'; its inputs are 'x'"),
+        ({"x": (1, 4)}, {"x": (1, 4, 1)}, r"'x' has 2 dimensions \[1, 4\], not the 3 of 1x4x1; .*--shape x=1x4"),
+        ({"x": (1, 4)}, {"x": (0, 4)}, "cannot have the shape 0x4"),
+        ({"x": (0, 4)}, {}, r"'x' is \[0, 4\], and a dimension of 0 holds nothing. .*--shape x=1x4"),
+        ({"a": ("s", 4), "b": ("s", 4)}, {"a": (2, 4), "b": (3, 4)}, "'s' cannot be both 2 and 3"),
+    ],
+)
+def test_what_cannot_be_bound_says_what_to_write(inputs: dict, shapes: dict, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        bind(adder(**inputs), shapes)
+
+
+def test_a_batch_given_twice_must_agree() -> None:
+    with pytest.raises(ModelError, match="batch of 2, but @8"):
+        bind(adder(x=("batch", 4)), {"x": (2, 4)}, batch=8)
+
+
+def test_inputs_that_are_not_numbers_are_refused() -> None:
+    proto = adder(x=(1,))
+    proto.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
+    with pytest.raises(ModelError, match="holds no numbers"):
+        bind(proto, {})
+    proto.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None))
+    with pytest.raises(ModelError, match="not a tensor"):
+        bind(proto, {})

@@ -1,0 +1,256 @@
+"""Whole networks beside ONNX Runtime: what counts as the same outputs, and that nothing else is handed out."""
+
+import asyncio
+import importlib
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tunery._errors import CrashError, WorkError
+from tunery.delivery import Known
+from tunery.delivery.compare import Output, checked_error
+from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
+from tunery.domain.request import BenchReport, Progress, Request
+from tunery.engines import WorkerSpec
+from tunery.reports.comparison import bench_text
+from tunery.runtime.importing import Imported, both
+from tunery.runtime.pools import Runtime
+from tunery.service.session import _used_shares, compile_model
+from tunery.service.session import bench as compare_networks
+
+bench = importlib.import_module("tunery.delivery.compare")  # `tunery.jobs` has a function of that name
+_GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
+
+
+def _outputs(*arrays: np.ndarray) -> Sequence[Output]:
+    return [(str(a.dtype), a.shape, a.tobytes()) for a in arrays]
+
+
+def _changed(index: int, value: float) -> np.ndarray:
+    array = _GOOD.copy()
+    array[index] = value
+    return array
+
+
+def test_rounding_is_admitted_and_reported() -> None:
+    assert checked_error("n", _outputs(_GOOD + np.float32(1e-4)), _outputs(_GOOD)) == pytest.approx(1e-4, rel=0.01)
+    assert checked_error("n", _outputs(_GOOD * 0), _outputs(_GOOD * 0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [_changed(3, 0.5), _changed(0, np.nan), _changed(0, np.inf), _GOOD.reshape(3, 3), _GOOD * 0, _GOOD[::-1].copy()],
+)
+def test_what_is_not_rounding_is_refused(ours: np.ndarray) -> None:
+    with pytest.raises(WorkError, match="ONNX Runtime"):
+        checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, _GOOD))
+
+
+def test_infinities_in_the_same_places_are_equal() -> None:
+    masked = _changed(0, -np.inf)
+    assert checked_error("n", _outputs(masked), _outputs(masked)) == 0.0
+
+
+@pytest.mark.parametrize("other", [np.inf, np.nan])
+def test_another_infinity_or_nan_in_its_place_is_refused(other: float) -> None:
+    with pytest.raises(WorkError, match="another infinity"):
+        checked_error("n", _outputs(_changed(0, other)), _outputs(_changed(0, -np.inf)))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (np.where(np.arange(200) < 2, 1, np.arange(200)), np.arange(200)),  # two scores of 200 were nearly equal
+        (np.arange(3), np.arange(3, dtype=np.int32)),
+        (np.arange(3, dtype=np.uint8) + 1, np.arange(3, dtype=np.uint8)),  # a step of rounding
+        (np.array([True, False]), np.array([True, False])),
+    ],
+)
+def test_integers_are_equal_but_for_few(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, theirs)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (np.array([3, 7]), np.array([7, 3])),
+        (np.where(np.arange(200) < 4, -1, np.arange(200)), np.arange(200)),
+        (np.array([2**60], np.int64), np.array([2**60 + 1], np.int64)),
+        (np.arange(3, dtype=np.uint8) + 2, np.arange(3, dtype=np.uint8)),
+        (np.array([True, False]), np.array([True, True])),
+        (np.arange(3), np.arange(3, dtype=np.float32)),
+    ],
+)
+def test_other_integers_are_refused(ours: np.ndarray, theirs: np.ndarray) -> None:
+    with pytest.raises(WorkError, match=r"output 1 has .* integers unequal|another shape or type"):
+        checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, theirs))
+
+
+@pytest.mark.tvm
+def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
+    report = compare_networks(request, ("onnxruntime", "untuned"), 0.1, on_progress=seen.append)
+    assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
+    steps = [f"{progress.phase} {progress.current}" for progress in seen]
+    assert steps[:3] == ["compiling tunery", "compiling TVM untuned", "comparing outputs"]
+    assert [step.partition(",")[0] for step in steps[3:6]] == [
+        "comparing tunery", "comparing TVM untuned", "comparing ONNX Runtime",
+    ]  # fmt: skip
+    assert steps[-1].endswith("turn 7 of 7")
+    left = [progress.remaining_s for progress in seen[2:]]
+    assert left[0] == bench.predicted_s(("onnxruntime", "untuned"), 0.1)
+    assert None not in left
+
+
+@pytest.mark.tvm
+def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
+    file = tmp_path / "mlp.tunery"
+    compile_model(request, file)
+
+    def checked(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
+        seen.append(network)
+        if len(seen) == 3:  # tunery's file twice, then the first of the others
+            raise WorkError("it differs")
+        return 0.0
+
+    seen: list[str] = []
+    monkeypatch.setattr(bench, "checked_error", checked)
+    monkeypatch.setattr(bench, "find_spec", lambda name: None)
+    report = compare_networks(request, ("torch",), 0.1, file, others={"stock": file, "10 s": file})
+    assert report.latency_s.keys() == {"tunery", "stock", "10 s"}
+    assert report.wrong == ("stock",)
+    assert "not installed" in report.absent["torch"]
+    assert "torch eager took no part: torch is not installed" in bench_text(report)
+
+
+@pytest.mark.tvm
+def test_a_compiled_network_was_checked_and_a_wrong_one_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request("zoo:mlp-mnist", store=str(tmp_path / "s.db"))
+    output = tmp_path / "mlp.tunery"
+    report, _ = compile_model(request, output)
+    assert report.max_abs_error is not None
+    assert report.max_abs_error < 1e-4
+    before = output.read_bytes()
+
+    def other_inputs(runtime: Runtime, service: str, path: Path, network: Network) -> str:
+        monkeypatch.setattr(bench, "_SEED", len(service))
+        unfinished.extend(path.name for path in tmp_path.iterdir() if path.name.startswith("."))
+        return start(runtime, service, path, network)
+
+    start, unfinished = bench._start, list[str]()
+    monkeypatch.setattr(bench, "_start", other_inputs)
+    with pytest.raises(WorkError, match="nothing was handed out"):
+        compile_model(request, output)
+    assert output.read_bytes() == before
+    assert unfinished == [], "killed now, it would leave this beside the result"
+
+
+class Workers:
+    """Stands in for the runtime and its engine: each contestant answers, but what `fails` holds raises."""
+
+    threads, measure_cores = 1, None
+
+    def __init__(self, *fails: tuple[str, str]) -> None:
+        self.engine, self.fails = self, fails
+        self.calls, self.killed = Counter[tuple[str, str]](), list[str]()
+
+    def start(self, spec: WorkerSpec) -> str:
+        name = Path(spec.settings["path"]).name
+        return f"{name} of torch" if spec.torch else name
+
+    def kill(self, worker: str) -> None:
+        self.killed.append(worker)
+
+    async def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
+        assert worker not in self.killed
+        self.calls[worker, method] += 1
+        if (worker, f"{method} {self.calls[worker, method]}") in self.fails:
+            raise CrashError(f"{worker} was killed by\nSIGSEGV")
+        if method == "profile":
+            return {"dense": 2e-3, "softmax": 1e-3}
+        return _outputs(_GOOD) if method == "outputs" else [1e-3]
+
+
+def _compared(workers: Workers, *against: str, **others: str) -> BenchReport:
+    network = Network("n", "zoo:n", "d", "n.onnx", (), (), 0)
+    files = {label: Path(file) for label, file in {"tunery": "tuned", **others}.items()}
+    return asyncio.run(bench.compare(workers, network, files, ("onnxruntime", *against), 0.1))
+
+
+@pytest.mark.parametrize("when", ["outputs 1", "samples 3"])
+def test_an_untuned_network_that_crashes_costs_only_itself(when: str) -> None:
+    workers = Workers(("plain", when))
+    report = _compared(workers, "untuned", untuned="plain")
+    assert report.latency_s.keys() == {"tunery", "onnxruntime"}
+    assert [spread.samples for spread in report.latency_s.values()] == [7, 7]
+    assert report.absent == {"untuned": "plain was killed by SIGSEGV"}
+    assert "TVM untuned took no part: plain was killed by SIGSEGV" in bench_text(report)
+    assert workers.killed == ["plain"]
+    assert workers.calls["plain", "samples"] <= 3
+
+
+def test_torch_that_crashes_in_the_middle_costs_only_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "find_spec", lambda name: object())
+    report = _compared(Workers(("zoo:n of torch", "samples 2")), "torch")
+    assert report.latency_s.keys() == {"tunery", "onnxruntime"}
+    assert "SIGSEGV" in report.absent["torch"]
+
+
+def test_a_file_that_crashes_is_named_by_its_label() -> None:
+    with pytest.raises(bench.ContestantError, match="stock MetaSchedule cannot be run: file was killed") as raised:
+        _compared(Workers(("file", "samples 2")), stock="file")
+    assert raised.value.label == "stock"
+
+
+def test_who_is_compared_with_must_run() -> None:
+    with pytest.raises(CrashError):
+        _compared(Workers(("n.onnx", "samples 1")))
+
+
+def test_a_profile_that_fails_costs_the_sum_of_kernels_alone() -> None:
+    assert _compared(Workers()).kernels_s == pytest.approx(3e-3)
+    report = _compared(Workers(("tuned", "profile 1")))
+    assert report.kernels_s is None
+    assert report.latency_s.keys() == {"tunery", "onnxruntime"}
+
+
+def test_what_linking_waits_for_may_fail_and_ends_the_rest() -> None:
+    ended = []
+
+    async def fails() -> int:
+        await asyncio.sleep(0)
+        raise WorkError("no")
+
+    async def runs() -> str:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+        return "done"
+
+    async def gives() -> int:
+        return 1
+
+    with pytest.raises(WorkError, match=r"^no$"):
+        asyncio.run(both(runs(), fails()))
+    assert ended == [True]
+    assert asyncio.run(both(gives(), gives())) == (1, 1)
+
+
+def test_a_default_that_was_timed_is_no_latency_of_a_file_that_predicts_in_its_place() -> None:
+    target = Target("fake", {}, 1)
+    tasks = tuple(Task(Workload(key, key, "dense", "", (), 0, 1.0), target) for key in ("tuned", "looked-at"))
+    imported = Imported(Network("n", "n", "d", "", (), (), 0), target, "fake", tasks)
+    choices = tuple(Choice(task.key, Rung.EXACT, Candidate("c", task.key, ""), 1e-3) for task in tasks)
+    found = _used_shares(imported, Known(choices, (), untried=frozenset({tasks[1].key})))
+    assert [(share.name, share.latency_s) for share in found] == [("tuned", 1e-3), ("looked-at", None)]

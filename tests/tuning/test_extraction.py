@@ -1,0 +1,111 @@
+"""Many models at once: each is extracted once, one failure costs one model, a stop costs what was in flight."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from job_tools import request_in
+
+from tunery._errors import StoreError, TargetError
+from tunery.domain import Network, Target, Task, Workload
+from tunery.models import zoo
+from tunery.runtime.extraction import Extracted, count_by_kind, count_tasks, extract_many
+from tunery.service.session import extract
+from tunery.store import Store, open_store
+
+
+def test_each_model_is_extracted_once(tmp_path: Path) -> None:
+    models = ["fake:a?tasks=3", "fake:b?tasks=4&size=9", "fake:c?tasks=2&frozen=1"]
+    seen: list[Extracted] = []
+    first = extract_many(request_in(tmp_path, ""), models, seen.append)
+    assert [one.model for one in first.models] == models
+    assert sorted(one.model for one in seen) == sorted(models)
+    assert [len(one.tasks) for one in first.models] == [3, 4, 3]
+    assert not any(one.cached or one.failure for one in first.models)
+    again = extract_many(request_in(tmp_path, ""), models)
+    assert all(one.cached for one in again.models)
+    assert [one.tasks for one in again.models] == [one.tasks for one in first.models]
+
+
+def test_what_the_sweep_found_is_what_a_job_starts_from(tmp_path: Path) -> None:
+    extract_many(request_in(tmp_path, ""), ["fake:a?tasks=3"])
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert store.stats().networks == 1
+    found = extract(request_in(tmp_path, "fake:a?tasks=3&extract_s=0"))
+    assert all(task.workload.program for task in found.tasks)
+
+
+def test_a_failure_costs_its_model_only(tmp_path: Path) -> None:
+    models = ["fake:a", "fake:b?unsupported=1", "fake:c?extract_dies=1", "zoo:resnet81", "fake:d?tasks=0", "fake:e"]
+    found = {one.model: one for one in extract_many(request_in(tmp_path, ""), models).models}
+    assert "Scripted" in found["fake:b?unsupported=1"].failure
+    assert "SIGSEGV" in found["fake:c?extract_dies=1"].failure
+    assert "did you mean resnet18" in found["zoo:resnet81"].failure
+    assert "no operator" in found["fake:d?tasks=0"].failure
+    assert not found["fake:a"].failure
+    assert not found["fake:e"].failure
+    assert all(bool(one.tasks) != bool(one.failure) for one in found.values())
+
+
+def test_a_stop_keeps_what_was_done(tmp_path: Path) -> None:
+    stop = threading.Event()
+    models = [f"fake:m{i}?seed={i}" for i in range(12)]
+    part = extract_many(request_in(tmp_path, ""), models, lambda _: stop.set(), stop)
+    assert 0 < len(part.models) < len(models)
+    again = extract_many(request_in(tmp_path, ""), models)
+    assert sum(one.cached for one in again.models) == len(part.models)
+
+
+def test_a_wrong_target_ends_it_before_it_begins(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="quantum"):
+        extract_many(request_in(tmp_path, "", target="quantum"), ["fake:a"])
+
+
+def test_a_store_that_cannot_be_written_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Store.save_tasks
+
+    def full(store: Store, network: Network, tasks: Sequence[Task], *, target: Target, compiler: str) -> None:
+        if network.name == "b":
+            raise StoreError("the disk is full; free some space")
+        save(store, network, tasks, target=target, compiler=compiler)
+
+    monkeypatch.setattr(Store, "save_tasks", full)
+    with pytest.raises(StoreError, match="the disk is full"):
+        extract_many(request_in(tmp_path, ""), ["fake:a?tasks=3", "fake:b?tasks=4"])
+
+
+def test_a_prepared_file_is_not_kept(tmp_path: Path) -> None:
+    found = extract_many(request_in(tmp_path, ""), ["zoo:mlp-mnist"])
+    assert found.models[0].failure  # the fake dialect takes only networks of its own
+    assert list(tmp_path.rglob("*.onnx")) == []
+
+
+def _extracted(model: str, *tasks: tuple[str, str, int, bool]) -> Extracted:
+    target = Target("fake", {}, 1)
+    made = tuple(Task(Workload(key, key, kind, "", (), 1, 0.0), target, calls, on) for key, kind, calls, on in tasks)
+    return Extracted(model, made, False, 0.0)
+
+
+def test_counting() -> None:
+    models = (
+        _extracted("a", ("k1", "conv2d", 4, True), ("k2", "conv2d", 1, True), ("k3", "layout", 2, False)),
+        _extracted("b", ("k1", "conv2d", 3, True)),
+        Extracted("c", (), False, 0.0, "broken"),
+    )
+    conv, layout = count_by_kind(models)
+    assert (conv.kind, conv.models, conv.tasks, conv.unique, conv.tunable, conv.calls) == ("conv2d", 2, 3, 2, 2, 8)
+    assert (layout.kind, layout.models, layout.tasks, layout.unique, layout.tunable, layout.calls) == (
+        "layout",
+        1,
+        1,
+        1,
+        0,
+        2,
+    )
+    everything = count_tasks("all", models)
+    assert (everything.models, everything.tasks, everything.unique, everything.calls) == (2, 4, 3, 10)
+
+
+def test_the_zoo_is_large() -> None:
+    assert len(zoo.names()) >= 100
