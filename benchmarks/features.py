@@ -153,7 +153,7 @@ def ours(task: Task) -> Spent:
     start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
     found = 0
     with spending(PROPOSED) as spent:
-        proposer = dialect.open(task, [], start.model if start else None, 0, aided=start is not None)
+        proposer = dialect.open(task, [], start.model if start else None, 0, warm_start=start is not None)
         for _ in range(PROPOSED // BATCH):
             batch = proposer.propose(BATCH)
             dialect.features(task, batch)

@@ -46,7 +46,7 @@ from rows import Kept, Row
 from tunery._errors import WorkError
 from tunery.devices.cpu.device import this_device
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects import Dialect, Told, get_dialect
+from tunery.dialects import Dialect, Observation, get_dialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
 from tunery.measuring.service import Measurer
 from tunery.studies._children import end_with_parent, watch
@@ -86,7 +86,7 @@ class Bench:
         """Measure with a new measurer from now on: what one has learned of the noise is not the next one's."""
         self.measurer = Measurer("metaschedule", usable_cores()[: self.task.target.threads], str(self.directory))
 
-    def measure(self, course: Course, candidates: Sequence[Candidate]) -> list[Told]:
+    def measure(self, course: Course, candidates: Sequence[Candidate]) -> list[Observation]:
         """Race the candidates against the course's best and note its progress."""
         told = []
         for candidate in candidates:
@@ -100,7 +100,7 @@ class Bench:
             if outcome is Outcome.OK and latency_s and latency_s < best_s:
                 best_s, course.winner = latency_s, (candidate, artifact)
             course.best_s.append(best_s)
-            told.append(Told(candidate, outcome, latency_s))
+            told.append(Observation(candidate, outcome, latency_s))
         return told
 
     def retime(self, courses: Sequence[Course]) -> list[float | None]:
@@ -163,13 +163,13 @@ def bare(bench: Bench, trials: int, seed: int) -> Course:
 
 def _ours(bench: Bench, trials: int, seed: int, base: str | None) -> Course:
     from tunery.costmodels import with_task
+    from tunery.costmodels.warm import OnlineTrainer
     from tunery.costmodels.warm import Row as Lesson
-    from tunery.costmodels.warm import Warm
 
     course, task, dialect = Course(), bench.task, bench.dialect
     with timed(course):
-        proposer = dialect.open(task, [], base, seed, aided=base is not None)
-    trainer, fresh, learned = Warm(), list[Lesson](), 0
+        proposer = dialect.open(task, [], base, seed, warm_start=base is not None)
+    trainer, fresh, learned = OnlineTrainer(), list[Lesson](), 0
     while len(course.best_s) < trials:
         with timed(course):
             candidates = proposer.propose(min(_OUR_BATCH, trials - len(course.best_s)))

@@ -160,12 +160,12 @@ class Tuned(_Step):
             UsageError: `path` cannot be written.
             WorkError: the network does not compile.
         """
-        from tunery.domain.request import Guess
+        from tunery.domain.request import FillPolicy
         from tunery.reports.text import file_name
         from tunery.service.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name))
-        report, _ = compile_model(self.request, output, Guess())
+        report, _ = compile_model(self.request, output, FillPolicy())
         return CompiledModel(self.request, output, report)
 
 

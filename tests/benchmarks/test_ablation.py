@@ -35,13 +35,13 @@ def test_an_expression_can_be_off(arm: str, left: set[str], monkeypatch: pytest.
 @pytest.mark.tvm
 def test_winners_of_like_tasks_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
     from tunery.dialects.metaschedule.search import suggestions as foresight
-    from tunery.dialects.metaschedule.search.winners import Place
+    from tunery.dialects.metaschedule.search.winners import TaskSignature
 
     monkeypatch.setattr(foresight, "shipped", foresight.shipped)
     patch = ARMS["winners of like tasks"].patch
     assert patch
     patch()
-    assert not foresight.shipped(16).near(Place("s", (64,)), [], 4)
+    assert not foresight.shipped(16).near(TaskSignature("s", (64,)), [], 4)
 
 
 def test_what_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

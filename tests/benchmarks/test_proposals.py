@@ -17,8 +17,8 @@ from pydantic import TypeAdapter
 
 from tunery._errors import WorkError
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model, registry
-from tunery.costmodels.warm import Warm
-from tunery.dialects import Told, get_dialect
+from tunery.costmodels.warm import OnlineTrainer
+from tunery.dialects import Observation, get_dialect
 from tunery.domain import Candidate, Outcome, Target, Task, Workload
 
 TASK = Task(Workload("w", "n", "conv2d", "", (), 0, 1.0), Target("metaschedule", {}, 1))
@@ -31,7 +31,7 @@ def test_our_search_learns_on_the_model_that_jobs_start_from(tmp_path: Path, mon
     task = dialect.calibration_tasks(dialect.resolve_target("native", 1))["compute"]
     lessons: list[int] = []
 
-    def learn(self: Warm, rows: Sequence[Any], base: str | None) -> str | None:
+    def learn(self: OnlineTrainer, rows: Sequence[Any], base: str | None) -> str | None:
         dataset, start = Dataset(), load_cost_model(base or "")
         for row in rows:
             dataset.add(*row)
@@ -40,13 +40,13 @@ def test_our_search_learns_on_the_model_that_jobs_start_from(tmp_path: Path, mon
         lessons.append(len(rows))
         return original(self, rows, base)
 
-    def measure(course: Course, candidates: Sequence[Candidate]) -> list[Told]:
-        told = [Told(one, Outcome.OK, 1e-3 / (len(course.best_s) + i + 1)) for i, one in enumerate(candidates)]
+    def measure(course: Course, candidates: Sequence[Candidate]) -> list[Observation]:
+        told = [Observation(one, Outcome.OK, 1e-3 / (len(course.best_s) + i + 1)) for i, one in enumerate(candidates)]
         course.best_s += [one.latency_s or math.inf for one in told]
         return told
 
-    original = Warm.learn
-    monkeypatch.setattr(Warm, "learn", learn)
+    original = OnlineTrainer.learn
+    monkeypatch.setattr(OnlineTrainer, "learn", learn)
     bench = SimpleNamespace(task=task, dialect=dialect, measure=measure, anew=nullcontext)
     course = tunery(bench, 64, 0)  # type: ignore[arg-type]
     assert len(course.best_s) == course.proposed == 64

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.accounting.prices import load_prices
-from tunery.tuning.allocation.allocator import Allocator, Cost, RoundRobin, Standing, Unit
+from tunery.tuning.allocation.allocator import Allocator, Cost, RoundRobin, TaskProgress, Unit
 
 
-def standing(key: str, *best: float | None, weight: int = 1, flop: float = 1e6, batch_s: float = 1.0) -> Standing:
-    return Standing(key, weight, flop, list(best), [8] * len(best), [Cost(batch_s)] * len(best))
+def standing(key: str, *best: float | None, weight: int = 1, flop: float = 1e6, batch_s: float = 1.0) -> TaskProgress:
+    return TaskProgress(key, weight, flop, list(best), [8] * len(best), [Cost(batch_s)] * len(best))
 
 
 MEAN_S = 1 / 8
@@ -20,7 +20,7 @@ MORE = (1e30, 8, MEAN_S)
 
 def test_one_slow_build_does_not_make_a_task_look_dear_for_ever() -> None:
     allocator = Allocator([standing(key, 1e-3) for key in "abc"])
-    unlucky = Standing("d", 1, 1e6, [1e-3], [4], [Cost(4.0)])
+    unlucky = TaskProgress("d", 1, 1e6, [1e-3], [4], [Cost(4.0)])
     assert allocator.trial_cost(unlucky, MEAN_S) < 0.5
     unlucky.ended(1e-3, 60, Cost(60.0))
     assert allocator.trial_cost(unlucky, MEAN_S) > 0.8, "where it is dear again and again, it is"
@@ -91,7 +91,7 @@ latencies = st.none() | st.floats(1e-9, 1e3)
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> list[Standing]:
+def standings(draw: st.DrawFn) -> list[TaskProgress]:
     made = []
     for number in range(draw(st.integers(0, 6))):
         best = draw(st.lists(latencies, max_size=6))
@@ -105,7 +105,7 @@ def standings(draw: st.DrawFn) -> list[Standing]:
 
 
 @given(standings())
-def test_the_choice_is_eligible_pays_and_does_not_change_by_asking(given_standings: list[Standing]) -> None:
+def test_the_choice_is_eligible_pays_and_does_not_change_by_asking(given_standings: list[TaskProgress]) -> None:
     allocator = Allocator(given_standings)
     chosen = allocator.next(8)
     alive = [s for s in given_standings if not s.exhausted]
@@ -138,8 +138,8 @@ def test_a_task_that_no_longer_pays_is_preempted_even_while_the_others_are_busy_
 
 def test_gain_is_weighed_against_the_unit_of_the_users_budget() -> None:
     # One keeps the machine long and idle, the other briefly and hot.
-    idle = Standing("idle", 1, 1e6, [1e-3], [8], [Cost(held_core_s=4.0, joules=10.0)])
-    hot = Standing("hot", 1, 1e6, [1e-3], [8], [Cost(held_core_s=1.0, joules=40.0)])
+    idle = TaskProgress("idle", 1, 1e6, [1e-3], [8], [Cost(held_core_s=4.0, joules=10.0)])
+    hot = TaskProgress("hot", 1, 1e6, [1e-3], [8], [Cost(held_core_s=1.0, joules=40.0)])
     assert Allocator([idle, hot], Unit.TIME).next(8) is hot
     assert Allocator([idle, hot], Unit.ENERGY).next(8) is idle
     prices = load_prices()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.accounting.prices import Prices
-from tunery.tuning.allocation.allocator import Cost, Standing
+from tunery.tuning.allocation.allocator import Cost, TaskProgress
 from tunery.tuning.allocation.gain import believe
 from tunery.tuning.allocation.outlook import outlook, reaching
 
@@ -14,8 +14,8 @@ PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date
 latencies = st.lists(st.floats(1e-6, 1e-1), min_size=1, max_size=8)
 
 
-def standing(key: str, *best_s: float | None, weight: int = 1) -> Standing:
-    return Standing(key, weight, 1e6, list(best_s), [8] * len(best_s), [Cost(1.0, 8.0)] * len(best_s))
+def standing(key: str, *best_s: float | None, weight: int = 1) -> TaskProgress:
+    return TaskProgress(key, weight, 1e6, list(best_s), [8] * len(best_s), [Cost(1.0, 8.0)] * len(best_s))
 
 
 @given(latencies, st.floats(1.0, 1e4), st.floats(1.0, 1e4))
@@ -54,7 +54,7 @@ def test_draws_are_no_slower_than_now_and_no_faster_than_the_machine(best_s: lis
 
 def test_the_interval_covers_eight_of_ten_courses_that_the_model_would_see() -> None:
     random, inside = np.random.default_rng(1), 0
-    peak = Standing("peak", 1, 1e12, [1e-3], [8], [Cost(1.0)], exhausted=True)  # so that no limit is near
+    peak = TaskProgress("peak", 1, 1e12, [1e-3], [8], [Cost(1.0)], exhausted=True)  # so that no limit is near
     gain = believe([8, 8], [1e-3, 1e-3])
     assert gain is not None
     for seed in range(200):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery._errors import BudgetError, UsageError
-from tunery.accounting.meter import EFFORTS, Meter, Plan, plan
+from tunery.accounting.meter import EFFORTS, BudgetMeter, Plan, plan
 from tunery.accounting.prices import Prices, load_prices
 from tunery.domain import Budget
 
@@ -122,15 +122,15 @@ def test_a_batch_leaves_each_task_a_second_turn(trials: int, tunable: int) -> No
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
 def test_trials_in_flight_are_not_given_out_twice(limit: int, used: int, in_flight: int) -> None:
-    left = Meter(Plan(None, limit, 8), used_trials=used).trials_left(in_flight)
+    left = BudgetMeter(Plan(None, limit, 8), used_trials=used).trials_left(in_flight)
     assert left == max(limit - used - in_flight, 0)
 
 
 def test_earlier_runs_count() -> None:
-    meter = Meter(Plan(100.0, None, 8), used_s=30.0, used_trials=5)
+    meter = BudgetMeter(Plan(100.0, None, 8), used_s=30.0, used_trials=5)
     assert (meter.seconds_left(50.0), meter.total_s(50.0), meter.trials) == (20.0, 80.0, 5)
     assert meter.trials_left(10**9) is None
-    assert Meter(Plan(None, 1, 8)).seconds_left(1e9) is None
+    assert BudgetMeter(Plan(None, 1, 8)).seconds_left(1e9) is None
 
 
 PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date="2025-01-01")
@@ -138,10 +138,10 @@ PRICES = Prices("m", "USD", machine_hour=3.6, cores=2, kwh=0.36, source="", date
 
 def test_money_and_energy_are_limits_too() -> None:
     # Four cores of a sheet for two: 7.2 an hour, 0.002 a second; 10 W of electricity are 0.000001 a second.
-    meter = Meter(Plan(None, None, 8, money=1.0), prices=PRICES, cores=4)
+    meter = BudgetMeter(Plan(None, None, 8, money=1.0), prices=PRICES, cores=4)
     assert meter.money(100.0, 1000.0) == pytest.approx(0.2 + 0.0001)
     assert meter.seconds_left(100.0, 1000.0) == pytest.approx((1.0 - 0.2001) / 0.002001)
-    energy = Meter(Plan(1e6, None, 8, joules=5000.0), used_s=100.0, used_j=1000.0)
+    energy = BudgetMeter(Plan(1e6, None, 8, joules=5000.0), used_s=100.0, used_j=1000.0)
     assert energy.seconds_left(100.0, 1000.0) == pytest.approx(300.0)
     assert energy.remaining(100.0, 1000.0) == {"seconds": 1e6 - 200.0, "joules": 3000.0}
     assert energy.allowance_s() == pytest.approx(500.0)

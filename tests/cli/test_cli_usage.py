@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunery._errors import UsageError
 from tunery.cli._options import Effort, guess, parse_rivals, parse_shapes
-from tunery.domain.request import Guess
+from tunery.domain.request import FillPolicy
 from tunery.engines.inline import InlineEngine
 
 FAKE = ("--dialect", "fake")
@@ -236,8 +236,8 @@ def test_no_arguments_ever_show_a_traceback(command: str, model: str, more: list
 
 def test_few_shots_may_be_limited_in_time() -> None:
     assert guess(0, wanted=False) is None
-    assert guess(4, "20s", wanted=False) == Guess(4, 20.0)
-    assert guess(4, wanted=True) == Guess(4)
+    assert guess(4, "20s", wanted=False) == FillPolicy(4, 20.0)
+    assert guess(4, wanted=True) == FillPolicy(4)
 
 
 @pytest.mark.parametrize(("few_shot", "within"), [(0, "20s"), (4, "20trials"), (4, "20s,5trials"), (4, "soon")])

@@ -5,7 +5,7 @@ from costmodel_data import table
 
 from tunery.costmodels import BoostedModel, Recipe, load_cost_model
 from tunery.costmodels.training.transfer import transfer
-from tunery.costmodels.warm import Row, Warm, ordered
+from tunery.costmodels.warm import OnlineTrainer, Row, ordered
 
 
 def rows_of(first: int, last: int, law: int = 1) -> list[Row]:
@@ -17,7 +17,7 @@ def rows_of(first: int, last: int, law: int = 1) -> list[Row]:
 
 
 def test_it_learns_in_steps_and_gets_better() -> None:
-    warm = Warm()
+    warm = OnlineTrainer()
     assert warm.learn(rows_of(0, 1)[:8], None) is None, "too little to learn from"
     first = warm.learn(rows_of(0, 2), None)
     assert first is not None
@@ -30,20 +30,20 @@ def test_it_learns_in_steps_and_gets_better() -> None:
 
 def test_a_worse_model_does_not_replace_a_better_one() -> None:
     good = BoostedModel.train([(g.rows, g.gains) for g in table(seed=3).groups], Recipe()).dumps()
-    warm = Warm()
+    warm = OnlineTrainer()
     rng = np.random.default_rng(0)
     noise = [(task, key, rng.random(12).astype(np.float32), latency) for task, key, _, latency in rows_of(0, 3)]
     judged = rows_of(4, 5)
     # What is taught is noise, what is held out (every fourth) follows the law.
     mixed = [judged.pop() if (i + 1) % 4 == 0 and judged else row for i, row in enumerate(noise)]
     assert warm.learn(mixed, None) is not None, "nothing is better than no model"
-    again = Warm()
+    again = OnlineTrainer()
     again._current = load_cost_model(good)
     assert again.learn(mixed, None) is None
 
 
 def test_what_was_held_out_is_learned_the_next_time() -> None:
-    warm = Warm()
+    warm = OnlineTrainer()
     warm.learn(rows_of(0, 2), None)
     assert len(warm._dataset) == 80
 

@@ -9,7 +9,7 @@ import pytest
 from tunery._errors import TargetError
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
-from tunery.dialects.fake._space import Space
+from tunery.dialects.fake._space import FakeSpace
 from tunery.domain import Outcome
 
 
@@ -101,7 +101,7 @@ class Repeater(FakeProposer):
 
 class Repeats(FakeDialect):
     def open(self, task, history, cost_model, seed):
-        return Repeater(Space(task), history, cost_model, seed)
+        return Repeater(FakeSpace(task), history, cost_model, seed)
 
 
 class TestRepeats(Base):
@@ -117,7 +117,7 @@ class Undecided(FakeProposer):
 
 class RefusesItsOwn(FakeDialect):
     def open(self, task, history, cost_model, seed):
-        return Undecided(Space(task), history, cost_model, seed)
+        return Undecided(FakeSpace(task), history, cost_model, seed)
 
 
 class TestRefusesItsOwn(Base):
@@ -133,7 +133,7 @@ class Sensitive(FakeProposer):
 
 class Senses(FakeDialect):
     def open(self, task, history, cost_model, seed):
-        return Sensitive(Space(task), history, cost_model, seed)
+        return Sensitive(FakeSpace(task), history, cost_model, seed)
 
 
 class TestSenses(Base):
@@ -227,13 +227,13 @@ class TestImmune(Base):
     expected = "test_poison_overwrites_outputs_and_run_overwrites_poison"
 
 
-class Sharing(FakeKernel):
+class MeasurementConcurrency(FakeKernel):
     def outputs(self):
         return self._outputs
 
 
 class Shares(Kernels):
-    kernel = Sharing
+    kernel = MeasurementConcurrency
 
 
 class TestShares(Base):

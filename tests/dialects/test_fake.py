@@ -8,7 +8,7 @@ import pytest
 from fake_tools import inputs_of, kernel_of, right, tasks_of
 
 from tunery._errors import DialectError, ModelError, TargetError
-from tunery.dialects import Told, get_dialect
+from tunery.dialects import Observation, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Network, Outcome, Target, Task
@@ -125,10 +125,10 @@ def test_the_landscape_has_ties_local_optima_and_a_known_best() -> None:
 def test_search_beats_random_and_resumes_without_repeating() -> None:
     dialect = FakeDialect()
     (task,) = tasks_of("tasks=1")
-    history: list[Told] = []
+    history: list[Observation] = []
     for _ in range(10):
         batch = dialect.open(task, history, None, 0).propose(16)
-        history += [Told(candidate, Outcome.OK, dialect.latency_s(task, candidate)) for candidate in batch]
+        history += [Observation(candidate, Outcome.OK, dialect.latency_s(task, candidate)) for candidate in batch]
     assert len({told.candidate.key for told in history}) == 160
     best = min(told.latency_s or 1.0 for told in history)
     space = sorted(dialect.latency_s(task, dialect.candidate(task, index)) for index in range(2048))
@@ -161,7 +161,7 @@ def test_the_proposer_is_exhausted(options: str, known: int) -> None:
     rest = proposer.propose(100)
     assert len({candidate.key for candidate in first + rest}) == known
     assert proposer.propose(1) == []
-    history = [Told(candidate, Outcome.OK, 1e-3) for candidate in first]
+    history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in first]
     assert len(FakeDialect().open(task, history, None, 1).propose(100)) == known - 3
 
 

@@ -10,7 +10,7 @@ import pytest
 from metaschedule_models import small_network
 
 from tunery._errors import DialectError, TargetError
-from tunery.dialects import Array, Dialect, Told, get_dialect
+from tunery.dialects import Array, Dialect, Observation, get_dialect
 from tunery.dialects._contract_help import aligned_zeros
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
@@ -102,7 +102,7 @@ class TestMetaScheduleContract(DialectContract):
         dataset = Dataset()
         for i, (candidate, row) in enumerate(zip(first, with_task(dialect.features(task, first), task), strict=True)):
             dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
-        proposer.tell([Told(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
+        proposer.tell([Observation(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
         proposer.learn(BoostedModel.fit(dataset).dumps())
         second = proposer.propose(12)
         assert second
@@ -115,7 +115,7 @@ class TestMetaScheduleContract(DialectContract):
         candidates, rows = host.propose(task.key, 8, ()).worth_building
         assert candidates
         monkeypatch.setattr(FeatureCache, "_extract", lambda *_: pytest.fail("computed again"))
-        assert host.open(task, [Told(candidate, Outcome.OK, 1e-3) for candidate in candidates], None, 1) == rows
+        assert host.open(task, [Observation(candidate, Outcome.OK, 1e-3) for candidate in candidates], None, 1) == rows
 
     def test_a_closed_search_leaves_no_features_behind(self, task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
         dialect = MetaScheduleDialect()

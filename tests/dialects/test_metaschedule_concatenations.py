@@ -13,7 +13,7 @@ from tunery._errors import DialectError
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search import proposer
 from tunery.dialects.metaschedule.variants.concatenations import NAME
-from tunery.dialects.metaschedule.variants.program import Space, expressions, space_of
+from tunery.dialects.metaschedule.variants.program import DesignSpace, expressions, space_of
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, read_left_out
 from tunery.domain import Network, Target, Task
 from tunery.measuring.inputs import make_inputs
@@ -162,15 +162,15 @@ def test_an_expression_that_cannot_be_scheduled_costs_itself_only(
 ) -> None:
     task = joint(dialect, joining_network(tmp_path, (16, 16)), target)
 
-    def refused(name: str) -> Callable[..., Space]:
-        def space(task: Task, asked: str = GENERIC) -> Space:
+    def refused(name: str) -> Callable[..., DesignSpace]:
+        def space(task: Task, asked: str = GENERIC) -> DesignSpace:
             if asked == name:
                 raise DialectError("it cannot be opened")
             return space_of(task, asked)
 
         return space
 
-    foreseen = dialect.foresee(task, 1, "", 0)
+    foreseen = dialect.suggest(task, 1, "", 0)
     assert [read_body(one.body)[0] for one in (*foreseen.candidates, *foreseen.rivals)] == [NAME, GENERIC]
     [plain] = dialect.open(task, [], None, 0, plain="it died twice").propose(8)
     assert (read_body(plain.body)[0], read_left_out(plain.body)) == (GENERIC, {NAME: "it died twice"})

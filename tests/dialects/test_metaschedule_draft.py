@@ -10,7 +10,7 @@ pytest.importorskip("tvm")
 
 from metaschedule_models import small_network
 
-from tunery.dialects import Dialect, Told, get_dialect
+from tunery.dialects import Dialect, Observation, get_dialect
 from tunery.dialects.metaschedule.search.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.search.genomes import (
     CATEGORY,
@@ -22,9 +22,9 @@ from tunery.dialects.metaschedule.search.genomes import (
     _sources,
     tilings,
 )
-from tunery.dialects.metaschedule.search.surrogate import Draft, Encoder
+from tunery.dialects.metaschedule.search.surrogate import Encoder, GaussianProcess
 from tunery.dialects.metaschedule.variants.program import (
-    Space,
+    DesignSpace,
     expressions,
     post_process,
     program_key,
@@ -52,7 +52,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> list[Task]:
     return dialect.extract(small_network(tmp_path_factory.mktemp("network")), dialect.resolve_target("native", 1))
 
 
-def spaces(tasks: list[Task]) -> list[tuple[Task, Space]]:
+def spaces(tasks: list[Task]) -> list[tuple[Task, DesignSpace]]:
     return [(task, space_of(task, name)) for task in tasks if task.tunable for name in expressions(task).found]
 
 
@@ -131,7 +131,7 @@ def test_the_draft_finds_the_best_of_a_space_by_looking_at_little_of_it() -> Non
     seen = everything[:16]
     for _ in range(5):
         targets = np.array([speed(genome) for genome in seen])
-        draft = Draft(encoder.rows(seen), targets, np.full(len(seen), 0.01), background)
+        draft = GaussianProcess(encoder.rows(seen), targets, np.full(len(seen), 0.01), background)
         others = [genome for genome in everything if genome not in seen]
         picked = draft.pick(encoder.rows(others), 8, 1.0)
         assert len(set(picked)) == 8
@@ -156,11 +156,11 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Genome]:
     return found
 
 
-def told(dialect: Dialect, task: Task, count: int, rounds: int, model: str | None) -> list[Told]:
+def told(dialect: Dialect, task: Task, count: int, rounds: int, model: str | None) -> list[Observation]:
     proposer = dialect.open(task, [], model, 3)
-    history: list[Told] = []
+    history: list[Observation] = []
     for _ in range(rounds):
-        latest = [Told(c, Outcome.OK, 1e-3 + int(c.key, 16) % 97 * 1e-5) for c in proposer.propose(count)]
+        latest = [Observation(c, Outcome.OK, 1e-3 + int(c.key, 16) % 97 * 1e-5) for c in proposer.propose(count)]
         proposer.tell(latest)
         history += latest
     return history
@@ -212,13 +212,13 @@ def test_a_draft_of_a_long_search_learns_from_the_best_and_the_latest(
     assert proposer.most_telling(targets, 5).tolist() == [2, 4, 5, 6, 7]
     sizes = []
 
-    class Watched(Draft):
+    class Watched(GaussianProcess):
         def __init__(self, rows, *rest) -> None:  # type: ignore[no-untyped-def]
             sizes.append(len(rows))
             super().__init__(rows, *rest)
 
     monkeypatch.setattr(proposer, "_MOST_LESSONS", 12)
-    monkeypatch.setattr(proposer, "Draft", Watched)
+    monkeypatch.setattr(proposer, "GaussianProcess", Watched)
     task = next(task for task in tasks if task.workload.kind == "matmul")
     assert len({one.candidate.key for one in told(get_dialect("metaschedule"), task, 8, 5, None)}) == 40
     assert max(sizes) == 12

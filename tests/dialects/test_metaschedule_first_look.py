@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from tunery.dialects import Dialect, Proposer, Told
+from tunery.dialects import Dialect, Observation, Proposer
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.first_look import FirstLook
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants.program import expressions
 from tunery.dialects.metaschedule.variants.specimens import _matmul
@@ -22,7 +22,7 @@ class Scripted(Proposer):
 
     def __init__(self, name: str, most: int = 99) -> None:
         self.name, self.left = name, most
-        self.told: list[Told] = []
+        self.told: list[Observation] = []
         self.models: list[str] = []
 
     def propose(self, n: int) -> list[Candidate]:
@@ -30,17 +30,17 @@ class Scripted(Proposer):
         self.left -= count
         return [Candidate(f"{self.name}{self.left + i}", "t", self.name) for i in range(count)]
 
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         self.told += results
 
     def learn(self, cost_model: str) -> None:
         self.models.append(cost_model)
 
 
-def look(first: Scripted, whole: Scripted) -> tuple[FirstLook, list[Sequence[Told]]]:
-    handed: list[Sequence[Told]] = []
+def look(first: Scripted, whole: Scripted) -> tuple[FirstLook, list[Sequence[Observation]]]:
+    handed: list[Sequence[Observation]] = []
 
-    def widen(told: Sequence[Told]) -> Proposer:
+    def widen(told: Sequence[Observation]) -> Proposer:
         handed.append(list(told))
         return whole
 
@@ -53,7 +53,7 @@ def test_only_the_first_few_come_from_one_search() -> None:
     found = search.propose(4)
     assert [c.body for c in found] == ["a"] * 4
     assert handed == [], "the others are not prepared yet"
-    told = [Told(c, Outcome.OK, 1e-3) for c in found]
+    told = [Observation(c, Outcome.OK, 1e-3) for c in found]
     search.tell(told)
     search.learn("model")
     assert [c.body for c in search.propose(4)] == ["b"] * 4
@@ -82,9 +82,9 @@ def test_a_leading_search_that_fails_is_left_to_all() -> None:
 @pytest.mark.parametrize("what", ["tell", "learn"])
 def test_a_leading_search_that_fails_at_a_lesson_is_left_to_all(what: str) -> None:
     broken = Scripted("a")
-    setattr(broken, what, lambda lesson: 1 // 0)
+    setattr(broken, what, lambda transfer_state: 1 // 0)
     search, handed = look(broken, Scripted("b"))
-    told = [Told(c, Outcome.OK, 1e-3) for c in search.propose(2)]
+    told = [Observation(c, Outcome.OK, 1e-3) for c in search.propose(2)]
     search.tell(told)
     search.learn("model")
     assert [c.body for c in search.propose(2)] == ["b", "b"]
@@ -106,7 +106,7 @@ def test_winners_of_a_like_task_are_the_first_look(dialect: Dialect, monkeypatch
     bodies = [c.body for c in dialect.open(task, (), None, 0).propose(24)]
     won = winners_of(task, [(body, 1e-3) for body in bodies if read_body(body)[0] == GENERIC][:4])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
-    search = dialect.open(task, (), None, 0, aided=True)
+    search = dialect.open(task, (), None, 0, warm_start=True)
     assert {read_body(c.body)[0] for c in search.propose(4)} == {GENERIC}
     later = {read_body(c.body)[0] for c in search.propose(16)}
     assert later == names
@@ -121,19 +121,19 @@ def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
     bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, (), None, 0).propose(24)}
     won = winners_of(task, [(body, 2e-3 if name == GENERIC else 1e-3) for name, body in bodies.items()])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
-    search = dialect.open(task, (), None, 0, aided=True)
+    search = dialect.open(task, (), None, 0, warm_start=True)
     first = search.propose(4)
     [leading] = {read_body(c.body)[0] for c in first}
     assert leading != GENERIC
-    tell = DraftedProposer.tell
+    tell = SurrogateProposer.tell
 
-    def broken(self: DraftedProposer, results: Sequence[Told]) -> None:
+    def broken(self: SurrogateProposer, results: Sequence[Observation]) -> None:
         if self._space.expression.name == leading:
             raise RuntimeError("no lesson")
         tell(self, results)
 
-    monkeypatch.setattr(DraftedProposer, "tell", broken)
-    search.tell([Told(c, Outcome.OK, 1e-3) for c in first])
+    monkeypatch.setattr(SurrogateProposer, "tell", broken)
+    search.tell([Observation(c, Outcome.OK, 1e-3) for c in first])
     found = search.propose(8)
     assert {read_body(c.body)[0] for c in found} == {GENERIC}
     assert all(read_left_out(c.body) == {leading: "RuntimeError: no lesson"} for c in found)

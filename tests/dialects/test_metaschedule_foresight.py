@@ -7,7 +7,7 @@ from tunery.costmodels import BoostedModel, Dataset, load_cost_model, with_task
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.genomes import Genome
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import Foresight
 from tunery.dialects.metaschedule.search.winners import fitted
 from tunery.dialects.metaschedule.variants.program import space_of
@@ -35,7 +35,7 @@ def model(tasks: list[Task]) -> str:
 
 def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: str) -> None:
     dialect = get_dialect("metaschedule")
-    found = dialect.foresee(tasks[0], 10, model, 0).candidates
+    found = dialect.suggest(tasks[0], 10, model, 0).candidates
     scores = [candidate.score for candidate in found]
     assert all(score and score > 0 for score in scores)
     assert scores == sorted(scores, key=lambda score: -(score or 0))
@@ -46,23 +46,23 @@ def test_candidates_come_best_first_and_can_be_built(tasks: list[Task], model: s
 
 def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[list[Genome]] = []
-    replay = DraftedProposer._replay
+    replay = SurrogateProposer._replay
 
-    def watched(self: DraftedProposer, genomes: list[Genome]) -> list[str]:
+    def watched(self: SurrogateProposer, genomes: list[Genome]) -> list[str]:
         tried.append(list(genomes))
         return replay(self, genomes)
 
-    monkeypatch.setattr(DraftedProposer, "_replay", watched)
+    monkeypatch.setattr(SurrogateProposer, "_replay", watched)
     foreseeing = Foresight()
     first = foreseeing.candidates(tasks[0], 16, model, 0, FeatureCache())
     looks, best = sum(map(len, tried)), first[0]
-    search = DraftedProposer(tasks[1], space_of(tasks[1]), (), model, 0)
-    other = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 0)
+    search = SurrogateProposer(tasks[1], space_of(tasks[1]), (), model, 0)
+    other = SurrogateProposer(tasks[0], space_of(tasks[0]), (), model, 0)
     genome = other._genome(best.body)
     assert genome is not None
     tried.clear()
     # A lesson is text, for tasks that another process looks at.
-    Foresight([foreseeing.lesson]).candidates(tasks[1], 16, model, 0, FeatureCache())
+    Foresight([foreseeing.transfer_state]).candidates(tasks[1], 16, model, 0, FeatureCache())
     assert fitted(genome, search.designs[genome.design]) in tried[0]
     assert sum(map(len, tried)) < looks == 16, "what is known from another task need not be looked for again"
 
@@ -72,8 +72,8 @@ def test_few_looks_are_few(tasks: list[Task], model: str) -> None:
 
 
 def test_what_is_only_judged_by_the_model_needs_no_draft(tasks: list[Task], model: str) -> None:
-    genomes = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 1)._bred(10)
-    search = DraftedProposer(tasks[0], space_of(tasks[0]), (), model, 0)
+    genomes = SurrogateProposer(tasks[0], space_of(tasks[0]), (), model, 1)._bred(10)
+    search = SurrogateProposer(tasks[0], space_of(tasks[0]), (), model, 0)
     search.try_out(genomes)
     assert search.ranked()
     assert "_bred_and_drawn" not in vars(search), "that took a twentieth of a delivery's time"

@@ -14,7 +14,7 @@ from metaschedule_models import convolution_network
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.variants.program import _parsed, open_expression, replay, trace_body
-from tunery.dialects.metaschedule.variants.variant import Expression, expressions_of
+from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Task
 
@@ -59,7 +59,7 @@ def test_each_rule_makes_vectors_of_four(
         assert any(_FUSED.search(code_of(found[name], seed, target)) for seed in range(1, _SEEDS)), name
 
 
-def code_of(expression: Expression, seed: int, target: object) -> str:
+def code_of(expression: Variant, seed: int, target: object) -> str:
     """Return the assembly of a random candidate."""
     space = open_expression(expression, target, seed=seed)
     candidate = replay(space, trace_body(space.designs[-1].trace, space))

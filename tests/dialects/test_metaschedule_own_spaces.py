@@ -9,7 +9,7 @@ from metaschedule_models import convolution_network, write_network
 from onnx import helper
 
 from tunery.dialects import Dialect
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import depthwise, place_sums
 from tunery.dialects.metaschedule.variants.program import expressions, space_of
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
@@ -70,7 +70,7 @@ def test_what_its_designs_compute_is_what_the_network_computes(
 ) -> None:
     network = network_of(case, tmp_path)
     task = task_of(dialect, network, target, name)
-    search = DraftedProposer(task, space_of(task, name), [], None, 0)
+    search = SurrogateProposer(task, space_of(task, name), [], None, 0)
     chosen = search.propose(12)
     assert len(chosen) >= 8
     assert {read_body(one.body)[0] for one in chosen} == {name}

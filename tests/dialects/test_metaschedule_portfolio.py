@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from tunery.dialects import Proposer, Told
+from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.variants.variant import write_body
 from tunery.domain import Candidate, Outcome
@@ -20,7 +20,7 @@ class Counting(Proposer):
 
     def __init__(self, name: str, limit: int = 1000) -> None:
         self.name, self.limit, self.count = name, limit, 0
-        self.told: list[Told] = []
+        self.told: list[Observation] = []
         self.model = ""
 
     def propose(self, n: int) -> list[Candidate]:
@@ -30,16 +30,18 @@ class Counting(Proposer):
             Candidate(f"{self.name}{self.count - i}", "task", write_body(self.name, [self.count - i])) for i in range(n)
         ]
 
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         self.told += results
 
     def learn(self, cost_model: str) -> None:
         self.model = cost_model
 
 
-def results(name: str, latencies: Sequence[float | None]) -> list[Told]:
+def results(name: str, latencies: Sequence[float | None]) -> list[Observation]:
     return [
-        Told(Candidate(f"{name}-{i}", "task", write_body(name, [i])), Outcome.OK if s else Outcome.BUILD_FAILED, s)
+        Observation(
+            Candidate(f"{name}-{i}", "task", write_body(name, [i])), Outcome.OK if s else Outcome.BUILD_FAILED, s
+        )
         for i, s in enumerate(latencies)
     ]
 
@@ -89,14 +91,14 @@ def test_an_exhausted_expression_leaves_its_share_to_the_others() -> None:
 def test_results_and_models_reach_the_right_search() -> None:
     searches = {"generic": Counting("generic"), "a": Counting("a")}
     proposer = PortfolioProposer(searches, [])
-    unscheduled = Told(Candidate("plain", "task", ""), Outcome.OK, 3.0)
+    unscheduled = Observation(Candidate("plain", "task", ""), Outcome.OK, 3.0)
     mine, other = results("a", [1.0]), results("generic", [2.0])
     proposer.tell([unscheduled, *mine, *other])
     proposer.learn("model")
     assert searches["a"].told == [unscheduled, *mine]
     assert searches["generic"].told == [unscheduled, *other]
     assert {search.model for search in searches.values()} == {"model"}
-    broken = Told(Candidate("x", "task", "not json"), Outcome.BUILD_FAILED, None)
+    broken = Observation(Candidate("x", "task", "not json"), Outcome.BUILD_FAILED, None)
     assert part([broken, *mine], "a")[-1:] == mine
 
 
@@ -126,7 +128,7 @@ class Failing(Counting):
 class Deaf(Counting):
     """Fails whenever it is told something."""
 
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         raise ValueError("not this")
 
     def learn(self, cost_model: str) -> None:

@@ -10,7 +10,7 @@ from onnx import helper
 
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import leader, searches_of, winners_for
 from tunery.dialects.metaschedule.variants.program import expressions, space_of
 from tunery.dialects.metaschedule.variants.rows import NAME
@@ -109,7 +109,7 @@ def computes_the_same(dialect: Dialect, task: Task, tmp_path: Path) -> None:
     reference.bind(inputs)
     reference.run()
     expected = expect(task.workload, reference.outputs())
-    found = DraftedProposer(task, space_of(task, NAME), [], None, 0).propose(3)
+    found = SurrogateProposer(task, space_of(task, NAME), [], None, 0).propose(3)
     assert found
     for candidate in found:
         kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
@@ -123,7 +123,7 @@ def computes_the_same(dialect: Dialect, task: Task, tmp_path: Path) -> None:
 def test_a_network_with_it_computes_the_same(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     network = softmax_network(tmp_path, SHAPES["a rest"])
     task = task_of(dialect, network, target, "softmax")
-    [candidate] = DraftedProposer(task, space_of(task, NAME), [], None, 0).propose(1)
+    [candidate] = SurrogateProposer(task, space_of(task, NAME), [], None, 0).propose(1)
     dialect.compile(network, target, {task.workload.key: candidate}, tmp_path / "net")
     [x] = make_inputs(network.inputs, 3)
     [ours] = dialect.load_network(tmp_path / "net")(x)

@@ -14,9 +14,9 @@ from tunery.costmodels.registry import shipped as shipped_model
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Gene, Genome
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import (
-    Place,
+    TaskSignature,
     Winner,
     Winners,
     dumps,
@@ -55,8 +55,8 @@ def test_whole_vectors_stay_whole() -> None:
     assert fitted_tile((1, 1, 1, 16), 27, 64)[-1] == 27, "where none divides, what is near must do"
 
 
-def at(*extents: int, structure: str = "s") -> Place:
-    return Place(structure, extents)
+def at(*extents: int, structure: str = "s") -> TaskSignature:
+    return TaskSignature(structure, extents)
 
 
 def won(extent: int, inner: int, *, expression: str = GENERIC, behind: float = 1.0, structure: str = "s") -> Winner:
@@ -133,7 +133,7 @@ def model(dialect: Dialect, tasks: list[Task]) -> str:
 
 
 def genome_of(task: Task, body: str) -> Genome:
-    found = DraftedProposer(task, space_of(task, read_body(body)[0]), (), None, 0)._genome(body)
+    found = SurrogateProposer(task, space_of(task, read_body(body)[0]), (), None, 0)._genome(body)
     assert found
     return found
 
@@ -156,27 +156,27 @@ def test_a_delivery_chooses_among_winners(
     generic = [(body, latency) for body, latency in measured if read_body(body)[0] == GENERIC]
     [winner] = winners_of(tasks[0], [(body, 1e-3) for body, _ in generic[:4]])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners([winner]))
-    search = DraftedProposer(tasks[1], space_of(tasks[1]), (), None, 0)
+    search = SurrogateProposer(tasks[1], space_of(tasks[1]), (), None, 0)
     expected = {fitted(genome, search.designs[genome.design]) for genome in winner.genomes}
-    found = dialect.foresee(tasks[1], 16, model, 0)
+    found = dialect.suggest(tasks[1], 16, model, 0)
     assert {genome_of(tasks[1], candidate.body) for candidate in found.candidates} <= expected
     assert found.candidates
-    assert not found.lesson, "what is known already is no news to the tasks that follow"
+    assert not found.transfer_state, "what is known already is no news to the tasks that follow"
 
 
 def test_an_expression_that_led_elsewhere_is_chosen(
     dialect: Dialect, tasks: list[Task], measured: list[tuple[str, float]], model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    designs = DraftedProposer(tasks[0], space_of(tasks[0]), (), None, 0).designs
+    designs = SurrogateProposer(tasks[0], space_of(tasks[0]), (), None, 0).designs
     home = place_of("matmul", GENERIC, designs)
     [generic] = winners_of(tasks[0], [one for one in measured if read_body(one[0])[0] == GENERIC][:1])
     behind, ahead = replace(generic, behind=2.0), Winner(home, "ahead", at(1), 1.0, ())
     task = replace(tasks[0])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners([behind, ahead]))
     monkeypatch.setattr(foresight, "_EXPRESSIONS", (GENERIC, "ahead"))
-    search = DraftedProposer(task, space_of(task), (), None, 0)
+    search = SurrogateProposer(task, space_of(task), (), None, 0)
     assert foresight.leader(task, search, Winners([behind, ahead])) == GENERIC, "it does not apply to this task"
-    found = dialect.foresee(task, 8, model, 0).candidates
+    found = dialect.suggest(task, 8, model, 0).candidates
     assert len(found) > 1, "a program that lost is no start, so there is a search"
 
 
@@ -186,7 +186,7 @@ def test_winners_of_one_task_are_told_from_those_of_others(
     generic = [(body, 1e-3) for body, _ in measured if read_body(body)[0] == GENERIC]
     won = [*winners_of(tasks[0], generic[:2]), *winners_of(tasks[0], generic[4:6])]
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
-    found = dialect.foresee(tasks[1], 16, model, 0)
+    found = dialect.suggest(tasks[1], 16, model, 0)
     assert found.origins.keys() == {candidate.key for candidate in found.candidates}
     assert set(found.origins.values()) == {0, 1}
 
@@ -211,15 +211,15 @@ def test_an_aided_search_proposes_winners_first(
     generic = [(body, 1e-3) for body, _ in measured if read_body(body)[0] == GENERIC][:4]
     [winner] = winners_of(tasks[0], generic)
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners([winner]))
-    search = DraftedProposer(tasks[1], space_of(tasks[1]), (), None, 0)
+    search = SurrogateProposer(tasks[1], space_of(tasks[1]), (), None, 0)
     expected = {fitted(genome, search.designs[genome.design]) for genome in winner.genomes}
 
-    def proposed(*, aided: bool, history: object = ()) -> set[Genome]:
-        candidates = dialect.open(tasks[1], history, model, 0, aided=aided).propose(16)  # type: ignore[arg-type]
+    def proposed(*, warm_start: bool, history: object = ()) -> set[Genome]:
+        candidates = dialect.open(tasks[1], history, model, 0, warm_start=warm_start).propose(16)  # type: ignore[arg-type]
         return {genome_of(tasks[1], c.body) for c in candidates if read_body(c.body)[0] == GENERIC}
 
-    assert len(expected & proposed(aided=True)) >= len(expected) - 1  # two may be one program
-    assert not expected & proposed(aided=False)
+    assert len(expected & proposed(warm_start=True)) >= len(expected) - 1  # two may be one program
+    assert not expected & proposed(warm_start=False)
 
 
 @pytest.mark.parametrize("bits", [256, 512])

@@ -12,10 +12,10 @@ import pytest
 from metaschedule_models import convolution_network
 
 from tunery.costmodels.registry import SHIPPED, shipped
-from tunery.dialects import Dialect, Told
+from tunery.dialects import Dialect, Observation
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants.program import expressions, program_key, space_of, tvm_target
 from tunery.dialects.metaschedule.variants.variant import expressions_of, read_body, read_left_out
@@ -113,7 +113,7 @@ def test_a_network_is_compiled_with_transformed_weights(dialect: Dialect, target
 def test_a_search_goes_on_in_every_expression(dialect: Dialect, target: Target, tmp_path: Path) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
     first = dialect.open(task, [], None, 0).propose(12)
-    history = [Told(c, Outcome.OK, 1e-3) for c in first]
+    history = [Observation(c, Outcome.OK, 1e-3) for c in first]
     second = dialect.open(task, history, None, 0).propose(12)
     assert not {c.key for c in first} & {c.key for c in second}
     for candidates in (first, second):
@@ -190,7 +190,7 @@ def test_a_search_that_cannot_be_had_costs_only_itself_and_its_records_say_why(
     for candidate in found[:2]:
         kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
         assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
-    history = [Told(candidate, Outcome.OK, 1e-3) for candidate in found]
+    history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in found]
     search.tell(history)
     for going_on in (search, dialect.open(task, history, None, 0)):
         assert not {candidate.key for candidate in going_on.propose(8)} & {candidate.key for candidate in found}
@@ -201,7 +201,7 @@ def test_a_plain_search_has_the_generic_program_only_and_its_records_say_why(
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
     before = dialect.open(task, [], None, 0).propose(8)
-    history = [Told(candidate, Outcome.OK, 1e-3) for candidate in before]
+    history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in before]
     search = dialect.open(task, history[:4], None, 0, plain="it died twice")
     search.tell(history[4:])  # what was still on its way, of any expression
     found = search.propose(8)
@@ -233,10 +233,10 @@ def test_what_is_foreseen_without_an_expression_says_why(
 ) -> None:
     network = convolution_network(tmp_path)
     task = convolution(dialect, network, target)
-    whole = dialect.foresee(task, 12, model, 0).candidates
+    whole = dialect.suggest(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in whole} == {"generic", "winograd4"}
     break_search(monkeypatch, "winograd4")
-    found = dialect.foresee(task, 12, model, 0).candidates
+    found = dialect.suggest(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
     kernel = dialect.load(task, dialect.build(task, found[0], tmp_path))
     assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
@@ -252,18 +252,18 @@ def test_a_quarter_of_the_looks_goes_to_an_expression_that_seems_slower(
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path), target)
     looked: Counter[str] = Counter()
-    replay = DraftedProposer._replay
+    replay = SurrogateProposer._replay
 
-    def watched(self: DraftedProposer, genomes: list[Any]) -> list[str]:
+    def watched(self: SurrogateProposer, genomes: list[Any]) -> list[str]:
         looked[self._space.expression.name] += len(genomes)
         return replay(self, genomes)
 
-    def prejudiced(self: DraftedProposer) -> float:
+    def prejudiced(self: SurrogateProposer) -> float:
         return float(self._space.expression.name == "generic")
 
-    monkeypatch.setattr(DraftedProposer, "_replay", watched)
-    monkeypatch.setattr(DraftedProposer, "best_score", prejudiced)
-    dialect.foresee(task, 40, model, 0)
+    monkeypatch.setattr(SurrogateProposer, "_replay", watched)
+    monkeypatch.setattr(SurrogateProposer, "best_score", prejudiced)
+    dialect.suggest(task, 40, model, 0)
     assert looked == {"generic": 30, "winograd4": 10}
 
 
@@ -276,10 +276,10 @@ def test_where_another_expression_led_generic_winners_are_its_rivals(
         by_name.setdefault(read_body(candidate.body)[0], []).append(candidate.body)
     known = winners_of(task, [(by_name["winograd4"][0], 1e-3), (by_name["generic"][0], 1.05e-3)])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(known))
-    found = dialect.foresee(task, 12, model, 0, rivals=True)
+    found = dialect.suggest(task, 12, model, 0, rivals=True)
     assert [read_body(candidate.body)[0] for candidate in found.candidates] == ["winograd4"]
     assert [read_body(candidate.body)[0] for candidate in found.rivals] == ["generic"], "it lost by little there"
-    [spare] = dialect.foresee(task, 12, model, 0).rivals
+    [spare] = dialect.suggest(task, 12, model, 0).rivals
     assert read_body(spare.body)[0] == "generic", "should the others not be right"
 
 
@@ -291,15 +291,15 @@ def test_an_expression_that_fails_in_a_prediction_costs_itself_only(
     bodies = {read_body(c.body)[0]: c.body for c in dialect.open(task, [], None, 0).propose(12)}
     known = winners_of(task, [(bodies["winograd4"], 1e-3), (bodies["generic"], 2e-3)]) if leads else ()
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(known))
-    replay = DraftedProposer._replay
+    replay = SurrogateProposer._replay
 
-    def broken(self: DraftedProposer, genomes: Sequence[Genome]) -> list[str]:
+    def broken(self: SurrogateProposer, genomes: Sequence[Genome]) -> list[str]:
         if self._space.expression.name == "winograd4":
             raise RuntimeError("no replay")
         return replay(self, genomes)
 
-    monkeypatch.setattr(DraftedProposer, "_replay", broken)
-    found = dialect.foresee(task, 12, model, 0).candidates
+    monkeypatch.setattr(SurrogateProposer, "_replay", broken)
+    found = dialect.suggest(task, 12, model, 0).candidates
     assert {read_body(one.body)[0] for one in found} == {"generic"}
     assert all(read_left_out(one.body) == {"winograd4": "RuntimeError: no replay"} for one in found)
 

@@ -15,7 +15,7 @@ from tunery.engines.local import ahead
 ROGUE = "engine_services:Rogue"
 PRELOAD = "colorsys"  # a module that nothing else imports
 LEFT_ALONE = """
-from tunery.engines import ahead
+from tunery.engines.local import ahead
 ahead.start(None)
 ahead.start(None)
 [nursery] = ahead._waiting.values()

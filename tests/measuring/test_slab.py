@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunery.measuring.constant_buffers import Slab
+from tunery.measuring.constant_buffers import ConstantBuffers
 from tunery.measuring.settings import Settings
 
 MIB = 2**20
@@ -13,7 +13,7 @@ MIB = 2**20
 @pytest.mark.parametrize("shape", [(3, 3, 40, 7), (512, 512), (1,)])
 @pytest.mark.parametrize("dtype", ["float32", "int8", "bfloat16"])
 def test_places_are_aligned_and_hold_numbers(shape: tuple[int, ...], dtype: str) -> None:
-    slab = Slab(0)
+    slab = ConstantBuffers(0)
     for _ in range(3):
         array = slab.take(shape, dtype)
         assert (array.shape, str(array.dtype)) == (shape, dtype)
@@ -24,7 +24,7 @@ def test_places_are_aligned_and_hold_numbers(shape: tuple[int, ...], dtype: str)
 
 
 def test_a_place_comes_again_when_the_caches_have_forgotten_it() -> None:
-    slab = Slab(16 * MIB)
+    slab = ConstantBuffers(16 * MIB)
     given, last = 0, dict[int, int]()
     between = []
     for _ in range(200):
@@ -37,7 +37,7 @@ def test_a_place_comes_again_when_the_caches_have_forgotten_it() -> None:
 
 
 def test_weights_larger_than_the_caches_rotate_too() -> None:
-    slab = Slab(16 * MIB)
+    slab = ConstantBuffers(16 * MIB)
     first = slab.take((40, MIB), "int8")
     second = slab.take((40, MIB), "int8")
     assert not np.shares_memory(first, second)

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from tunery import models as frontends
 from tunery._errors import ModelError
 from tunery.models.onnx import _detached as _aside
-from tunery.models.onnx._detached import serialised, set_aside
+from tunery.models.onnx._detached import detach_weights, serialised
 
 SIZE = 260  # more than 65,536 elements, and no length that fits one byte
 
@@ -34,7 +34,7 @@ def chain() -> onnx.ModelProto:
 
 def test_what_only_meets_data_is_set_aside_and_told_from_the_rest_by_value_alone() -> None:
     proto = chain()
-    values = set_aside(proto)
+    values = detach_weights(proto)
     assert values.keys() == {"a", "b"}
     whole = onnx.ModelProto.FromString(b"".join(serialised(proto, values)))
     found = {tensor.name: numpy_helper.to_array(tensor) for tensor in whole.graph.initializer}
@@ -62,7 +62,7 @@ def test_what_only_meets_data_is_set_aside_and_told_from_the_rest_by_value_alone
     ids=["product of constants", "changed before", "small, and added", "normalised", "moved and normalised"],
 )  # fmt: skip
 def test_what_a_step_may_change_stays(proto: onnx.ModelProto) -> None:
-    assert not set_aside(proto)
+    assert not detach_weights(proto)
 
 
 def test_the_normal_form_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

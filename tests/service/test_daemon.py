@@ -18,7 +18,7 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.domain import Budget, JobState, Mode, Origin
-from tunery.domain.request import Claim, Progress, Request
+from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.service.client import Client
 from tunery.store import open_store
 
@@ -100,7 +100,7 @@ def test_clients_submit_at_once_and_each_sees_its_own(daemon: Daemon) -> None:
     def submit(number: int) -> None:
         seen[number] = []
         asked = request(f"fake:n{number}?seed={number}", 10 + number)
-        done[number] = daemon.client.submit(asked, Claim(f"owner {number % 2}"), on_progress=seen[number].append)
+        done[number] = daemon.client.submit(asked, ShareRequest(f"owner {number % 2}"), on_progress=seen[number].append)
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -120,13 +120,13 @@ def test_a_client_that_vanishes_leaves_its_job_running(daemon: Daemon) -> None:
 
     jobs: list[str] = []
     with pytest.raises(ConnectionAbortedError):
-        daemon.client.submit(request("fake:left?build_s=0.02", 30), Claim(), jobs.append, told)
+        daemon.client.submit(request("fake:left?build_s=0.02", 30), ShareRequest(), jobs.append, told)
     wait_until(lambda: state_of(daemon.directory, jobs[0]) is JobState.DONE)
 
 
 def test_killed_and_started_again_it_goes_on_with_every_job(tmp_path: Path) -> None:
     first = Daemon(tmp_path)
-    jobs = [first.client.submit(request(f"{LONG}&seed={n}", 40), Claim(priority=n)).job_id for n in range(3)]
+    jobs = [first.client.submit(request(f"{LONG}&seed={n}", 40), ShareRequest(priority=n)).job_id for n in range(3)]
     first.client.act("pause", jobs[2])
     wait_until(lambda: raced(tmp_path).total() > 12)
     first.end(signal.SIGKILL)
@@ -148,7 +148,7 @@ def test_killed_and_started_again_it_goes_on_with_every_job(tmp_path: Path) -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_clean_stop_leaves_the_queue_and_no_process(tmp_path: Path, number: int) -> None:
     daemon = Daemon(tmp_path)
-    job = daemon.client.submit(request(LONG, 4000), Claim()).job_id
+    job = daemon.client.submit(request(LONG, 4000), ShareRequest()).job_id
     wait_until(lambda: raced(tmp_path).total() > 4)
     assert daemon.end(number) == 0
     assert state_of(tmp_path, job) is JobState.QUEUED
@@ -199,7 +199,7 @@ NONSENSE = [
 
 
 def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) -> None:
-    job = daemon.client.submit(request("fake:good?build_s=0.02", 20), Claim()).job_id
+    job = daemon.client.submit(request("fake:good?build_s=0.02", 20), ShareRequest()).job_id
     for text in NONSENSE:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(PATIENCE_S)
@@ -209,11 +209,11 @@ def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) ->
         assert answer["usage"] is True, text[:80]
         assert answer["error"], text[:80]
     with pytest.raises(UsageError, match="more than 262144 bytes"):
-        daemon.client.submit(request("fake:" + "x" * 3_000_000, 5), Claim())
+        daemon.client.submit(request("fake:" + "x" * 3_000_000, 5), ShareRequest())
     with pytest.raises(UsageError, match="no file"):
-        daemon.client.submit(request("nowhere.onnx", 5), Claim())
+        daemon.client.submit(request("nowhere.onnx", 5), ShareRequest())
     with pytest.raises(UsageError, match="did you mean resnet18"):
-        daemon.client.submit(request("zoo:resnet188", 5), Claim())
+        daemon.client.submit(request("zoo:resnet188", 5), ShareRequest())
     wait_until(lambda: state_of(daemon.directory, job) is JobState.DONE)
     with open_store(str(daemon.directory / "store.db")) as store:
         assert [status.job_id for status in store.jobs()] == [job]
@@ -221,7 +221,7 @@ def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) ->
 
 def test_without_a_daemon_the_client_says_how_to_start_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"tunery serve --local"):
-        Client(tmp_path / "nobody.sock").submit(request("fake:x", 5), Claim())
+        Client(tmp_path / "nobody.sock").submit(request("fake:x", 5), ShareRequest())
     assert not Client(tmp_path / "nobody.sock").listens()
 
 

@@ -9,7 +9,7 @@ from store_samples import HERE, network, record, records_of, task
 
 from tunery._errors import StoreError
 from tunery.domain import Mode, Outcome, Record
-from tunery.store import Imported, Store, open_store
+from tunery.store import ImportSummary, Store, open_store
 
 CONV, GPU = task(), task(target="gpu")
 
@@ -26,10 +26,10 @@ def test_export_then_import_gives_an_equal_store(store: Store, tmp_path: Path) -
     file = tmp_path / "records.jsonl"
     assert store.export_records(file) == 4
     with open_store(str(tmp_path / "copy.db")) as copy:
-        assert copy.import_records(file) == Imported(4, 0)
+        assert copy.import_records(file) == ImportSummary(4, 0)
         assert repr(copy.records()) == repr(store.records())
         assert copy.tasks() == store.tasks()
-        assert copy.import_records(file) == Imported(0, 4)
+        assert copy.import_records(file) == ImportSummary(0, 4)
         again = tmp_path / "again.jsonl"
         copy.export_records(again)
     assert again.read_bytes() == file.read_bytes()
@@ -81,7 +81,7 @@ def test_a_file_that_names_no_networks_is_taken_in(store: Store, tmp_path: Path)
     assert older != lines
     file.write_text("\n".join(json.dumps(line) for line in older), encoding="ascii")
     with open_store(str(tmp_path / "copy.db")) as copy:
-        assert copy.import_records(file) == Imported(4, 0)
+        assert copy.import_records(file) == ImportSummary(4, 0)
         assert copy.owners() == {}
 
 
@@ -102,7 +102,7 @@ def test_merging_keeps_what_was_there(store: Store, tmp_path: Path) -> None:
     fill(store)
     store.export_records(tmp_path / "x.jsonl")
     store.add_record(CONV, record(CONV, "mine"))
-    assert store.import_records(tmp_path / "x.jsonl") == Imported(0, 4)
+    assert store.import_records(tmp_path / "x.jsonl") == ImportSummary(0, 4)
     assert len(store.records()) == 5
 
 

@@ -13,7 +13,7 @@ from tunery.costmodels.cards import WORKLOAD_DIGITS
 from tunery.costmodels.metrics import Quality
 from tunery.costmodels.registry import new_card
 from tunery.costmodels.training import rival
-from tunery.costmodels.training.evaluation import Row
+from tunery.costmodels.training.evaluation import EvaluationRow
 from tunery.costmodels.training.parquet import write_parquet
 from tunery.domain import Budget, JobState, JobStatus, Network, Spend, Target, Task, Workload
 from tunery.domain.request import BenchReport, Latency, Request, TuneReport
@@ -52,7 +52,11 @@ CURVE = tuple(Point(at, 2 * at, 8, latency_s) for at, latency_s in ((50.0, None)
 SIDE = Side("net", 2, 8, 0, 0.0, 900.0, 1800.0, 2, CURVE)
 BESIDE_STOCK = replace(GOOD, stock=SIDE, latency_s={**GOOD.latency_s, "stock": rounds(1.2)})
 BETTER, WORSE = Quality(5, 0.93, 0.1, 0.01, 0.6), Quality(5, 0.9, 0.2, 0.02, 0.5)
-ROWS = [Row("all", "all", "model", BETTER), Row("all", "all", OURS, BETTER), Row("all", "all", "stock", WORSE)]
+ROWS = [
+    EvaluationRow("all", "all", "model", BETTER),
+    EvaluationRow("all", "all", OURS, BETTER),
+    EvaluationRow("all", "all", "stock", WORSE),
+]
 MODEL_ONLY = ROWS[:1]
 
 
@@ -301,8 +305,8 @@ def test_what_the_model_has_learned_from_is_told_by_its_card(tmp_path: Path, mon
 
 def test_ties_are_not_worse_and_what_is_worse_is_named() -> None:
     claim = next(claim for claim in claims([GOOD], ROWS, unseen=True) if "same data" in claim)
-    tie = Row("conv2d", "all", "stock", replace(WORSE, regret8=BETTER.regret8))
-    rows = [*ROWS, Row("conv2d", "all", OURS, BETTER), tie]
+    tie = EvaluationRow("conv2d", "all", "stock", replace(WORSE, regret8=BETTER.regret8))
+    rows = [*ROWS, EvaluationRow("conv2d", "all", OURS, BETTER), tie]
     assert claims([GOOD], rows, unseen=True)[claim]
     assert pairs_text(pairs(rows)).endswith("in 7 of 8, as well in 1")
     for metric, theirs in (("ndcg8", 0.95), ("kendall", 0.7), ("regret1", 0.05), ("regret8", 0.0)):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tunery._errors import CrashError, WorkError
-from tunery.delivery import Known
+from tunery.delivery import KnownTask
 from tunery.delivery.compare import Output, checked_error
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
-from tunery.runtime.importing import Imported, both
+from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.pools import Runtime
 from tunery.service.session import _used_shares, compile_model
 from tunery.service.session import bench as compare_networks
@@ -250,7 +250,7 @@ def test_what_linking_waits_for_may_fail_and_ends_the_rest() -> None:
 def test_a_default_that_was_timed_is_no_latency_of_a_file_that_predicts_in_its_place() -> None:
     target = Target("fake", {}, 1)
     tasks = tuple(Task(Workload(key, key, "dense", "", (), 0, 1.0), target) for key in ("tuned", "looked-at"))
-    imported = Imported(Network("n", "n", "d", "", (), (), 0), target, "fake", tasks)
+    imported = ImportedModel(Network("n", "n", "d", "", (), (), 0), target, "fake", tasks)
     choices = tuple(Choice(task.key, Rung.EXACT, Candidate("c", task.key, ""), 1e-3) for task in tasks)
-    found = _used_shares(imported, Known(choices, (), untried=frozenset({tasks[1].key})))
+    found = _used_shares(imported, KnownTask(choices, (), untried=frozenset({tasks[1].key})))
     assert [(share.name, share.latency_s) for share in found] == [("tuned", 1e-3), ("looked-at", None)]

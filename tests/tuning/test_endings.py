@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from tunery.domain import TaskState
-from tunery.tuning.endings import about_rest, about_target
+from tunery.tuning.messages import latency_target_summary, unreached_summary
 
 
 def state(key: str, *, reached: bool) -> TaskState:
@@ -9,16 +9,16 @@ def state(key: str, *, reached: bool) -> TaskState:
 
 
 def test_a_target_is_said_to_be_met_only_by_what_is_verified() -> None:
-    assert "not all tasks were verified" in about_target(1e-3, None, served=False)
-    assert "was not met: 2 ms" in about_target(1e-3, 2e-3, served=False)
-    assert "met (0.9 ms" in about_target(1e-3, 9e-4, served=False)
-    assert "nothing was tuned" in about_target(1e-3, 9e-4, served=True)
+    assert "not all tasks were verified" in latency_target_summary(1e-3, None, served=False)
+    assert "was not met: 2 ms" in latency_target_summary(1e-3, 2e-3, served=False)
+    assert "met (0.9 ms" in latency_target_summary(1e-3, 9e-4, served=False)
+    assert "nothing was tuned" in latency_target_summary(1e-3, 9e-4, served=True)
 
 
 def test_tasks_that_were_not_reached_are_counted() -> None:
     states = [state("a", reached=True), state("b", reached=False)]
-    assert about_rest(states[:1], 4, 0.0) == ""
-    assert about_rest(states, 4, 0.0).startswith("1 of 2 tasks were not reached")
+    assert unreached_summary(states[:1], 4, 0.0) == ""
+    assert unreached_summary(states, 4, 0.0).startswith("1 of 2 tasks were not reached")
 
 
 def test_a_task_of_which_only_the_default_ran_was_not_reached() -> None:
@@ -31,15 +31,15 @@ def test_a_task_of_which_only_the_default_ran_was_not_reached() -> None:
 
 def test_a_resumed_run_that_found_nothing_says_that_the_budget_was_used_before() -> None:
     states = [state("a", reached=True)]
-    assert "earlier ones had used 25 s: the same command with a larger --budget" in about_rest(states, 0, 25.2)
-    assert about_rest(states, 8, 25.2) == "", "it went on"
-    assert about_rest(states, 0, 0.0) == "", "a first run may find all in the store"
+    assert "earlier ones had used 25 s: the same command with a larger --budget" in unreached_summary(states, 0, 25.2)
+    assert unreached_summary(states, 8, 25.2) == "", "it went on"
+    assert unreached_summary(states, 0, 0.0) == "", "a first run may find all in the store"
 
 
 def test_finals_that_were_left_out_are_counted() -> None:
-    said = about_rest([state("a", reached=True)] * 3, 4, 0.0, unproven=2)
+    said = unreached_summary([state("a", reached=True)] * 3, 4, 0.0, unproven=2)
     assert said.startswith("no time was left for the finals of 2 of 3 tasks")
     assert "larger --budget" in said
-    assert "2 ms was reached, and no time was left for the finals of 2 tasks" in about_target(
+    assert "2 ms was reached, and no time was left for the finals of 2 tasks" in latency_target_summary(
         1e-3, 2e-3, served=False, unproven=2
     )

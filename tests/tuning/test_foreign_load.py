@@ -23,7 +23,7 @@ from tunery.runtime import opening
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.pools import Runtime
 from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.store import open_store
 
 TRIALS = 80
@@ -179,7 +179,7 @@ def test_jobs_of_every_thread_count_go_on_beside_a_hog_that_stays(
 
     async def main() -> list[JobState]:
         with open_store(str(tmp_path / "store.db")) as store:
-            async with Room(store) as room:
+            async with JobManager(store) as room:
                 # The wide one first: the narrow one's workers, which come later, must not take its cores away.
                 asked = [
                     request_in(tmp_path, f"fake:t{n}?tasks=1&build_s=0.02", "20trials", n) for n in (len(cores), 1)

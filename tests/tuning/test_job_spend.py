@@ -20,11 +20,11 @@ from tunery.domain import Budget, Candidate, JobState, Origin, Record, Task
 from tunery.runtime import dispatch
 from tunery.runtime.pools import Runtime
 from tunery.service.codec import request_of
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
 from tunery.tuning import job
-from tunery.tuning.search.races import Built
+from tunery.tuning.search.races import BuiltCandidate
 from tunery.tuning.search.task_search import TaskSearch
 
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
@@ -156,7 +156,7 @@ def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypa
     monkeypatch.setattr(job, "_DEPTH", 1)
     original, unclaimed = TaskSearch._build, list[float]()
 
-    async def build(self: TaskSearch, candidates: Sequence[Candidate]) -> list[Built]:
+    async def build(self: TaskSearch, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
         runtime = self.context.runtime
         before_s = runtime.unclaimed_core_s()
         made = await original(self, candidates)
@@ -207,7 +207,7 @@ def test_a_job_goes_on_in_the_money_it_was_paid_in(tmp_path: Path) -> None:
 def test_what_a_daemon_did_while_it_had_no_job_is_nobodys_bill(tmp_path: Path) -> None:
     async def main() -> tuple[float, float]:
         with open_store(str(tmp_path / "store.db")) as store:
-            async with Room(store) as room:
+            async with JobManager(store) as room:
                 await room.wait(room.submit(request_in(tmp_path, "fake:first?tasks=1", "8trials")))
                 idle_s = time.process_time()
                 while time.process_time() - idle_s < 3.0:

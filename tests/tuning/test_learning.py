@@ -18,16 +18,16 @@ from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.costmodels.training.replay import _read, _write
 from tunery.devices.cpu.device import this_device
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Candidate, Outcome
 from tunery.engines import Role
 from tunery.runtime.services import Trainer
-from tunery.tuning import sharing
+from tunery.tuning import search_registry
 from tunery.tuning.allocation.failing import LIKELY
-from tunery.tuning.learning import Learning, Start
-from tunery.tuning.search.proposal_filter import Sifter
-from tunery.tuning.sharing import Searches
+from tunery.tuning.learning import InitialModel, Learning
+from tunery.tuning.search.proposal_filter import ProposalFilter
+from tunery.tuning.search_registry import SearchRegistry
 
 
 class OneTrainer:
@@ -67,7 +67,7 @@ def measure(learning: Learning, first: int, last: int, *, noise: bool = False) -
     for group in table(seed=3).groups[first:last]:
         for i, (key, row, latency) in enumerate(zip(group.keys, group.rows, group.latencies, strict=True)):
             shown = rng.random(len(row)).astype(np.float32) if noise and (i + 1) % 4 else row
-            told = Told(Candidate(key, group.task_key, ""), Outcome.OK, float(latency))
+            told = Observation(Candidate(key, group.task_key, ""), Outcome.OK, float(latency))
             learning.add(group.task_key, told, shown.tobytes())
 
 
@@ -99,8 +99,8 @@ def test_it_learns_once_there_is_a_quarter_more_and_counts_its_versions(runtime:
 
 def test_rows_without_features_are_not_learned(runtime: Any) -> None:
     learning = Learning(runtime, "cpu", None)
-    learning.add("t", Told(Candidate("c", "t", ""), Outcome.OK, 1.0), b"")
-    learning.add("t", Told(Candidate("c", "t", ""), Outcome.CRASHED, None), np.zeros(3, np.float32).tobytes())
+    learning.add("t", Observation(Candidate("c", "t", ""), Outcome.OK, 1.0), b"")
+    learning.add("t", Observation(Candidate("c", "t", ""), Outcome.CRASHED, None), np.zeros(3, np.float32).tobytes())
     assert [row.latency_s for row in learning.rows] == [float("inf")]
 
 
@@ -109,8 +109,8 @@ def test_a_worker_that_died_blames_no_candidate(runtime: Any, outcome: Outcome, 
     learning = Learning(runtime, "cpu", None)
     bad, good = (np.full(3, knob, np.float32).tobytes() for knob in (1.0, 0.0))
     for i in range(40):
-        learning.add("t", Told(Candidate(f"bad{i}", "t", ""), outcome, None), bad)
-        learning.add("t", Told(Candidate(f"good{i}", "t", ""), Outcome.OK, 1.0), good)
+        learning.add("t", Observation(Candidate(f"bad{i}", "t", ""), outcome, None), bad)
+        learning.add("t", Observation(Candidate(f"good{i}", "t", ""), Outcome.OK, 1.0), good)
     found = learning.failing.likelihoods([bad])
     assert (found is not None and found[0] > LIKELY) is blamed
 
@@ -124,13 +124,13 @@ def test_a_worse_model_is_not_taken(runtime: Any) -> None:
 
 
 def test_jobs_that_start_from_another_model_have_their_own(runtime: Any) -> None:
-    searches = Searches(runtime)
+    searches = SearchRegistry(runtime)
     one, other = good_model(), BoostedModel.train([(g.rows, g.gains) for g in table()], Recipe(rounds=5)).dumps()
-    first = searches.learning("cpu", Start(one, 0.5))
-    assert searches.learning("cpu", Start(one, 0.5)) is first
-    second = searches.learning("cpu", Start(other, 0.2))
+    first = searches.learning("cpu", InitialModel(one, 0.5))
+    assert searches.learning("cpu", InitialModel(one, 0.5)) is first
+    second = searches.learning("cpu", InitialModel(other, 0.2))
     nothing = searches.learning("cpu", None)
-    assert len({id(each) for each in (first, second, nothing, searches.learning("gpu", Start(one, 0.5)))}) == 4
+    assert len({id(each) for each in (first, second, nothing, searches.learning("gpu", InitialModel(one, 0.5)))}) == 4
     assert [each.model for each in (first, second, nothing)] == [one, other, None]
     assert [each.prior_tau for each in (first, second, nothing)] == [0.5, 0.2, None]
     for each in (first, second, nothing):
@@ -151,19 +151,19 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
     )
     registry.register(card, model)
     priors: list[float | None] = []
-    started: list[Start | None] = []
-    learning = Searches.learning
+    started: list[InitialModel | None] = []
+    learning = SearchRegistry.learning
 
-    def sifter(*args: Any) -> Sifter:
+    def sifter(*args: Any) -> ProposalFilter:
         priors.append(args[3])
-        return Sifter(*args)
+        return ProposalFilter(*args)
 
-    def spy(self: Searches, target_key: str, start: Start | None) -> Learning:
+    def spy(self: SearchRegistry, target_key: str, start: InitialModel | None) -> Learning:
         started.append(start)
         return learning(self, target_key, start)
 
-    monkeypatch.setattr(sharing, "Sifter", sifter)
-    monkeypatch.setattr(Searches, "learning", spy)
+    monkeypatch.setattr(search_registry, "ProposalFilter", sifter)
+    monkeypatch.setattr(SearchRegistry, "learning", spy)
     run_in(tmp_path, "fake:start?tasks=2", "4trials")
     assert set(priors) == {0.31}
     [start] = started

@@ -13,18 +13,18 @@ from tunery._errors import UsageError
 from tunery.accounting.prices import load_prices
 from tunery.devices.cpu.energy import MODELLED_W_PER_CORE
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.domain import Budget, Candidate, JobState, JobStatus, Mode, Outcome
-from tunery.domain.request import Claim, Progress
+from tunery.domain.request import Progress, ShareRequest
 from tunery.engines import Role
 from tunery.service.checks import check
 from tunery.service.codec import request_of
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import open_store
-from tunery.tuning.job import Job
+from tunery.tuning.job import TuningJob
 from tunery.tuning.search.finals import predicted_s
-from tunery.tuning.search.known import Known
+from tunery.tuning.search.known import KnownCandidates
 from tunery.tuning.search.task_search import TaskSearch
 
 BUSY = "fake:busy?tasks=2&space=64x64x64&build_s=0.05&propose_s=0.02&spin=1&real=1&best_us=2000"
@@ -44,12 +44,12 @@ def test_what_is_not_at_hand_makes_finals_longer() -> None:
     assert predicted_s(0.1, 0.01, builds_s=7.0) == pytest.approx(predicted_s(0.1, 0.01) + 7.0)
     assert predicted_s(0.1, 0.01, 12) > predicted_s(0.1, 0.01, 2)
     assert predicted_s(0.1, 0.01, 12, inputs_mb=10.0) > predicted_s(0.1, 0.01, 12) + 2.0, "large weights are dear"
-    known = Known()
+    known = KnownCandidates()
     for name, outcome, latency_s in [
         ("slow", Outcome.OK, 2e-3), ("close", Outcome.ABANDONED, 1.05e-3), ("best", Outcome.OK, 1e-3),
         ("wrong", Outcome.WRONG_RESULT, None),
     ]:  # fmt: skip
-        known.keep(Told(Candidate(name, "task", "{}"), outcome, latency_s))
+        known.keep(Observation(Candidate(name, "task", "{}"), outcome, latency_s))
     assert known.near_best(0.1) == ["best", "close"]
 
 
@@ -81,7 +81,7 @@ def test_a_limit_is_exceeded_by_no_more_than_one_stage(tmp_path: Path, budget: s
 def test_a_limit_of_time_is_kept_while_another_job_holds_the_device(tmp_path: Path) -> None:
     async def main() -> JobStatus:
         with open_store(str(tmp_path / "store.db")) as store:
-            async with Room(store) as room:
+            async with JobManager(store) as room:
                 request, over = request_in(tmp_path, "fake:waits?tasks=2", "3s"), asyncio.Event()
                 runtime, began = room.runtime(request), asyncio.Event()
 
@@ -107,14 +107,14 @@ def test_a_limit_of_time_is_kept_while_another_job_holds_the_device(tmp_path: Pa
 def test_finals_that_take_longer_than_predicted_leave_tasks_unproven_and_say_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finals, out_of_time, held = TaskSearch.finals, Job._out_of_time, list[str]()
+    finals, out_of_time, held = TaskSearch.finals, TuningJob._out_of_time, list[str]()
 
     async def hold(self: TaskSearch) -> None:
         await finals(self)
         held.append(self.task.key)
 
     monkeypatch.setattr(TaskSearch, "finals", hold)
-    monkeypatch.setattr(Job, "_out_of_time", lambda self: bool(held) or out_of_time(self))
+    monkeypatch.setattr(TuningJob, "_out_of_time", lambda self: bool(held) or out_of_time(self))
     job = run_in(tmp_path, "fake:late?tasks=3", "24trials").job
     assert len(held) == 1
     assert {record.candidate.task_key for record in records_in(tmp_path, Mode.FINAL)} == set(held)
@@ -152,4 +152,4 @@ def test_wrong_limits_are_refused_however_a_request_was_made(tmp_path: Path, cha
         tune(request)
     assert not (tmp_path / "store.db").exists()
     with pytest.raises(UsageError, match=why):
-        check(request, Claim())
+        check(request, ShareRequest())

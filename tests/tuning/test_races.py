@@ -20,9 +20,9 @@ from tunery.domain import (
     TensorSpec,
     Workload,
 )
-from tunery.runtime.pools import Grant
+from tunery.runtime.pools import Reservation
 from tunery.tuning.search import races
-from tunery.tuning.search.races import Built, Races
+from tunery.tuning.search.races import BuiltCandidate, Races
 
 ARRAY = TensorSpec("x", (8,), "float32")
 TASK = Task(Workload("w", "w", "dense", "", (ARRAY, ARRAY), 1, 8.0), Target("fake", {"kind": "cpu"}, 1))
@@ -66,8 +66,8 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> type[Board]:
         )
 
     @asynccontextmanager
-    async def stage(*_: object, **__: object) -> AsyncIterator[Grant]:
-        yield Grant("worker")
+    async def stage(*_: object, **__: object) -> AsyncIterator[Reservation]:
+        yield Reservation("worker")
 
     board: Any = None
 
@@ -84,9 +84,9 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> type[Board]:
     return Bound
 
 
-def batch(number: int, latencies: Sequence[float]) -> list[Built]:
+def batch(number: int, latencies: Sequence[float]) -> list[BuiltCandidate]:
     return [
-        Built(Candidate(f"{number}-{i}", TASK.key, str(latency)), Artifact(f"{number}-{i}", "p", 1), 0.0)
+        BuiltCandidate(Candidate(f"{number}-{i}", TASK.key, str(latency)), Artifact(f"{number}-{i}", "p", 1), 0.0)
         for i, latency in enumerate(latencies)
     ]
 

@@ -15,12 +15,12 @@ from job_tools import PATIENCE_S, raced, records_in, request_in
 
 from tunery._errors import EngineError, NothingFoundError, StoreError, UsageError
 from tunery.domain import JobState, JobStatus, Mode
-from tunery.domain.request import Claim, Request
+from tunery.domain.request import Request, ShareRequest
 from tunery.domain.trimming import Trimming
 from tunery.runtime.pools import Runtime
 from tunery.scheduling import Scheduler
 from tunery.service import manager as room_module
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 from tunery.tuning.account import Account
 from tunery.tuning.context import working_for
@@ -31,9 +31,9 @@ ENDLESS = "fake:endless?tasks=2&build_s=0.02&space=16x16x16"
 
 
 @asynccontextmanager
-async def room_in(directory: Path, **options: Any) -> AsyncIterator[tuple[Room, Store]]:
+async def room_in(directory: Path, **options: Any) -> AsyncIterator[tuple[JobManager, Store]]:
     with open_store(str(directory / "store.db")) as store:
-        async with Room(store, **options) as room:
+        async with JobManager(store, **options) as room:
             yield room, store
 
 
@@ -41,7 +41,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(work, PATIENCE_S))
 
 
-def expect_whole(room: Room) -> None:
+def expect_whole(room: JobManager) -> None:
     scheduler = room.dispatch.scheduler
     scheduler.validate_state()
     assert (scheduler.snapshot().running, scheduler.snapshot().ready, scheduler.snapshot().jobs) == (0, 0, 0)
@@ -57,7 +57,7 @@ def outcomes(status: JobStatus) -> Counter[str]:
     return total
 
 
-async def until_trials(room: Room, job_id: str, trials: int) -> None:
+async def until_trials(room: JobManager, job_id: str, trials: int) -> None:
     async for progress in room.follow(job_id):
         if progress.trials >= trials:
             return
@@ -70,7 +70,9 @@ def test_jobs_run_beside_one_another_and_join_while_others_run(tmp_path: Path) -
             first = room.submit(request_in(tmp_path, f"fake:one?tasks=2&{SLOW}", "60trials"))
             await until_trials(room, first, 8)
             later = [
-                room.submit(request_in(tmp_path, f"fake:{name}?tasks=2&seed={seed}&{SLOW}", "24trials"), Claim(owner))
+                room.submit(
+                    request_in(tmp_path, f"fake:{name}?tasks=2&seed={seed}&{SLOW}", "24trials"), ShareRequest(owner)
+                )
                 for seed, (name, owner) in enumerate([("two", "a"), ("three", "b")], 1)
             ]
             seen = [[p async for p in room.follow(job)] for job in later]
@@ -145,7 +147,7 @@ def test_a_job_that_cannot_read_the_store_leaves_the_one_beside_it_alone(
 
             with monkeypatch.context() as patch:
                 patch.setattr(Store, "records", torn)
-                second = room.submit(request_in(tmp_path, ENDLESS, "80trials"), Claim("b"))
+                second = room.submit(request_in(tmp_path, ENDLESS, "80trials"), ShareRequest("b"))
                 assert (await room.wait(second)).state is JobState.FAILED
             assert asked["joined"] == 2
             done = await room.wait(first)
@@ -285,7 +287,7 @@ def test_what_is_left_goes_on_in_the_next_room_and_paused_stays_paused(tmp_path:
         async with room_in(tmp_path, most_active=2) as (room, _):
             for seed in range(4):
                 request = request_in(tmp_path, f"{ENDLESS}&seed={seed}", "30trials")
-                jobs.append(room.submit(request, Claim("me", 2.0, priority=3 - seed)))
+                jobs.append(room.submit(request, ShareRequest("me", 2.0, priority=3 - seed)))
             await until_trials(room, jobs[0], 5)
             await room.pause(jobs[3])  # it had not begun
 
@@ -380,7 +382,7 @@ def test_two_rooms_of_one_store_do_each_job_once_and_respect_a_pause(tmp_path: P
 def test_a_job_at_work_elsewhere_is_left_as_it_is(tmp_path: Path) -> None:
     async def main() -> None:
         async with room_in(tmp_path) as (one, store), room_in(tmp_path) as (two, _):
-            job = one.submit(request_in(tmp_path, ENDLESS, "4000trials"), Claim("ann", 2.0, 1))
+            job = one.submit(request_in(tmp_path, ENDLESS, "4000trials"), ShareRequest("ann", 2.0, 1))
             await until_trials(one, job, 5)
             before = store.job(job).request
             for act in (two.pause, two.cancel):
@@ -432,15 +434,15 @@ def test_a_store_that_is_full_for_a_while_leaves_no_job_that_nobody_can_end(
     run(main())
 
 
-BAD: list[tuple[dict[str, Any], Claim, str]] = [
-    ({"threads": 4096}, Claim(), "4096 threads on"),
-    ({}, Claim(priority=-1), "priority -1"),
-    ({}, Claim(weight=0.0), "weight 0.0"),
-    ({}, Claim(weight=1e9), "weight 1000000000.0 is not between 0.01 and 100"),
-    ({}, Claim(weight=float("nan")), "weight nan"),
-    ({"effort": "heroic"}, Claim(), "effort"),
-    ({"dialect": "klingon"}, Claim(), "unknown dialect"),
-    ({"model": "nowhere.onnx"}, Claim(), "no file 'nowhere.onnx'"),
+BAD: list[tuple[dict[str, Any], ShareRequest, str]] = [
+    ({"threads": 4096}, ShareRequest(), "4096 threads on"),
+    ({}, ShareRequest(priority=-1), "priority -1"),
+    ({}, ShareRequest(weight=0.0), "weight 0.0"),
+    ({}, ShareRequest(weight=1e9), "weight 1000000000.0 is not between 0.01 and 100"),
+    ({}, ShareRequest(weight=float("nan")), "weight nan"),
+    ({"effort": "heroic"}, ShareRequest(), "effort"),
+    ({"dialect": "klingon"}, ShareRequest(), "unknown dialect"),
+    ({"model": "nowhere.onnx"}, ShareRequest(), "no file 'nowhere.onnx'"),
 ]
 
 
@@ -471,7 +473,7 @@ def test_what_nobody_can_run_is_refused_and_others_go_on(tmp_path: Path) -> None
 
     run(main())
     with pytest.raises(UsageError, match="unknown strategy"):
-        Room(open_store(str(tmp_path / "store.db")), strategy="lucky")
+        JobManager(open_store(str(tmp_path / "store.db")), strategy="lucky")
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "synchronous", "greedy", "fair", "predictive"])

@@ -8,14 +8,14 @@ from typing import Any, cast
 import pytest
 from job_tools import outcomes_of, records_in, run_in
 
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Origin, Outcome, Record
 from tunery.domain.trimming import Trimming
 from tunery.runtime.services import ProposerHost
 from tunery.tuning.allocation import failing as failing_module
 from tunery.tuning.allocation.failing import FailureModel
-from tunery.tuning.search.proposal_filter import FAILING_DETAIL, Sifter
+from tunery.tuning.search.proposal_filter import FAILING_DETAIL, ProposalFilter
 
 AXES = (16, 16, 4)
 BAD = [str(index) for index in range(16 * 16 * 4) if index % AXES[2] == 2]
@@ -28,8 +28,8 @@ class Run:
     def __init__(self, trimming: Trimming, seed: int = 0) -> None:
         self.dialect, self.model, self.records = FakeDialect(), FailureModel(), list[Record]()
         self.task = self.dialect.extract(fake_network(SOURCE), self.dialect.resolve_target("native", 1))[0]
-        self.sifter = Sifter(self.task, trimming, seed, None, self.model)
-        self.host, self.told, self.keys = ProposerHost("fake"), list[Told](), set[str]()
+        self.sifter = ProposalFilter(self.task, trimming, seed, None, self.model)
+        self.host, self.told, self.keys = ProposerHost("fake"), list[Observation](), set[str]()
         self.built: list[bool] = []
         """Of each that was built, whether it failed."""
         self.host.open(self.task, (), None, seed)
@@ -50,7 +50,7 @@ class Run:
             for candidate, row in zip(sifted.build, sifted.features, strict=True):
                 bad = self.dialect.fault(self.task, candidate) is not None and not cured
                 latency_s = None if bad else self.dialect.latency_s(self.task, candidate)
-                self.told.append(Told(candidate, Outcome.BUILD_FAILED if bad else Outcome.OK, latency_s))
+                self.told.append(Observation(candidate, Outcome.BUILD_FAILED if bad else Outcome.OK, latency_s))
                 self.model.learn(candidate.key, row, failed=bad)
                 self.built.append(bad)
             self.sifter.learn(self.told)

@@ -16,9 +16,9 @@ from tunery.domain.trimming import NONE, Trimming
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
-from tunery.tuning.allocation.allocator import Standing
+from tunery.tuning.allocation.allocator import TaskProgress
 from tunery.tuning.context import Context
-from tunery.tuning.job import Job
+from tunery.tuning.job import TuningJob
 from tunery.tuning.search import finals
 from tunery.tuning.search.task_search import TaskSearch
 
@@ -263,17 +263,17 @@ def test_what_a_dialect_rejects_is_not_built(tmp_path: Path) -> None:
     assert Measurement(Outcome.FILTERED).latency_s is None
 
 
-def standing_at_start(monkeypatch: pytest.MonkeyPatch, request: Request) -> dict[str, Standing]:
+def standing_at_start(monkeypatch: pytest.MonkeyPatch, request: Request) -> dict[str, TaskProgress]:
     """How a job's tasks stood before it did anything."""
-    found: dict[str, Standing] = {}
-    baselines = Job._measure_baselines
+    found: dict[str, TaskProgress] = {}
+    baselines = TuningJob._measure_baselines
 
-    async def look(self: Job) -> None:
+    async def look(self: TuningJob) -> None:
         found.update((one.task.key, deepcopy(one.standing)) for one in self.searches)
         await baselines(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Job, "_measure_baselines", look)
+        patch.setattr(TuningJob, "_measure_baselines", look)
         tune(request)
     return found
 

@@ -17,7 +17,7 @@ from tunery.domain import Budget
 from tunery.domain.request import BenchReport, Latency, Request, TaskShare
 from tunery.models import zoo
 from tunery.reports.comparison import bench_text
-from tunery.studies.suite import LEAST_NETWORKS, SUITES, Plan, even, measured_peak, networks_of, run_suite
+from tunery.studies.suite import LEAST_NETWORKS, SUITES, SuitePlan, even, measured_peak, networks_of, run_suite
 from tunery.studies.suite_text import suite_text
 
 PEAK = 1e11
@@ -63,7 +63,7 @@ class Bench:
 
 def run(
     bench: Bench,
-    plan: Plan,
+    plan: SuitePlan,
     tune: Callable[[Request], bool] | None = None,
     said: list[str] | None = None,
     **changed: object,
@@ -74,7 +74,7 @@ def run(
 
 
 def test_results_are_kept_and_only_the_rest_is_run(tmp_path: Path) -> None:
-    plan = Plan(("a", "b"), (1, 2), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a", "b"), (1, 2), 1.0, tmp_path / "out.json")
     bench, said = Bench({"a": (1e-3, 1.5e-3), "b": None}), list[str]()
     run(bench, plan, said=said)
     assert said[:3] == [
@@ -90,7 +90,7 @@ def test_results_are_kept_and_only_the_rest_is_run(tmp_path: Path) -> None:
 
 
 def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -> None:
-    plan = Plan(("a", "b"), (2,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a", "b"), (2,), 1.0, tmp_path / "out.json")
     results = run(Bench({"a": (1e-3, 2e-3), "b": (1e-3, 0.8e-3)}), plan)
     summary = results["summary"]["all"]
     assert summary["geometric_mean"] == pytest.approx(1.6**0.5)
@@ -106,7 +106,7 @@ def test_the_summary_counts_wins_and_says_which_goal_is_missed(tmp_path: Path) -
 
 
 def test_where_the_dialect_knows_no_peak_no_share_of_it_is_shown(tmp_path: Path) -> None:
-    plan = Plan(("a",), (2,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (2,), 1.0, tmp_path / "out.json")
     bench = Bench({"a": (1e-3, 2e-3)})
     text = suite_text(run_suite(plan, Request(""), None, lambda _: None, timed=bench, peak=lambda _: None))
     assert "conv2d 123456 60% at 40 GB/s, reduce" in text
@@ -114,7 +114,7 @@ def test_where_the_dialect_knows_no_peak_no_share_of_it_is_shown(tmp_path: Path)
 
 
 def test_a_peak_that_cannot_be_measured_costs_no_network_and_is_tried_again(tmp_path: Path) -> None:
-    plan, said = Plan(("a",), (2,), 1.0, tmp_path / "out.json"), list[str]()
+    plan, said = SuitePlan(("a",), (2,), 1.0, tmp_path / "out.json"), list[str]()
 
     def broken(_: Request) -> float:
         raise WorkError("no worker")
@@ -141,7 +141,7 @@ def test_the_peak_is_measured_in_a_worker(dialect: str, least: float | None) -> 
 
 
 def test_what_the_spread_does_not_tell_apart_is_even(tmp_path: Path) -> None:
-    plan = Plan(("a", "b", "c"), (2,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a", "b", "c"), (2,), 1.0, tmp_path / "out.json")
     results = run(Bench({"a": (1e-3, 1.05e-3), "b": (1e-3, 0.96e-3), "c": (1e-3, 1.2e-3)}), plan)
     summary = results["summary"]["2"]
     assert (summary["won"], summary["even"], summary["lost"]) == (1, 2, 0)
@@ -164,7 +164,7 @@ def test_a_network_whose_kernels_slow_down_is_named_though_its_sum_is_right(tmp_
         kernels = {"12": 6e-4, "34": 1.2e-4, "56": 1.5e-4}
         return with_tasks(replace(report("a", 1, 0.9e-3, 1e-3), kernels=kernels, kernels_s=8.7e-4), shares)
 
-    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")
     results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
     assert (
         "a x1: sum of tasks 0.850 ms, +6% in the network: its kernels 0.870 ms (+2%; 0.120 of them 0.100 when timed "
@@ -183,7 +183,7 @@ def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch
         more = {"torch": latency(3e-3), "stock": latency(0.5e-3), "torch-compiled": latency(1e-9)}
         return replace(one, network="a", latency_s={**one.latency_s, **more}, wrong=("torch-compiled",))
 
-    plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
     monkeypatch.setattr("tunery.studies.suite.find_spec", lambda name: object())
     results = run_suite(
         plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK,
@@ -211,7 +211,7 @@ def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch
 
 
 def test_a_stop_ends_the_suite_and_keeps_what_was_done(tmp_path: Path) -> None:
-    plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
     bench = Bench({"a": (1e-3, 1e-3)})
     results = run(bench, plan, tune=lambda request: request.model == "zoo:a")
     assert bench.asked == [("a", 1)]
@@ -221,7 +221,7 @@ def test_a_stop_ends_the_suite_and_keeps_what_was_done(tmp_path: Path) -> None:
 
 def test_a_goal_is_that_every_network_has_a_result(tmp_path: Path) -> None:
     names = [f"n{number}" for number in range(LEAST_NETWORKS)]
-    plan = Plan(tuple(names), (1, 2), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(tuple(names), (1, 2), 1.0, tmp_path / "out.json")
     goal = "all 12 networks at each thread count, at least 12"
     times: dict[str, tuple[float, float] | None] = dict.fromkeys(names, (1e-3, 2e-3))
     results = run(Bench({**times, "n3": None}), plan)
@@ -237,19 +237,19 @@ def test_a_goal_is_that_every_network_has_a_result(tmp_path: Path) -> None:
     # Another thread count, begun in the same file, is wanted of every network too.
     results = run(Bench({**times, "new": None}), replace(plan, networks=(*names[1:], "new"), threads=(3,)))
     assert results["summary"]["all"]["missing"] == ["new x1", "new x2", "new x3"]
-    few = run(Bench(times), Plan(tuple(names[1:]), (1,), 1.0, tmp_path / "few.json"))
+    few = run(Bench(times), SuitePlan(tuple(names[1:]), (1,), 1.0, tmp_path / "few.json"))
     assert few["summary"]["all"]["goals"]["all 11 networks at each thread count, at least 12"] is False
 
 
 def test_where_everything_failed_no_goal_is_met(tmp_path: Path) -> None:
-    text = suite_text(run(Bench({"a": None}), Plan(("a",), (1,), 1.0, tmp_path / "out.json")))
+    text = suite_text(run(Bench({"a": None}), SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")))
     assert "all runs: nothing was timed" in text
     assert "?       1 thread: geometric mean >= 1.2" in text
     assert "met " not in text
 
 
 def test_a_network_that_was_tuned_is_not_tuned_again(tmp_path: Path) -> None:
-    plan, tuned, said = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[str]()
+    plan, tuned, said = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[str]()
 
     def tune(request: Request) -> bool:
         tuned.append(request.model)
@@ -273,7 +273,7 @@ def test_a_network_that_was_tuned_is_not_tuned_again(tmp_path: Path) -> None:
 def test_a_rival_that_can_be_had_now_is_timed_without_tuning_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, tuned, asked = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[tuple[str, ...]]()
+    plan, tuned, asked = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[tuple[str, ...]]()
     stock: list[Path] = []
 
     def tune(request: Request) -> bool:
@@ -308,7 +308,7 @@ def test_a_rival_that_can_be_had_now_is_timed_without_tuning_again(
 
 
 def test_a_good_result_is_not_replaced_by_code_whose_records_are_gone(tmp_path: Path) -> None:
-    plan, tuned, pruned = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[bool]()
+    plan, tuned, pruned = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), list[str](), list[bool]()
 
     def tune(request: Request) -> bool:
         tuned.append(request.model)
@@ -341,7 +341,7 @@ def test_a_good_result_is_not_replaced_by_code_whose_records_are_gone(tmp_path: 
 def test_a_network_that_fails_when_timed_again_is_named_beside_its_earlier_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a", "b"), (1,), 1.0, tmp_path / "out.json")
     run(Bench({"a": (1e-3, 2e-3), "b": (1e-3, 2e-3)}), plan)
     monkeypatch.setattr("tunery.studies.suite.find_spec", lambda name: object())
     text = suite_text(run(Bench({"a": None, "b": (1e-3, 2e-3)}), plan))
@@ -357,7 +357,7 @@ def test_a_network_that_fails_when_timed_again_is_named_beside_its_earlier_resul
 
 
 def test_tuned_and_cut_short_it_needs_its_records_too(tmp_path: Path) -> None:
-    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")
     run(Bench({"a": None}), plan, lambda _: True)
 
     def timed(request: Request, *_: object) -> BenchReport:
@@ -369,7 +369,7 @@ def test_tuned_and_cut_short_it_needs_its_records_too(tmp_path: Path) -> None:
 
 
 def test_a_file_of_stocks_that_cannot_be_run_costs_only_its_own_column(tmp_path: Path) -> None:
-    plan, asked = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), list[list[str]]()
+    plan, asked = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), list[list[str]]()
 
     def timed(request: Request, against: Sequence[str], seconds: float, others: Mapping[str, Path]) -> BenchReport:
         asked.append(list(others))
@@ -393,7 +393,7 @@ def test_a_file_of_stocks_that_cannot_be_run_costs_only_its_own_column(tmp_path:
 def test_torchs_networks_are_timed_again_where_a_library_has_come_or_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, installed = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), {"torch": "2.13"}
+    plan, installed = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), {"torch": "2.13"}
 
     def version(name: str) -> str:
         if name in ("torch", "torchvision", "timm", "transformers") and name not in installed:
@@ -421,7 +421,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "notes.json"
     file.write_text("[1]")
     with pytest.raises(UsageError, match="another file"):
-        run(Bench({}), Plan(("a",), (1,), 1.0, file))
+        run(Bench({}), SuitePlan(("a",), (1,), 1.0, file))
     assert file.read_text() == "[1]"
 
 
@@ -437,7 +437,7 @@ def test_a_file_of_something_else_is_not_overwritten(tmp_path: Path) -> None:
 def test_results_of_other_conditions_are_not_shown_as_these(
     tmp_path: Path, changed: dict[str, object], word: str
 ) -> None:
-    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")
     run(Bench({"a": (1e-3, 1e-3)}), plan)
     before = plan.file.read_text()
     other = replace(plan, seconds=changed.pop("seconds", plan.seconds))  # type: ignore[arg-type]
@@ -447,7 +447,7 @@ def test_results_of_other_conditions_are_not_shown_as_these(
 
 
 def test_results_say_of_which_versions_and_store_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")
     bench = Bench({"a": (1e-3, 1e-3)})
     conditions = run(bench, plan, store=str(tmp_path / "my.db"))["conditions"]
     assert conditions["store"] == str(tmp_path / "my.db")
@@ -458,7 +458,7 @@ def test_results_say_of_which_versions_and_store_they_are(tmp_path: Path, monkey
 
 
 def test_records_of_an_earlier_lowering_are_other_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, bench = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), Bench({"a": (1e-3, 1e-3)})
+    plan, bench = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), Bench({"a": (1e-3, 1e-3)})
     assert " lowering " in run(bench, plan)["conditions"]["compiler"]
     monkeypatch.setattr("tunery.studies.suite.get_dialect", lambda name: SimpleNamespace(compiler="lowering 99"))
     with pytest.raises(UsageError, match=r"compiler apache-tvm .* instead of lowering 99"):
@@ -470,7 +470,7 @@ def test_tasks_without_a_latency_are_counted(tmp_path: Path) -> None:
         shares = [TaskShare("conv", "12", "conv2d", 1, 1e8, 1e-4), TaskShare("mean", "34", "reduce", 1, 1e3, None)]
         return with_tasks(report("a", 1, 1e-3, 1e-3), shares)
 
-    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")
     results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
     assert results["runs"]["a x1"]["unmeasured"] == 1
     assert "1 of 2 tasks were not timed alone" in suite_text(results)
@@ -483,7 +483,7 @@ def test_a_task_that_was_not_timed_alone_counts_as_it_is_inside_the_network(tmp_
         found = replace(report("a", 1, 1e-3, 1e-3), kernels={"12": 6e-4, "34": 2e-4, "copy": 1e-5}, kernels_s=8.1e-4)
         return with_tasks(found, shares)
 
-    plan = Plan(("a",), (1,), 1.0, tmp_path / "out.json")
+    plan = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json")
     results = run_suite(plan, Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
     one = results["runs"]["a x1"]
     assert one["tasks_s"] == pytest.approx(7e-4)
@@ -502,7 +502,7 @@ def test_a_task_that_was_not_timed_alone_counts_as_it_is_inside_the_network(tmp_
 
 
 def test_results_of_other_code_are_other_conditions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, bench = Plan(("a",), (1,), 1.0, tmp_path / "out.json"), Bench({"a": (1e-3, 1e-3)})
+    plan, bench = SuitePlan(("a",), (1,), 1.0, tmp_path / "out.json"), Bench({"a": (1e-3, 1e-3)})
     run(bench, plan)
     monkeypatch.setattr("tunery.studies.suite.sources", lambda: "another state")
     with pytest.raises(UsageError, match=r"code \w+ instead of another"):

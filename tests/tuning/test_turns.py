@@ -5,18 +5,18 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.domain.request import Claim
-from tunery.service.queue_policy import Waiting, next_turn
+from tunery.domain.request import ShareRequest
+from tunery.service.queue_policy import QueuedJob, next_turn
 
 NOBODY: dict[str, int] = {}
 
 
-def names(claims: list[Claim]) -> list[Waiting]:
-    return [Waiting(str(order), claim, order) for order, claim in enumerate(claims)]
+def names(claims: list[ShareRequest]) -> list[QueuedJob]:
+    return [QueuedJob(str(order), claim, order) for order, claim in enumerate(claims)]
 
 
 def test_the_urgent_then_the_oldest() -> None:
-    waiting = names([Claim(), Claim(priority=1), Claim(priority=2), Claim(priority=2)])
+    waiting = names([ShareRequest(), ShareRequest(priority=1), ShareRequest(priority=2), ShareRequest(priority=2)])
     order = []
     while one := next_turn(waiting, NOBODY):
         order.append(one.order)
@@ -25,18 +25,21 @@ def test_the_urgent_then_the_oldest() -> None:
 
 
 def test_one_owners_queue_does_not_make_another_wait() -> None:
-    waiting = names([Claim("ann")] * 500 + [Claim("bob")])
+    waiting = names([ShareRequest("ann")] * 500 + [ShareRequest("bob")])
     assert next_turn(waiting, {"ann": 31}) == waiting[-1]
     assert next_turn(waiting, {"ann": 3, "bob": 4}) == waiting[0]
-    assert next_turn(names([Claim("ann"), Claim("bob", weight=4.0)]), {"ann": 2, "bob": 4}).claim.owner == "bob"  # type: ignore[union-attr]
+    assert (
+        next_turn(names([ShareRequest("ann"), ShareRequest("bob", weight=4.0)]), {"ann": 2, "bob": 4}).claim.owner
+        == "bob"
+    )  # type: ignore[union-attr]
 
 
 @given(places=st.integers(1, 4), priority=st.integers(1, 10), owned=st.booleans())
 def test_an_endless_stream_of_urgent_jobs_overtakes_only_so_many_times(places: int, priority: int, owned: bool) -> None:
-    waiting = [Waiting("patient", Claim("ann"), 0)]
-    at_work: list[Waiting] = []
+    waiting = [QueuedJob("patient", ShareRequest("ann"), 0)]
+    at_work: list[QueuedJob] = []
     for order in range(1, 1200):
-        waiting.append(Waiting(str(order), Claim("bob" if owned else "", priority=priority), order))
+        waiting.append(QueuedJob(str(order), ShareRequest("bob" if owned else "", priority=priority), order))
         if len(at_work) == places:
             at_work.pop(0)
         one = next_turn(waiting, Counter(job.owner for job in at_work))

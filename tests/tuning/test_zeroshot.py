@@ -13,10 +13,10 @@ from job_tools import records_in, register_model, request_in, run_in
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery.predict import heavy, looks, urgency, wanted
-from tunery.dialects import Foreseen
+from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
-from tunery.domain.request import Guess, Request
+from tunery.domain.request import FillPolicy, Request
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service import session
@@ -34,11 +34,11 @@ def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
 
 
 def test_a_network_nobody_measured_is_delivered_by_prediction(request_: Request, tmp_path: Path) -> None:
-    answer = query(request_, Guess())
+    answer = query(request_, FillPolicy())
     assert {choice.rung for choice in answer.choices} == {Rung.ZERO_SHOT}
     assert all(choice.candidate and choice.latency_s is None for choice in answer.choices)
     assert records_in(tmp_path) == [], "nothing was measured, so nothing is recorded"
-    report, _ = compile_model(request_, tmp_path / "net", Guess())
+    report, _ = compile_model(request_, tmp_path / "net", FillPolicy())
     assert {rung for rung, _ in report.coverage.values()} == {"zero-shot"}
     assert all(key for _, key in report.coverage.values())
 
@@ -47,9 +47,9 @@ def test_records_come_before_predictions_and_need_no_model(
     request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_in(tmp_path, SOURCE, "30trials")
-    assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
+    assert {choice.rung for choice in query(request_, FillPolicy()).choices} == {Rung.EXACT}
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
-    assert {choice.rung for choice in query(request_, Guess()).choices} == {Rung.EXACT}
+    assert {choice.rung for choice in query(request_, FillPolicy()).choices} == {Rung.EXACT}
 
 
 def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(request_: Request, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(requ
     reached = {task.workload_key for task in tuned.job.tasks if task.measured}
     assert len(reached) == 1
     said: list[str] = []
-    report, _ = compile_model(request_, tmp_path / "net", Guess(), said.append)
+    report, _ = compile_model(request_, tmp_path / "net", FillPolicy(), said.append)
     assert Counter(rung for rung, _ in report.coverage.values()) == {"exact": 1, "zero-shot": 2}
     assert (report.untuned, report.measured) == (0, 0)
     assert [line.split()[0] for line in said] == ["reading", "predicting", "compiling"]
@@ -65,12 +65,12 @@ def test_what_a_budget_did_not_reach_is_predicted_and_what_was_tried_is_not(requ
     report, _ = compile_model(request_, tmp_path / "net")
     assert {rung for rung, _ in report.coverage.values()} == {"exact"}, "the compiler's default was measured"
     assert report.untuned == 2
-    report, _ = compile_model(request_, tmp_path / "net", Guess(few_shot=3))
+    report, _ = compile_model(request_, tmp_path / "net", FillPolicy(few_shot=3))
     assert (report.untuned, report.measured) == (0, 6)
 
 
 def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Request, tmp_path: Path) -> None:
-    answer = query(request_, Guess(few_shot=4))
+    answer = query(request_, FillPolicy(few_shot=4))
     tunable = {task.key for task in answer.tasks if task.tunable}
     chosen = {c.task_key: c for c in answer.choices}
     assert {chosen[key].rung for key in tunable} == {Rung.EXACT}
@@ -84,7 +84,7 @@ def test_few_shots_with_large_weights_are_decided_with_weights_from_memory(
     request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tunery.delivery.predict._HEAVY_BYTES", 0)
-    answer = query(request_, Guess(few_shot=4))
+    answer = query(request_, FillPolicy(few_shot=4))
     finals = {r.candidate.key: r.measurement for r in records_in(tmp_path, Mode.FINAL)}
     assert finals
     assert {measurement.outcome for measurement in finals.values()} == {Outcome.OK}
@@ -105,7 +105,7 @@ def test_finals_of_few_shots_do_not_outrank_a_default_that_may_win(
     monkeypatch.setattr("tunery.delivery.predict._FAR", 1e9)
     run_in(tmp_path, SOURCE, "1trials")  # the defaults of all three tasks are known now
     finals = len(records_in(tmp_path, Mode.FINAL))
-    query(request_, Guess(few_shot=4))
+    query(request_, FillPolicy(few_shot=4))
     assert len(records_in(tmp_path, Mode.RACE)) >= 8, "two tasks were open"
     assert len(records_in(tmp_path, Mode.FINAL)) == finals
 
@@ -122,21 +122,21 @@ def test_weights_are_large_from_a_megabyte_on() -> None:
 
 def test_where_measurements_follow_more_is_looked_at() -> None:
     task = Task(Workload("w", "w", "conv2d", "", (), 0, 50.0), Target("fake", {}, 1), 2, tunable=True)
-    assert [looks(task, whole, Guess()) for whole in (100.0, 2000.0, 1e6)] == [32, 16, 4]
-    assert [looks(task, whole, Guess(few_shot=4)) for whole in (100.0, 2000.0, 1e6)] == [64, 32, 8]
-    assert looks(task, 100.0, Guess(few_shot=64)) == 128
-    assert looks(replace(task, tunable=False), 100.0, Guess(few_shot=4)) == 1
+    assert [looks(task, whole, FillPolicy()) for whole in (100.0, 2000.0, 1e6)] == [32, 16, 4]
+    assert [looks(task, whole, FillPolicy(few_shot=4)) for whole in (100.0, 2000.0, 1e6)] == [64, 32, 8]
+    assert looks(task, 100.0, FillPolicy(few_shot=64)) == 128
+    assert looks(replace(task, tunable=False), 100.0, FillPolicy(few_shot=4)) == 1
 
 
 def test_without_time_to_measure_predictions_are_delivered(request_: Request, tmp_path: Path) -> None:
-    answer = query(request_, Guess(few_shot=4, seconds=0.0))
+    answer = query(request_, FillPolicy(few_shot=4, seconds=0.0))
     assert {choice.rung for choice in answer.choices} == {Rung.ZERO_SHOT}
     assert records_in(tmp_path) == []
 
 
 @pytest.mark.parametrize("fault", ["one_off", "all_nan", "constant", "partial", "segfault", "refuse", "fail"])
 def test_nothing_unverified_is_delivered(request_: Request, fault: str) -> None:
-    answer = query(replace(request_, model=f"fake:bad?tasks=2&fault_tasks=0&{fault}=1.0"), Guess())
+    answer = query(replace(request_, model=f"fake:bad?tasks=2&fault_tasks=0&{fault}=1.0"), FillPolicy())
     dialect = FakeDialect()
     by_key = {task.key: task for task in answer.tasks}
     rungs = [choice.rung for choice in answer.choices]
@@ -154,7 +154,7 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
 ) -> None:
     heard: list[list[str]] = []
 
-    def foresee(
+    def suggest(
         self: FakeDialect,
         task: Task,
         n: int,
@@ -162,11 +162,11 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
         seed: int,
         lessons: Sequence[str] = (),
         **_: bool,
-    ) -> Foreseen:
+    ) -> Suggestions:
         heard.append(list(lessons))
-        return Foreseen(tuple(self.open(task, (), model, seed).propose(n)), f"of {task.workload.name}")
+        return Suggestions(tuple(self.open(task, (), model, seed).propose(n)), f"of {task.workload.name}")
 
-    monkeypatch.setattr(FakeDialect, "foresee", foresee)
+    monkeypatch.setattr(FakeDialect, "foresee", suggest)
     tasks = extract(request_).tasks
     model = tmp_path / "model"
     model.write_text((registry.starting("fake", "fake") or ("", ""))[1])
@@ -175,7 +175,7 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
         pick = Builder("fake", tmp_path).pick(task, 4, 3, model, 0, list(lessons))
         assert pick.candidate is not None
         assert pick.refused == ""
-        lessons.append(pick.lesson)
+        lessons.append(pick.transfer_state)
     assert heard == [lessons[:count] for count in range(len(tasks))]
 
 
@@ -190,17 +190,17 @@ def test_builders_read_the_model_while_tasks_are_extracted_and_only_then(
         return await call(self, worker, method, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Runtime, "call", noted)
-    compile_model(request_, tmp_path / "cold", Guess())
+    compile_model(request_, tmp_path / "cold", FillPolicy())
     assert calls.count("read") in {1, 2}, "once for each builder"
     assert max(i for i, each in enumerate(calls) if each == "read") < calls.index("pick")
     run_in(tmp_path, SOURCE, "30trials")
     calls.clear()
-    compile_model(request_, tmp_path / "known", Guess())
+    compile_model(request_, tmp_path / "known", FillPolicy())
     assert not {"read", "pick"} & set(calls), "all is known"
 
 
 def test_half_of_them_wrong_costs_only_those(request_: Request) -> None:
-    answer = query(replace(request_, model="fake:half?tasks=3&one_off=0.4"), Guess())
+    answer = query(replace(request_, model="fake:half?tasks=3&one_off=0.4"), FillPolicy())
     dialect = FakeDialect()
     by_key = {task.key: task for task in answer.tasks}
     for choice in answer.choices:
@@ -210,10 +210,10 @@ def test_half_of_them_wrong_costs_only_those(request_: Request) -> None:
 def test_without_a_model_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
     with pytest.raises(NothingFoundError, match="train one with `tunery costmodel collect`"):
-        query(request_in(tmp_path, SOURCE), Guess())
+        query(request_in(tmp_path, SOURCE), FillPolicy())
     with pytest.raises(UsageError, match="train one with `tunery costmodel collect`"):
-        query(request_in(tmp_path, SOURCE), Guess(few_shot=4))
-    report, _ = compile_model(request_in(tmp_path, SOURCE), tmp_path / "net", Guess())
+        query(request_in(tmp_path, SOURCE), FillPolicy(few_shot=4))
+    report, _ = compile_model(request_in(tmp_path, SOURCE), tmp_path / "net", FillPolicy())
     assert {rung for rung, _ in report.coverage.values()} == {"compiler-default"}
     assert len(report.refused) == 3, "each task says why"
 
@@ -224,7 +224,7 @@ def test_a_model_for_another_compiler_predicts_nothing(request_: Request, tmp_pa
     document["compiler"] = "fake 0.1"
     Path(card.path).write_bytes(gzip.compress(json.dumps(document).encode()))
     with pytest.raises(NothingFoundError, match="there is no cost model for"):
-        query(request_, Guess())
+        query(request_, FillPolicy())
 
 
 @pytest.mark.parametrize("scores", [0.0, -1.0, np.nan, np.inf])
@@ -248,10 +248,10 @@ def test_the_last_of_four_is_the_best_of_another_kind(request_: Request, monkeyp
     proposed = FakeDialect().open(task, (), None, 0).propose(9)
     favourites, others = tuple(proposed[:6]), tuple(proposed[6:])
 
-    def foresee(*_: object, rivals: bool) -> Foreseen:
-        return Foreseen(favourites, rivals=others if rivals else others[:1])
+    def suggest(*_: object, rivals: bool) -> Suggestions:
+        return Suggestions(favourites, rivals=others if rivals else others[:1])
 
-    monkeypatch.setattr(FakeDialect, "foresee", foresee)
+    monkeypatch.setattr(FakeDialect, "foresee", suggest)
     monkeypatch.setattr(BoostedModel, "predict", lambda _, rows: np.arange(len(rows)) % 8.0)
     four = ProposerHost("fake").predict(task, 8, 4, found_model[1], 0).candidates
     assert four == (favourites[5], favourites[4], favourites[3], others[1])
@@ -288,5 +288,5 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
     choose = session._chosen
     monkeypatch.setattr(session, "onnxruntime_outputs", outputs)
     monkeypatch.setattr(session, "_chosen", chosen)
-    compile_model(request_, tmp_path / "net", Guess(few_shot=few_shot))
+    compile_model(request_, tmp_path / "net", FillPolicy(few_shot=few_shot))
     assert done == (["chosen", "outputs"] if few_shot else ["outputs", "chosen"])

@@ -51,7 +51,7 @@ def plan(budget: Budget, effort: str, tunable: int) -> Plan:
     return Plan(budget.seconds, trials, batch, budget.money, budget.joules)
 
 
-class Meter:
+class BudgetMeter:
     """What is left of a plan. `used_s`, `used_trials`, `used_j` and `used_money` are what earlier runs of the same job
     have spent.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import psutil
 
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, Meter, ModelledMeter, open_meter
+from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, EnergyMeter, ModelledMeter, open_meter
 
 _WINDOW_S, _LONGEST_S = 1.0, 60.0
 
@@ -21,7 +21,7 @@ class Power:
 
     def __init__(
         self,
-        meter: Meter | None = None,
+        meter: EnergyMeter | None = None,
         busy_core_s: Callable[[], float] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

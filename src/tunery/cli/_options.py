@@ -11,7 +11,7 @@ import typer
 from tunery._errors import UsageError
 
 if TYPE_CHECKING:
-    from tunery.domain.request import Guess, Request
+    from tunery.domain.request import FillPolicy, Request
 
 
 class Effort(StrEnum):
@@ -98,23 +98,23 @@ def make_request(
     )
 
 
-def guess(few_shot: int, within: str | None = None, *, wanted: bool) -> "Guess | None":
+def guess(few_shot: int, within: str | None = None, *, wanted: bool) -> "FillPolicy | None":
     """Return how to fill what no record answers, None if that is not asked for.
 
     Raises:
         UsageError: `within` is no duration, or there is nothing to measure within it.
     """
     from tunery.domain import Budget
-    from tunery.domain.request import Guess
+    from tunery.domain.request import FillPolicy
 
     if not within:
-        return Guess(few_shot) if wanted or few_shot else None
+        return FillPolicy(few_shot) if wanted or few_shot else None
     if not few_shot:
         raise UsageError("--few-shot-budget limits what --few-shot measures; give --few-shot 4 with it")
     budget = Budget.parse(within, {})
     if budget.seconds is None or budget != Budget(seconds=budget.seconds):
         raise UsageError(f"--few-shot-budget {within!r} is not a time; write for example 20s or 2min")
-    return Guess(few_shot, budget.seconds)
+    return FillPolicy(few_shot, budget.seconds)
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -131,12 +131,12 @@ def _suite(
     from tunery.cli.tune import watched
     from tunery.runtime.opening import thread_count
     from tunery.studies.stock import finished
-    from tunery.studies.suite import Plan, networks_of, run_suite
+    from tunery.studies.suite import SuitePlan, networks_of, run_suite
     from tunery.studies.suite_text import suite_text
 
     file = Path(check_output(output or f"bench-{name}.json", f"bench-{name}.json"))
     resolved = tuple(dict.fromkeys(thread_count(count) for count in counts or (0,)))
-    plan = Plan(networks_of(name), resolved, seconds, file)
+    plan = SuitePlan(networks_of(name), resolved, seconds, file)
     stopped: list[int] = []
 
     def tune(one: "Request") -> bool:

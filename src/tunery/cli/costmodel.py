@@ -11,7 +11,7 @@ from tunery.cli._output import emit, say, width
 
 if TYPE_CHECKING:
     from tunery.costmodels.registry import Version
-    from tunery.costmodels.training.evaluation import Row
+    from tunery.costmodels.training.evaluation import EvaluationRow
     from tunery.costmodels.training.train import Training
 
 app = typer.Typer(help="Collect, train and judge the model that predicts candidates' speed.", no_args_is_help=False)
@@ -257,7 +257,7 @@ def _names(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _table(rows: "Sequence[Row]") -> str:
+def _table(rows: "Sequence[EvaluationRow]") -> str:
     from tunery.reports.text import as_text, new_table
 
     table = new_table("kind", "device", "ranking", "#tasks", "#NDCG@8", "#regret of 1", "#regret of 8", "#Kendall")
@@ -272,7 +272,7 @@ _LEGEND = """NDCG@8: how fast the first eight of a ranking are, 1 where no eight
 regret: the share of speed that is lost where only the first, or the first eight, are measured"""
 
 
-def _row(row: "Row") -> dict[str, Any]:
+def _row(row: "EvaluationRow") -> dict[str, Any]:
     from tunery.reports.text import plain
 
     data: dict[str, Any] = plain(row)

@@ -8,7 +8,7 @@ from tunery.cli import _options as options
 from tunery.cli._output import emit, say, width
 
 if TYPE_CHECKING:
-    from tunery.runtime.importing import Imported
+    from tunery.runtime.importing import ImportedModel
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +45,7 @@ def extract(
             _print(one)
 
 
-def _data(found: "Imported") -> dict[str, Any]:
+def _data(found: "ImportedModel") -> dict[str, Any]:
     return {
         "network": found.network.name,
         "target": str(found.target),
@@ -64,7 +64,7 @@ def _data(found: "Imported") -> dict[str, Any]:
     }
 
 
-def _print(found: "Imported") -> None:
+def _print(found: "ImportedModel") -> None:
     from tunery.reports.text import as_text, new_table, short
 
     table = new_table("task", "key", "kind", "#calls", "#Mflop", "tunable", "workload")

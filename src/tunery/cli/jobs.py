@@ -94,13 +94,13 @@ def submit(
     verbose: options.Verbose = False,
 ) -> None:
     """Give a job to the daemon and follow it; it goes on without us."""
-    from tunery.domain.request import Claim
+    from tunery.domain.request import ShareRequest
 
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
         dialect=dialect, prices=prices, latency_target=latency_target,
     )  # fmt: skip
-    claim = Claim(owner, weight, priority)
+    claim = ShareRequest(owner, weight, priority)
     daemon = daemon_at(socket)
     if detach:
         report(daemon.submit(request, claim), as_json=json)

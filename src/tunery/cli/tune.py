@@ -108,12 +108,12 @@ def _deliver(
 
     compiled = compared = None
     if output is not None:
-        from tunery.domain.request import Guess
+        from tunery.domain.request import FillPolicy
         from tunery.service.session import compile_model
 
         with LiveLine(verbose=verbose) as live:
             live.say("compiling the network, and checking its outputs", phase="compiling")
-            compiled, _ = compile_model(request, output, Guess())
+            compiled, _ = compile_model(request, output, FillPolicy())
     if rivals:
         compared = compared_with(request, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared

@@ -17,7 +17,7 @@ _HELD = 4  # of the newest rows every so many-th is what old and new are judged 
 _LEAST_PAIRS = 12
 
 
-class Warm:
+class OnlineTrainer:
     """Holds what was measured. The hold-out rolls: what the next model is judged by, the one after it learns."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ _RUN = frozenset({Outcome.OK, Outcome.ABANDONED})
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTask:
     """One choice per task, in their order, and per task key the records that were not used, with the reason.
 
     `refused` says of tasks, by their keys, why no prediction of the cost model was good enough to be used. `untried`
@@ -30,7 +30,7 @@ class Known:
         return self.untried | {choice.task_key for choice in self.choices if choice.candidate is None}
 
 
-def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known:
+def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> KnownTask:
     """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
     choices: list[Choice] = []
     skipped: list[tuple[str, Skipped]] = []
@@ -48,7 +48,7 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known
             continue
         choices.append(Choice(task.key, Rung.DEFAULT))
         skipped.extend((task.key, reason) for reason in store.skipped(task, provenance))
-    return Known(tuple(choices), tuple(skipped), untried=frozenset(untried))
+    return KnownTask(tuple(choices), tuple(skipped), untried=frozenset(untried))
 
 
 def _untuned_s(store: Store, task: Task, provenance: Provenance) -> float | None:

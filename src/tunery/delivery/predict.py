@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
-from tunery.delivery import Known, choose
+from tunery.delivery import KnownTask, choose
 from tunery.devices.cpu.device import this_device
 from tunery.domain import (
     Artifact,
@@ -32,7 +32,7 @@ from tunery.domain import (
     Task,
     Verification,
 )
-from tunery.domain.request import Guess, Request
+from tunery.domain.request import FillPolicy, Request
 from tunery.engines import Role
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Pick, Prediction
@@ -40,7 +40,7 @@ from tunery.store import Store
 from tunery.tuning.account import Account
 from tunery.tuning.calls import Entrant, call_build, discard, race, stage
 from tunery.tuning.context import Context
-from tunery.tuning.learning import Learning, Start, start_for
+from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.search.finals import time_in_turns
 
 JOB = "compile"
@@ -63,7 +63,7 @@ class Filled:
     measured: int = 0
 
 
-async def get_ready(runtime: Runtime, request: Request, target: Target, compiler: str) -> Start | None:
+async def get_ready(runtime: Runtime, request: Request, target: Target, compiler: str) -> InitialModel | None:
     """Return the cost model to predict with, and have all builders read it, while tasks are still being extracted."""
     device = this_device(runtime.cores)
     start = await asyncio.to_thread(start_for, request.dialect, target.config, compiler, device)
@@ -86,9 +86,9 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     request: Request,
     tasks: Sequence[Task],
     provenance: Provenance,
-    guess: Guess,
-    ready: Awaitable[Start | None] | None = None,
-) -> Known:
+    guess: FillPolicy,
+    ready: Awaitable[InitialModel | None] | None = None,
+) -> KnownTask:
     """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
 
     `ready` is `get_ready`'s result, if it was begun before.
@@ -148,7 +148,7 @@ def urgency(task: Task, prediction: Prediction) -> float:
     return task.weight * max(task.workload.flop, 1.0) * doubt
 
 
-def looks(task: Task, whole: float, guess: Guess) -> int:
+def looks(task: Task, whole: float, guess: FillPolicy) -> int:
     """Return how many candidates of a task to look at, in a network of `whole` arithmetic."""
     if not task.tunable:
         return 1
@@ -156,7 +156,7 @@ def looks(task: Task, whole: float, guess: Guess) -> int:
     return _FEW_SHOT_EFFORT * count if guess.few_shot else count
 
 
-async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: Guess, filled: Filled) -> None:
+async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: FillPolicy, filled: Filled) -> None:
     """Choose for each task what is right and thought fastest; each learns from those that were done before it."""
     lessons: list[str] = []
     model = _model_file(context.runtime)
@@ -173,8 +173,8 @@ async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: 
             if prediction:
                 await _verify(context, task, prediction, filled)
             return
-        if pick.lesson:
-            lessons.append(pick.lesson)
+        if pick.transfer_state:
+            lessons.append(pick.transfer_state)
         if pick.candidate:
             filled.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, pick.candidate)
         else:
@@ -187,7 +187,7 @@ def _model_file(runtime: Runtime) -> Path:
     return runtime.scratch / "cost-model.json"
 
 
-async def _predict(context: Context, task: Task, count: int, guess: Guess, filled: Filled) -> Prediction | None:
+async def _predict(context: Context, task: Task, count: int, guess: FillPolicy, filled: Filled) -> Prediction | None:
     try:
         async with stage(context, task, "propose", Role.PROPOSER, count) as grant:
             prediction: Prediction = await context.runtime.call(
@@ -223,7 +223,7 @@ async def _verify(context: Context, task: Task, prediction: Prediction, filled: 
 
 
 async def _measure(
-    context: Context, predicted: Sequence[tuple[Task, Prediction]], guess: Guess, filled: Filled
+    context: Context, predicted: Sequence[tuple[Task, Prediction]], guess: FillPolicy, filled: Filled
 ) -> None:
     """Race the best picks of each task, the most urgent tasks first, and record them."""
     end = time.monotonic() + guess.seconds

@@ -3,18 +3,28 @@
 from importlib.metadata import entry_points
 
 from tunery._errors import UsageError
-from tunery.dialects._base import Array, Compiled, CompiledNetwork, Dialect, Foreseen, Kernel, Place, Proposer, Told
+from tunery.dialects._base import (
+    Array,
+    Compiled,
+    CompiledNetwork,
+    Dialect,
+    Kernel,
+    Observation,
+    Place,
+    Proposer,
+    Suggestions,
+)
 
 __all__ = [
     "Array",
     "Compiled",
     "CompiledNetwork",
     "Dialect",
-    "Foreseen",
     "Kernel",
+    "Observation",
     "Place",
     "Proposer",
-    "Told",
+    "Suggestions",
     "check_dialect",
     "get_dialect",
 ]

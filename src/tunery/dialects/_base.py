@@ -25,7 +25,7 @@ Place = Callable[[Sequence[int], str], Array]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Observation:
     """What a proposer hears of one candidate: `latency_s` is None where nothing was timed."""
 
     candidate: Candidate
@@ -34,7 +34,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class Suggestions:
     """Candidates that a cost model thinks fast, and what they teach about like tasks, in words of the dialect's own.
 
     `rivals` are of another kind, which lost elsewhere: a measurement says whether they lose here, too, and where the
@@ -43,7 +43,7 @@ class Foreseen:
     """
 
     candidates: tuple[Candidate, ...]
-    lesson: str = ""
+    transfer_state: str = ""
     rivals: tuple[Candidate, ...] = ()
     origins: Mapping[str, int] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Proposer(ABC):
         """Return up to `n` candidates that were neither proposed nor told before; an empty list means exhausted."""
 
     @abstractmethod
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         """Take in outcomes, of any subset of what was proposed, in any order."""
 
     def refused(self) -> list[tuple[Candidate, str]]:
@@ -198,20 +198,20 @@ class Dialect(ABC):
     def open(
         self,
         task: Task,
-        history: Sequence[Told],
+        history: Sequence[Observation],
         cost_model: str | None,
         seed: int,
         *,
-        aided: bool = False,
+        warm_start: bool = False,
         plain: str = "",
     ) -> Proposer:
         """Start or resume the search for a task; what is in `history` is not proposed again.
 
-        An `aided` search may use what the dialect knows of other tasks. A `plain` one keeps to the compiler's own space
-        of the task's own program; `plain` says why, and so do its candidates if they went without something.
+        A `warm_start` search may use what the dialect knows of other tasks. A `plain` one keeps to the compiler's own
+        space of the task's own program; `plain` says why, and so do its candidates if they went without something.
         """
 
-    def foresee(
+    def suggest(
         self,
         task: Task,
         n: int,
@@ -220,13 +220,13 @@ class Dialect(ABC):
         lessons: Sequence[str] = (),  # noqa: ARG002 - for those that learn
         *,
         rivals: bool = False,  # noqa: ARG002 - for those that know any
-    ) -> Foreseen:
+    ) -> Suggestions:
         """Return candidates of a task that will not be searched: what `n` looks with the cost model find.
 
         `lessons` are those of tasks that were looked at before, in any process. Several `rivals` are wanted where a few
         are going to be measured; one is of use otherwise, should the candidates fail.
         """
-        return Foreseen(tuple(self.open(task, (), cost_model, seed).propose(n)))
+        return Suggestions(tuple(self.open(task, (), cost_model, seed).propose(n)))
 
     @abstractmethod
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tunery.dialects._base import Array, Compiled, Dialect, Kernel, Told
+from tunery.dialects._base import Array, Compiled, Dialect, Kernel, Observation
 from tunery.domain import Candidate, Network, Outcome, Target, Task, TensorSpec
 
 try:
@@ -159,12 +159,12 @@ def is_poison(array: Array) -> Array:
     return np.asarray(array == np.iinfo(array.dtype.name).min)
 
 
-def tell_tale(candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> list[Told]:
+def tell_tale(candidates: Sequence[Candidate], outcomes: Sequence[Outcome]) -> list[Observation]:
     """Return outcomes, in turn, for candidates; those that were timed get different latencies."""
     told = []
     for number, candidate in enumerate(candidates):
         outcome = outcomes[number % len(outcomes)]
-        told.append(Told(candidate, outcome, 1e-3 * (number + 1) if outcome in _TIMED else None))
+        told.append(Observation(candidate, outcome, 1e-3 * (number + 1) if outcome in _TIMED else None))
     return told
 
 

@@ -30,7 +30,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from tunery._errors import DialectError, TargetError, UsageError
-from tunery.dialects._base import Compiled, Dialect, Told
+from tunery.dialects._base import Compiled, Dialect, Observation
 from tunery.dialects._contract_help import (
     ContractFixtures,
     Loaded,
@@ -140,14 +140,14 @@ class DialectContract(ContractFixtures):
         """No outcome breaks the search, nor does a candidate that was not proposed here."""
         proposer = dialect.open(task, [], None, 2)
         batch = proposer.propose(len(Outcome))
-        proposer.tell([*tell_tale(batch, list(Outcome)), Told(dialect.baseline(task), Outcome.OK, 1e-3)])
+        proposer.tell([*tell_tale(batch, list(Outcome)), Observation(dialect.baseline(task), Outcome.OK, 1e-3)])
         assert not set(keys(proposer.propose(self.proposals))) & set(keys(batch)), "a candidate was proposed twice"
 
     def test_a_resumed_search_does_not_repeat_its_history(
         self, dialect: Dialect, task: Task, proposed: list[Candidate]
     ) -> None:
         """Whatever was measured before a process was lost is not paid for again, with the same seed."""
-        history = [*tell_tale(proposed, list(Outcome)), Told(dialect.baseline(task), Outcome.OK, 1e-3)]
+        history = [*tell_tale(proposed, list(Outcome)), Observation(dialect.baseline(task), Outcome.OK, 1e-3)]
         resumed = type(dialect)().open(task, history, None, 0).propose(self.proposals)
         assert not set(keys(resumed)) & set(keys(proposed)), "a candidate of the history was proposed again"
 
@@ -348,7 +348,7 @@ class DialectContract(ContractFixtures):
             (Network, network),
             (list[Task], tasks),
             (list[Candidate], [*proposed, baseline, dialect.reference(task)]),
-            (list[Told], tell_tale(proposed, list(Outcome))),
+            (list[Observation], tell_tale(proposed, list(Outcome))),
             (Artifact, artifact),
             (Compiled, compiled),
         ]

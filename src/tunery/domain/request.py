@@ -40,7 +40,7 @@ MOST_PRIORITY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ShareRequest:
     """What a job may claim beside others: a share by its owner's `weight`, doubled by each step of `priority`, 0 to 10.
 
     Jobs of one owner share what the owner gets; a job without an owner is its own.
@@ -52,7 +52,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
+class FillPolicy:
     """How to fill what no record answers: the `few_shot` best predictions of a task are measured, within `seconds`."""
 
     few_shot: int = 0

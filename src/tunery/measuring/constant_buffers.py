@@ -14,7 +14,7 @@ _LEAST_CACHE_BYTES = 16 * 2**20
 _RANDOM = 2**20
 
 
-class Slab:
+class ConstantBuffers:
     """A large array of random numbers for each dtype; `take` goes through it in a circle.
 
     Until a place comes again, twice the bytes that the largest cache holds were given out: it is in no cache any more.

@@ -16,7 +16,7 @@ from tunery.devices.cpu.load import Load, LoadWatch, Mark, Watch
 from tunery.devices.cpu.placement import Placement, inspect_placement, memory_facts, pin
 from tunery.dialects import Dialect, Kernel, get_dialect
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
-from tunery.measuring.constant_buffers import Slab
+from tunery.measuring.constant_buffers import ConstantBuffers
 from tunery.measuring.finals import LOOK, Finalist, run_finals
 from tunery.measuring.hygiene import Flush, Repeats, drift, identical, pace
 from tunery.measuring.noise import Noise
@@ -65,7 +65,7 @@ class Measurer:
         self._clock = clock
         self._overhead_s = clock_overhead()
         self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
-        self._slab = Slab(cache_bytes(), self._settings.seed) if self._settings.cache == "network" else None
+        self._slab = ConstantBuffers(cache_bytes(), self._settings.seed) if self._settings.cache == "network" else None
         self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
         self._lost_early = 0
         self._repeats = Repeats()

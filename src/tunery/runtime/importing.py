@@ -11,7 +11,7 @@ from tunery._errors import DialectError, EngineError, ModelError, UsageError, Wo
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.runtime.pools import Grant, Runtime
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import Store
 
 IMPORT_DEADLINE_S = 1800.0
@@ -21,7 +21,7 @@ B = TypeVar("B")
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedModel:
     """A model made ready for a target, and what that took."""
 
     network: Network
@@ -39,10 +39,10 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     cache: Path,
     job_id: str,
     begun: Callable[[], None] = lambda: None,
-    used: list[Grant] | None = None,
+    used: list[Reservation] | None = None,
     prepared: Callable[[Network], None] = lambda _: None,
     extracting: Callable[[Target, str], None] = lambda *_: None,
-) -> Imported:
+) -> ImportedModel:
     """Prepare the model and extract its tasks, or read them from the store if this very network was seen before.
 
     `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
@@ -85,13 +85,15 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
-    return Imported(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
+    return ImportedModel(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
 
 
 @asynccontextmanager
-async def _stage(runtime: Runtime, job_id: str, kind: str, role: Role, used: list[Grant]) -> AsyncIterator[Grant]:
+async def _stage(
+    runtime: Runtime, job_id: str, kind: str, role: Role, used: list[Reservation]
+) -> AsyncIterator[Reservation]:
     """Hold a worker; what it used is claimed until the import ends, for other jobs charge what nobody claims."""
-    grant: Grant | None = None
+    grant: Reservation | None = None
     try:
         async with runtime.stage(job_id, kind, role) as grant:
             used.append(grant)
@@ -101,7 +103,7 @@ async def _stage(runtime: Runtime, job_id: str, kind: str, role: Role, used: lis
 
 
 async def _load(  # noqa: PLR0917 - as `import_model`
-    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None], used: list[Grant]
+    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None], used: list[Reservation]
 ) -> Network:
     async with _stage(runtime, job_id, "prepare", Role.PREPARER, used) as grant:
         await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
@@ -114,7 +116,7 @@ async def _load(  # noqa: PLR0917 - as `import_model`
 
 
 async def _resolve(
-    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Grant]
+    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Reservation]
 ) -> tuple[Target, str]:
     async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
         target, compiler = await runtime.call(

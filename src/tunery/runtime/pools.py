@@ -30,7 +30,7 @@ _NICE = 5  # of whatever does not measure: should it share a core with a measure
 
 
 @dataclass
-class Grant:
+class Reservation:
     """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over."""
 
     worker: str
@@ -41,7 +41,7 @@ class Grant:
 
 
 @dataclass
-class Pool:
+class WorkerPool:
     """The workers of one role."""
 
     workers: list[str]
@@ -102,11 +102,11 @@ class Runtime:
         """Return the scheduler's name for the workers of a role."""
         return f"{role}{self._label}"
 
-    def _start_workers(self, dialect: str, full_length: bool) -> dict[str, Pool]:
-        def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> Pool:
+    def _start_workers(self, dialect: str, full_length: bool) -> dict[str, WorkerPool]:
+        def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> WorkerPool:
             spec = WorkerSpec(role, service, settings, **more)
             workers = [self.engine.start(spec) for _ in range(count)]
-            return Pool(workers, list(workers))
+            return WorkerPool(workers, list(workers))
 
         here = "tunery.runtime.services"
         narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
@@ -128,7 +128,7 @@ class Runtime:
                 memory_bytes=BUILDER_BYTES,
                 nice=_NICE,
             ),
-            Role.MEASURER: Pool(measurers, list(measurers)),
+            Role.MEASURER: WorkerPool(measurers, list(measurers)),
             Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
         }
 
@@ -155,7 +155,7 @@ class Runtime:
         worker: str | None = None,
         value: float = 0.0,
         degree: int = 1,
-    ) -> AsyncIterator[Grant]:
+    ) -> AsyncIterator[Reservation]:
         """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
 
         A measurement claims its share of the device: all of it, or with a `degree` so much that as many fit beside one
@@ -182,12 +182,12 @@ class Runtime:
             self.dispatch.finished(stage_id, ok=ok)
 
     @contextmanager
-    def _working(self, request: StageRequest, role: Role, worker: str) -> Iterator[Grant]:
+    def _working(self, request: StageRequest, role: Role, worker: str) -> Iterator[Reservation]:
         """Hold a worker on cores of its own, and tell what it used."""
         pool, name, cores = self._pools[role], self._name(worker), request.needs[CORE]
         with suppress(ValueError):
             pool.idle.remove(worker)
-        grant = Grant(worker, cores=cores, share=request.needs.get(DEVICE, 0) / len(self.cores))
+        grant = Reservation(worker, cores=cores, share=request.needs.get(DEVICE, 0) / len(self.cores))
         start, before = self.dispatch.now(), self.engine.cpu_s(worker)
         self._held[request.stage_id] = (request.job_id, worker, before)
         try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from tunery._errors import DialectError, UsageError
 from tunery.costmodels import CostModel, load_cost_model
-from tunery.dialects import Compiled, Dialect, Proposer, Told, get_dialect
+from tunery.dialects import Compiled, Dialect, Observation, Proposer, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
@@ -59,19 +59,19 @@ class Prediction:
 
     candidates: tuple[Candidate, ...]
     uncertainty: tuple[float, ...]
-    lesson: str = ""
+    transfer_state: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pick:
     """The fastest candidate by prediction that computes what the reference computes; None and why not if there is none.
 
-    `lesson` is what the task teaches about like ones.
+    `transfer_state` is what the task teaches about like ones.
     """
 
     candidate: Candidate | None
     refused: str
-    lesson: str
+    transfer_state: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +150,21 @@ class ProposerHost:
     def open(  # noqa: PLR0917 - arguments cross a process border by position
         self,
         task: Task,
-        history: Sequence[Told],
+        history: Sequence[Observation],
         cost_model: str | None,
         seed: int,
-        aided: bool = False,
+        warm_start: bool = False,
         plain: str = "",
     ) -> tuple[bytes, ...]:
         """Start or resume a task's search and return the feature rows of `history`."""
         self._model = load_cost_model(cost_model) if cost_model else self._model
-        self._open[task.key] = (task, self._dialect.open(task, history, cost_model, seed, aided=aided, plain=plain))
+        self._open[task.key] = (
+            task,
+            self._dialect.open(task, history, cost_model, seed, warm_start=warm_start, plain=plain),
+        )
         return self._rows(task, [told.candidate for told in history])
 
-    def propose(self, task_key: str, n: int, told: Sequence[Told]) -> Proposal:
+    def propose(self, task_key: str, n: int, told: Sequence[Observation]) -> Proposal:
         """Take in results, then propose up to `n` candidates."""
         task, proposer = self._open[task_key]
         if told:
@@ -223,13 +226,13 @@ def _predict(  # noqa: PLR0917 - what a prediction depends on
 ) -> Prediction:
     from tunery.costmodels import with_task
 
-    foreseen = dialect.foresee(task, n, cost_model, seed, lessons, rivals=keep >= _WITH_RIVAL)
+    foreseen = dialect.suggest(task, n, cost_model, seed, lessons, rivals=keep >= _WITH_RIVAL)
     worth = [one for one in foreseen.candidates if not dialect.reject(task, one)]
     rivals = [one for one in foreseen.rivals if not dialect.reject(task, one)]
     favourites = worth or list(foreseen.candidates)
     candidates = favourites + rivals
     if not candidates:
-        return Prediction((), (), foreseen.lesson)
+        return Prediction((), (), foreseen.transfer_state)
     rows = with_task(dialect.features(task, candidates), task)
     model = load_cost_model(cost_model)
     # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
@@ -244,7 +247,9 @@ def _predict(  # noqa: PLR0917 - what a prediction depends on
         order = np.append(order[: keep - 1], best)
     doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
     doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
-    return Prediction(tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.lesson)
+    return Prediction(
+        tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.transfer_state
+    )
 
 
 def unlike(origins: Sequence[int | None]) -> list[int]:
@@ -330,9 +335,9 @@ class Builder:
                 refused = str(error)
                 continue
             if verdict.deliverable:
-                return Pick(candidate, "", prediction.lesson)
+                return Pick(candidate, "", prediction.transfer_state)
             refused = verdict.detail
-        return Pick(None, refused, prediction.lesson)
+        return Pick(None, refused, prediction.transfer_state)
 
     def check(self, task: Task, candidate: Candidate) -> Verification:
         """Build a candidate and compare it with the reference on independent inputs, untimed.
@@ -374,10 +379,10 @@ class Trainer:
     """Keeps the rows measured so far, and cost models warm on them, one for each name."""
 
     def __init__(self) -> None:
-        from tunery.costmodels.warm import Warm
+        from tunery.costmodels.warm import OnlineTrainer
 
-        self._new = Warm
-        self._warm: dict[str, Warm] = {}
+        self._new = OnlineTrainer
+        self._warm: dict[str, OnlineTrainer] = {}
 
     def learn(self, name: str, rows: Sequence[FeatureRow], base: str | None) -> str | None:
         """Add rows and train on top of `base`.

@@ -7,7 +7,7 @@ Resources = Mapping[str, int]
 Needs = tuple[tuple[str, int], ...]
 
 
-class Pool:
+class Capacities:
     """What is free now, what runs until when.
 
     `capacity` is the present amount of each resource, `ceiling` the most it ever had. A free amount is negative while a

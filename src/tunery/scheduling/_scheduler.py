@@ -9,8 +9,8 @@ from tunery._errors import UsageError
 from tunery.scheduling import _events as ev
 from tunery.scheduling._events import Decision, Event, Refuse, Run, StageRequest, Stop
 from tunery.scheduling._log import EventLog, LogEntry
-from tunery.scheduling._pool import Pool, Resources
-from tunery.scheduling._state import Job, Lane, Phase, Stage
+from tunery.scheduling._pool import Capacities, Resources
+from tunery.scheduling._state import Lane, Phase, ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies import get_strategy
 
@@ -49,12 +49,12 @@ class Scheduler:
             raise UsageError(f"resources {dict(resources)!r} need at least one name, and no negative amount")
         self.log = EventLog(dict(resources), strategy, [])
         self.durations = Durations()
-        self._pool = Pool(resources)
+        self._pool = Capacities(resources)
         self._strategy = get_strategy(strategy)(self._pool, self.durations)
         self._keep_log = keep_log
         self._now_s = -math.inf
         self._order = 0
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, ScheduledJob] = {}
         self._stages: dict[str, Stage] = {}
         self._lanes: dict[str, Lane] = {}
         self._out: list[Decision] = []
@@ -152,7 +152,7 @@ class Scheduler:
         if reason:
             self._out.append(Refuse(event.job_id, reason))
             return
-        job = self._jobs[event.job_id] = Job(event, self._next())
+        job = self._jobs[event.job_id] = ScheduledJob(event, self._next())
         self._strategy.job_added(job)
 
     def _ready(self, request: StageRequest) -> None:
@@ -335,7 +335,7 @@ class Scheduler:
         del self._stages[stage.request.stage_id]
         self._drop_if_over(job)
 
-    def _drop_if_over(self, job: Job) -> None:
+    def _drop_if_over(self, job: ScheduledJob) -> None:
         if job.ended and not job.running and self._jobs.get(job.asked.job_id) is job:
             del self._jobs[job.asked.job_id]
             self._strategy.job_removed(job)

@@ -19,7 +19,7 @@ class Phase(IntEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class ScheduledJob:
     """A job that may submit stages."""
 
     asked: JobSubmitted
@@ -47,7 +47,7 @@ class Stage:
     """A stage that is ready or runs. `offer` counts how often it was offered: older entries in any queue are stale."""
 
     request: StageRequest
-    job: Job
+    job: ScheduledJob
     needs: Needs
     order: int
     ready_s: float

@@ -6,12 +6,12 @@ from tunery._errors import UsageError
 from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
 from tunery.dialects import check_dialect
-from tunery.domain.request import MOST_PRIORITY, Claim, Request
+from tunery.domain.request import MOST_PRIORITY, Request, ShareRequest
 from tunery.runtime.opening import thread_count
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
 
 
-def check(request: Request, claim: Claim) -> None:
+def check(request: Request, claim: ShareRequest) -> None:
     """Check what can be known of a job before it is queued.
 
     Raises:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from tunery._errors import UsageError, WorkError
 from tunery.domain import JobStatus
-from tunery.domain.request import Claim, Progress, Request
+from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.service._wire import line
 
 _CONNECT_S = 10.0
@@ -41,7 +41,7 @@ class Client:
     def submit(
         self,
         request: Request,
-        claim: Claim,
+        claim: ShareRequest,
         on_job: Callable[[str], None] = lambda _: None,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> JobStatus:

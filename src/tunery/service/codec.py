@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from tunery.domain import Budget, JobStatus
-from tunery.domain.request import Claim, Request
-from tunery.runtime.importing import Imported
+from tunery.domain.request import Request, ShareRequest
+from tunery.runtime.importing import ImportedModel
 
 _QUEUE = "queue"  # the store does not take what begins so for a part of the job's identity
 
 Plain = dict[str, str | int | float | bool | None]
 
 
-def request_data(request: Request, imported: Imported | None = None, claim: Claim | None = None) -> Plain:
+def request_data(request: Request, imported: ImportedModel | None = None, claim: ShareRequest | None = None) -> Plain:
     """Return the request as plain data, as stored: what `jobs resume` needs to go on.
 
     Before it was imported a model goes by its path; a request with a claim is one of a queue.
@@ -70,7 +70,7 @@ def request_of(status: JobStatus, store: str) -> Request:
     )
 
 
-def claim_of(status: JobStatus) -> Claim | None:
+def claim_of(status: JobStatus) -> ShareRequest | None:
     """Return what a stored job may claim, None for one that was never in a queue."""
-    found: dict[str, Any] = {f.name: status.request.get(f"{_QUEUE}_{f.name}") for f in fields(Claim)}
-    return None if None in found.values() else Claim(**found)
+    found: dict[str, Any] = {f.name: status.request.get(f"{_QUEUE}_{f.name}") for f in fields(ShareRequest)}
+    return None if None in found.values() else ShareRequest(**found)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError, UsageError
-from tunery.domain.request import Claim, Request
+from tunery.domain.request import Request, ShareRequest
 from tunery.service._wire import MOST_BYTES, line, read_as
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 
 _PATIENCE_S = 30.0  # for a client that has connected and says nothing
@@ -61,7 +61,7 @@ async def _serve(store: Store, path: Path, strategy: str, on_ready: Callable[[li
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with Room(store, strategy=strategy, record=False) as room:
+    async with JobManager(store, strategy=strategy, record=False) as room:
         desk = _Desk(room, store)
         before = os.umask(0o177)  # nobody else can connect, not even before a chmod
         try:
@@ -77,7 +77,7 @@ async def _serve(store: Store, path: Path, strategy: str, on_ready: Callable[[li
 class _Desk:
     """Answers clients. One that goes away, or talks nonsense, affects neither jobs nor other clients."""
 
-    def __init__(self, room: Room, store: Store) -> None:
+    def __init__(self, room: JobManager, store: Store) -> None:
         self._room, self._store = room, store
         self._clients: set[asyncio.Task[Any]] = set()
 
@@ -120,7 +120,7 @@ class _Desk:
         follow = message.pop("follow", False) is True
         if wish == "submit":
             request = read_as(Request, message.pop("request", None))
-            claim = read_as(Claim, message.pop("claim", {}))
+            claim = read_as(ShareRequest, message.pop("claim", {}))
             _nothing_else(message)
             job = self._room.submit(request, claim)
         elif wish in {"cancel", "pause", "resume", "follow", "hello"}:

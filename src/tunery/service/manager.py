@@ -14,19 +14,19 @@ from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
 from tunery.accounting.prices import load_prices
 from tunery.devices.cpu.device import this_device
 from tunery.domain import JobState, JobStatus
-from tunery.domain.request import Claim, Progress, Request, TuneReport
+from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.runtime.dispatch import Dispatch
-from tunery.runtime.importing import Imported, import_model
+from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.opening import cache_directory, open_runtime, thread_count
-from tunery.runtime.pools import Grant, Runtime
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of
-from tunery.service.queue_policy import Waiting, next_turn
+from tunery.service.queue_policy import QueuedJob, next_turn
 from tunery.service.resuming import check_currency, check_unchanged, refuse_twin, report_of
 from tunery.store import Charge, Store
-from tunery.tuning.account import Account, Bill
-from tunery.tuning.job import Job
-from tunery.tuning.sharing import Searches
+from tunery.tuning.account import Account, PricedCharge
+from tunery.tuning.job import TuningJob
+from tunery.tuning.search_registry import SearchRegistry
 
 MOST_ACTIVE = 32
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
@@ -39,18 +39,18 @@ class _Entry:
     """A job that is in the room: waiting for its turn, or at work; `leaving` when somebody takes it out."""
 
     request: Request
-    claim: Claim
+    claim: ShareRequest
     order: int
-    imported: Imported | None = None
+    imported: ImportedModel | None = None
     work: asyncio.Task[None] | None = None
-    job: Job | None = None
+    job: TuningJob | None = None
     ending: JobState = JobState.QUEUED
     leaving: bool = False
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Room:
+class JobManager:
     """Takes jobs in, runs them beside one another, and lets them go; use it as an async context manager.
 
     Jobs with the same task share its search, all jobs of a target one cost model; jobs of another dialect, thread count
@@ -84,7 +84,7 @@ class Room:
         self._active: set[str] = set()
         self._order = 0
         self._worked = False
-        self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, Searches]] = {}
+        self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, SearchRegistry]] = {}
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -100,13 +100,13 @@ class Room:
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, claim: Claim | None = None, imported: Imported | None = None) -> str:
+    def submit(self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None) -> str:
         """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
 
         Raises:
             UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
         """
-        claim = claim or Claim()
+        claim = claim or ShareRequest()
         if imported is None:
             check_model(request.model)
         check(request, claim)
@@ -139,7 +139,7 @@ class Room:
         if status.state in {JobState.DONE, JobState.CANCELLED}:
             raise UsageError(f"job {job_id} is {status.state}; submit its model anew: what is known is used")
         self._refuse_others(status)
-        claim = claim_of(status) or Claim()
+        claim = claim_of(status) or ShareRequest()
         request = request_of(status, self.store.url)
         check_model(request.model)
         check(request, claim)
@@ -205,7 +205,7 @@ class Room:
         stop: threading.Event,
         *,
         job_id: str = "",
-        imported: Imported | None = None,
+        imported: ImportedModel | None = None,
     ) -> TuneReport:
         """Run a job in the caller's own task, going on with an equal unfinished one; setting `stop` ends it resumably.
 
@@ -220,7 +220,7 @@ class Room:
         runtime, searches = self._runtime(request)
         if imported is None:
             begin = Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)
-            imported = await self._import(runtime, request, Claim(), "setup", lambda: notify(begin))
+            imported = await self._import(runtime, request, ShareRequest(), "setup", lambda: notify(begin))
         plain = request_data(request, imported)
         found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
         if found is None:
@@ -236,13 +236,13 @@ class Room:
             queued = {key: value for key, value in found.request.items() if key not in plain}
             self.store.specify_job(status.job_id, {**queued, **plain})
         status = self.store.job(status.job_id)
-        job = Job(runtime, self.store, request, status, imported, notify, stop, searches, began)
-        done = await self._work(job, Claim())
+        job = TuningJob(runtime, self.store, request, status, imported, notify, stop, searches, began)
+        done = await self._work(job, ShareRequest())
         return report_of(done, imported, runtime, resumed=found is not None, store=self.store)
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
-    def _enter(self, job_id: str, request: Request, claim: Claim, imported: Imported | None = None) -> None:
+    def _enter(self, job_id: str, request: Request, claim: ShareRequest, imported: ImportedModel | None = None) -> None:
         self._order += 1
         self._entries[job_id] = _Entry(request, claim, self._order, imported)
         self._start_next()
@@ -254,7 +254,7 @@ class Room:
             for runtime, _ in self._runtimes.values():
                 runtime.claim(runtime.unclaimed_core_s())
         while len(self._active) < self._most_active:
-            all_of_them = [Waiting(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
+            all_of_them = [QueuedJob(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
             at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
             chosen = next_turn([one for one in all_of_them if self._entries[one.job_id].work is None], at_work)
             if chosen is None:
@@ -303,7 +303,7 @@ class Room:
 
         budget = entry.request.budget
         notify(Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None))
-        imported, used = entry.imported, list[Grant]()
+        imported, used = entry.imported, list[Reservation]()
         try:
             if imported is None:
                 imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
@@ -311,7 +311,9 @@ class Room:
             check_unchanged(self.store.job(job_id), plain)
             self.store.specify_job(job_id, plain)
             status = self.store.job(job_id)
-            job = Job(runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began)
+            job = TuningJob(
+                runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began
+            )
         except BaseException:
             with suppress(StoreError, UsageError):  # the first error is the one to tell
                 self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
@@ -321,12 +323,14 @@ class Room:
         await self._work(job, entry.claim)
 
     def _charge_in_vain(
-        self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Grant], wall_s: float
+        self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Reservation], wall_s: float
     ) -> None:
         """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
         prices = load_prices(request.prices)
         account = Account(self.store, job_id, runtime, prices, runtime.power)
-        account.post([Bill(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used])
+        account.post(
+            [PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used]
+        )
         account.close(wall_s)
         status, joules = self.store.job(job_id), account.joules()
         before, money = status.spend, prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules)
@@ -346,18 +350,18 @@ class Room:
         self,
         runtime: Runtime,
         request: Request,
-        claim: Claim,
+        claim: ShareRequest,
         name: str,
         begun: Callable[[], None] = lambda: None,
-        used: list[Grant] | None = None,
-    ) -> Imported:
+        used: list[Reservation] | None = None,
+    ) -> ImportedModel:
         self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
         try:
             return await import_model(runtime, self.store, request, cache_directory(), name, begun, used)
         finally:
             self.dispatch.end(name)
 
-    async def _work(self, job: Job, claim: Claim) -> JobStatus:
+    async def _work(self, job: TuningJob, claim: ShareRequest) -> JobStatus:
         job_id = job.status.job_id
         self.dispatch.submit(job_id, claim.owner, claim.weight, claim.priority, job.planned)
         try:
@@ -365,7 +369,7 @@ class Room:
         finally:
             self.dispatch.end(job_id)
 
-    def _runtime(self, request: Request) -> tuple[Runtime, Searches]:
+    def _runtime(self, request: Request) -> tuple[Runtime, SearchRegistry]:
         """Return the workers for a request's dialect, threads and way of measuring, started with the first request.
 
         Targets may share them: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get
@@ -377,7 +381,7 @@ class Room:
             label = f"@{dialect}/{threads}{'' if abandon else '/full'}"
             known = self.store.calibration(this_device(self.dispatch.cores).fingerprint, dialect, threads)
             runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label, known))
-            self._runtimes[key] = (runtime, Searches(runtime))
+            self._runtimes[key] = (runtime, SearchRegistry(runtime))
         return self._runtimes[key]
 
     async def _take_out(self, job_id: str, state: JobState) -> None:

@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tunery.domain.request import Claim
+from tunery.domain.request import ShareRequest
 
 _HEAD_START = 100  # jobs that one step of priority may overtake: what waits is overtaken by so many, not for ever
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedJob:
     """A job that has not begun; `order` counts the jobs as they came."""
 
     job_id: str
-    claim: Claim
+    claim: ShareRequest
     order: int
 
     @property
@@ -22,14 +22,14 @@ class Waiting:
         return self.claim.owner or f"job {self.job_id}"
 
 
-def next_turn(waiting: Iterable[Waiting], at_work: Mapping[str, int]) -> Waiting | None:
+def next_turn(waiting: Iterable[QueuedJob], at_work: Mapping[str, int]) -> QueuedJob | None:
     """Return who begins next, None if nobody waits; `at_work` counts the jobs that each owner has at work.
 
     The owner that has the fewest at work for its weight goes first: no owner's queue makes another's wait. Then the
     oldest, where each step of priority counts as having come 100 jobs earlier.
     """
 
-    def rank(one: Waiting) -> tuple[float, int, int]:
+    def rank(one: QueuedJob) -> tuple[float, int, int]:
         order = one.order - _HEAD_START * one.claim.priority
         return at_work.get(one.owner, 0) / one.claim.weight, order, one.order
 

@@ -8,7 +8,7 @@ from tunery.accounting.prices import Prices
 from tunery.devices.cpu.placement import slots
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import TuneReport
-from tunery.runtime.importing import Imported
+from tunery.runtime.importing import ImportedModel
 from tunery.runtime.pools import Runtime
 from tunery.store import Store
 
@@ -60,7 +60,9 @@ def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
             )
 
 
-def report_of(status: JobStatus, imported: Imported, runtime: Runtime, *, resumed: bool, store: Store) -> TuneReport:
+def report_of(
+    status: JobStatus, imported: ImportedModel, runtime: Runtime, *, resumed: bool, store: Store
+) -> TuneReport:
     """Return the report of a job that has ended."""
     before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
     after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]

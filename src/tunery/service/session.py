@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tunery._errors import NothingFoundError, TuneryError, UsageError
-from tunery.delivery import Known, choose, publish
+from tunery.delivery import KnownTask, choose, publish
 from tunery.delivery.compare import Output, check, check_rivals, compare, onnxruntime_outputs, with_tasks
 from tunery.delivery.predict import fill, get_ready
 from tunery.devices.cpu.device import this_device
@@ -22,7 +22,7 @@ from tunery.domain.request import (
     CONTESTANTS,
     BenchReport,
     CompileReport,
-    Guess,
+    FillPolicy,
     Progress,
     Request,
     TaskShare,
@@ -32,14 +32,14 @@ from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
 from tunery.measuring.settings import Settings
 from tunery.runtime.calibrate import calibrate
-from tunery.runtime.importing import IMPORT_DEADLINE_S, Imported, both, import_model
+from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both, import_model
 from tunery.runtime.opening import cache_directory, open_runtime
 from tunery.runtime.pools import Runtime
 from tunery.service.checks import check_limits
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.store import Skipped, Store, open_store
 from tunery.tuning.calls import BUILD_DEADLINE_S
-from tunery.tuning.learning import Start
+from tunery.tuning.learning import InitialModel
 
 T = TypeVar("T")
 
@@ -78,12 +78,12 @@ def tune(
 async def _alone(  # noqa: PLR0917 - what a job needs, passed on
     store: Store,
     request: Request,
-    imported: Imported | None,
+    imported: ImportedModel | None,
     notify: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
     job_id: str = "",
 ) -> TuneReport:
-    async with Room(store) as room:
+    async with JobManager(store) as room:
         return await room.run(request, notify, stop or threading.Event(), job_id=job_id, imported=imported)
 
 
@@ -98,12 +98,12 @@ def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
     check_limits(request)
     target = tasks[0].target
     network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
-    imported = Imported(network, target, get_dialect(request.dialect).compiler, tuple(tasks))
+    imported = ImportedModel(network, target, get_dialect(request.dialect).compiler, tuple(tasks))
     with open_store(request.store) as store:
         return _run(_alone(store, request, imported))
 
 
-def extract(request: Request) -> Imported:
+def extract(request: Request) -> ImportedModel:
     """Return the model's network, target and tasks.
 
     Raises:
@@ -152,7 +152,7 @@ class Answer:
     open: frozenset[str] = frozenset()
 
 
-def query(request: Request, guess: Guess | None = None) -> Answer:
+def query(request: Request, guess: FillPolicy | None = None) -> Answer:
     """Return the best verified records for a model on this device; with `guess`, predicted schedules beside them.
 
     Raises:
@@ -178,7 +178,7 @@ def query(request: Request, guess: Guess | None = None) -> Answer:
         )  # fmt: skip
 
 
-def _open(imported: Imported, known: Known) -> frozenset[str]:
+def _open(imported: ImportedModel, known: KnownTask) -> frozenset[str]:
     predicted = {choice.task_key for choice in known.choices if choice.rung is Rung.ZERO_SHOT}
     return frozenset(task.key for task in imported.tasks if task.tunable and task.key in known.open - predicted)
 
@@ -187,26 +187,26 @@ async def _guessed(  # noqa: PLR0917 - passed on
     runtime: Runtime,
     store: Store,
     request: Request,
-    imported: Imported,
-    guess: Guess | None,
-    ready: Awaitable[Start | None] | None = None,
-) -> Known:
+    imported: ImportedModel,
+    guess: FillPolicy | None,
+    ready: Awaitable[InitialModel | None] | None = None,
+) -> KnownTask:
     if guess is None:
         return _choices(store, request, imported, runtime)
     provenance = _provenance(request, imported, runtime)
     return await fill(runtime, store, request, imported.tasks, provenance, guess, ready)
 
 
-def _provenance(request: Request, imported: Imported, runtime: Runtime) -> Provenance:
+def _provenance(request: Request, imported: ImportedModel, runtime: Runtime) -> Provenance:
     return Provenance(request.dialect, imported.compiler, this_device(runtime.cores).fingerprint, Settings().key)
 
 
-def _choices(store: Store, request: Request, imported: Imported, runtime: Runtime) -> Known:
+def _choices(store: Store, request: Request, imported: ImportedModel, runtime: Runtime) -> KnownTask:
     return choose(store, imported.tasks, _provenance(request, imported, runtime))
 
 
 def compile_model(
-    request: Request, output: Path, guess: Guess | None = None, say: Callable[[str], None] = lambda _: None
+    request: Request, output: Path, guess: FillPolicy | None = None, say: Callable[[str], None] = lambda _: None
 ) -> tuple[CompileReport, Network]:
     """Build the model with the best verified records to one loadable file; what has none uses the compiler's default.
 
@@ -228,7 +228,7 @@ def compile_model(
 
 
 async def _compile_checked(  # noqa: PLR0917 - passed on from `compile_model`
-    runtime: Runtime, store: Store, request: Request, output: Path, guess: Guess | None, say: Callable[[str], None]
+    runtime: Runtime, store: Store, request: Request, output: Path, guess: FillPolicy | None, say: Callable[[str], None]
 ) -> tuple[CompileReport, Network]:
     """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime."""
     fresh = runtime.scratch / "compiled"
@@ -256,13 +256,13 @@ async def _compile_beside(  # noqa: PLR0917 - passed on from `_compile_checked`
     store: Store,
     request: Request,
     output: Path,
-    guess: Guess | None,
+    guess: FillPolicy | None,
     allow: Callable[[Network], None],
     say: Callable[[str], None],
 ) -> tuple[CompileReport, Network]:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
     measuring = guess is not None and guess.few_shot > 0
-    ready: list[asyncio.Task[Start | None]] = []
+    ready: list[asyncio.Task[InitialModel | None]] = []
 
     def extracting(target: Target, compiler: str) -> None:
         if guess is not None and not measuring:
@@ -283,7 +283,7 @@ async def _compile_beside(  # noqa: PLR0917 - passed on from `_compile_checked`
     return await _link(runtime, imported, known, chosen, output), imported.network
 
 
-def _choosing(guess: Guess | None) -> str:
+def _choosing(guess: FillPolicy | None) -> str:
     if guess is None:
         return "building what is known of"
     return "measuring predictions for what is not known of" if guess.few_shot else "predicting what is not known of"
@@ -299,7 +299,7 @@ async def _compile(
     begun: Callable[[], None] = lambda: None,
 ) -> tuple[CompileReport, Network]:
     imported = await import_model(runtime, store, request, cache_directory(), "compile", begun)
-    known, chosen = await _chosen(runtime, store, request, imported, Guess() if tuned else None, tuned=tuned)
+    known, chosen = await _chosen(runtime, store, request, imported, FillPolicy() if tuned else None, tuned=tuned)
     return await _link(runtime, imported, known, chosen, output), imported.network
 
 
@@ -307,12 +307,12 @@ async def _chosen(
     runtime: Runtime,
     store: Store,
     request: Request,
-    imported: Imported,
-    guess: Guess | None,
+    imported: ImportedModel,
+    guess: FillPolicy | None,
     *,
     tuned: bool = True,
-    ready: Awaitable[Start | None] | None = None,
-) -> tuple[Known, dict[str, Candidate]]:
+    ready: Awaitable[InitialModel | None] | None = None,
+) -> tuple[KnownTask, dict[str, Candidate]]:
     """Return what is known, and the candidates by workload key, with their code where that spares the linking time."""
     known = await _guessed(runtime, store, request, imported, guess, ready)
     workloads = {task.key: task.workload for task in imported.tasks}
@@ -323,7 +323,7 @@ async def _chosen(
 
 
 async def _link(
-    runtime: Runtime, imported: Imported, known: Known, chosen: Mapping[str, Candidate], output: Path
+    runtime: Runtime, imported: ImportedModel, known: KnownTask, chosen: Mapping[str, Candidate], output: Path
 ) -> CompileReport:
     workloads = {task.key: task.workload for task in imported.tasks}
     async with runtime.stage("compile", "compile", Role.IMPORTER) as grant:
@@ -361,7 +361,7 @@ async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequenc
     await asyncio.gather(*(one(by_key[c.task_key], c.candidate) for c in open_ if c.candidate))
 
 
-def _shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:
+def _shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:
     latency_s = {choice.task_key: choice.latency_s for choice in known.choices}
     return tuple(
         TaskShare(w.name, w.key, w.kind, task.weight, w.flop, latency_s.get(task.key), size_bytes(w.arguments))
@@ -370,7 +370,7 @@ def _shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:
     )
 
 
-def _used_shares(imported: Imported, known: Known) -> tuple[TaskShare, ...]:
+def _used_shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:
     """Do as `_shares` for a file that predicts what only the compiler's default was timed of: that is not in it."""
     used = tuple(choice for choice in known.choices if choice.task_key not in known.open)
     return _shares(imported, replace(known, choices=used))

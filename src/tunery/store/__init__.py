@@ -1,10 +1,10 @@
 """The store: every task, record, job and charge, durable in SQLite (default) or PostgreSQL."""
 
-from tunery.store._interchange import Imported
+from tunery.store._interchange import ImportSummary
 from tunery.store._ledger import Charge
 from tunery.store._place import place_of
 from tunery.store._skipped import Skipped
 from tunery.store._store import Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 
-__all__ = ["Charge", "Imported", "Skipped", "Store", "StoreStats", "missing", "open_store", "place_of"]
+__all__ = ["Charge", "ImportSummary", "Skipped", "Store", "StoreStats", "missing", "open_store", "place_of"]

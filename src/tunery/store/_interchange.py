@@ -27,7 +27,7 @@ _records = _schema.records
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportSummary:
     """How many records an import brought, and how many of the file's were known already."""
 
     added: int
@@ -60,7 +60,7 @@ class Interchange(Database):
                 _write_line(file, {"record": encode(to_record(row)), "created_at": row["created_at"]})
             return count
 
-    def import_records(self, path: str | Path) -> Imported:
+    def import_records(self, path: str | Path) -> ImportSummary:
         """Take in a file that `export_records` wrote; records that are here already are not doubled.
 
         Raises:
@@ -85,7 +85,7 @@ class Interchange(Database):
                         f"{path} line {number}: {_reason(error)}; nothing was imported, export the file again"
                     ) from error
             insert_holders(connection, held)
-        return Imported(added, known)
+        return ImportSummary(added, known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from tunery.costmodels import Group, Recipe
 from tunery.costmodels.cards import Version
 from tunery.costmodels.training.automl import fit
 from tunery.costmodels.training.collect import collect
-from tunery.costmodels.training.evaluation import ALL, STOCK, Paired, Row, evaluate, paired
+from tunery.costmodels.training.evaluation import ALL, STOCK, EvaluationRow, Paired, evaluate, paired
 from tunery.costmodels.training.replay import load
 from tunery.costmodels.training.rival import MOST_ROUNDS, StockModel, check_library
 from tunery.costmodels.training.splits import hold_out_networks
@@ -42,7 +42,7 @@ class Beside(NamedTuple):
     `capped` says that theirs was still learning when its rounds, the most it is given, were over.
     """
 
-    rows: list[Row]
+    rows: list[EvaluationRow]
     difference: Paired
     capped: bool
 
@@ -60,7 +60,7 @@ def learnable(data: Path, held_out: Sequence[str]) -> list[Group]:
     return found
 
 
-def ranked(scale: Scale, options: Options, directory: Path) -> tuple[list[Row], tuple[Group, ...]]:
+def ranked(scale: Scale, options: Options, directory: Path) -> tuple[list[EvaluationRow], tuple[Group, ...]]:
     """Measure candidates of the networks' tasks; return how the model in use ranks them, and the candidates.
 
     None is given up: of what is, a race knows little but that it is slower, and an order is judged by all.
@@ -109,7 +109,7 @@ def recipe_of(card: Version) -> Recipe:
     return Recipe(said["family"], int(said["rounds"]), parameters, members, stores)
 
 
-def pairs(rows: Sequence[Row]) -> list[Pair]:
+def pairs(rows: Sequence[EvaluationRow]) -> list[Pair]:
     """Return ours on the same data beside MetaSchedule's own, by kind and metric; nothing if these were not trained."""
     by = {(row.kind, row.ranking): row.quality for row in rows if row.device == ALL}
     found = []

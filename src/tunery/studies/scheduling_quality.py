@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from tunery.domain import Candidate, Outcome, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.runtime.importing import Imported
+from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import open_runtime
 from tunery.runtime.pools import Runtime
 from tunery.studies.scheduling_runs import Run
@@ -21,7 +21,7 @@ Latencies = dict[tuple[str, int, str], float]
 
 
 def retime(
-    request: Request, imported: Sequence[Imported], runs: Sequence[Run], say: Callable[[str], None]
+    request: Request, imported: Sequence[ImportedModel], runs: Sequence[Run], say: Callable[[str], None]
 ) -> Latencies:
     """Time the winners of all runs, interleaved task by task; the same candidate found twice is timed once."""
     tasks = {task.key: task for model in imported for task in model.tasks}
@@ -57,7 +57,7 @@ async def _time(runtime: Runtime, task: Task, candidates: Sequence[Candidate]) -
     }
 
 
-def against_sequential(runs: Sequence[Run], seconds: Latencies, imported: Sequence[Imported]) -> dict[str, float]:
+def against_sequential(runs: Sequence[Run], seconds: Latencies, imported: Sequence[ImportedModel]) -> dict[str, float]:
     """Return each strategy's tuned latency over that of `sequential`: the geometric mean over networks and repeats.
 
     A network's latency is the sum of its tasks by their call sites; under 1 is faster.

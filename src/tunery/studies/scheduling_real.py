@@ -16,7 +16,7 @@ from tunery.domain import Budget
 from tunery.domain.request import Request
 from tunery.reports.text import as_text, new_table
 from tunery.runtime.dispatch import CORE
-from tunery.runtime.importing import Imported
+from tunery.runtime.importing import ImportedModel
 from tunery.runtime.pools import DEVICE
 from tunery.scheduling import STRATEGIES
 from tunery.service.session import extract
@@ -69,7 +69,7 @@ def run(options: Options, networks: Sequence[str] = NETWORKS, dialect: str = "me
     return StudyReport("scheduling", data, _table(rows), _claims(rows), plots)
 
 
-def _import(request: Request, count: int, options: Options) -> Imported:
+def _import(request: Request, count: int, options: Options) -> ImportedModel:
     """Return a network with its heaviest tunable tasks only: all of them would take hours."""
     options.say(f"importing {request.model}")
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as directory:

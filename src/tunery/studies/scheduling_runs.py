@@ -12,10 +12,10 @@ from tunery.domain import Budget, Candidate, JobState, Mode, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime.dispatch import CORE, Dispatch, Span
-from tunery.runtime.importing import Imported
+from tunery.runtime.importing import ImportedModel
 from tunery.runtime.pools import DEVICE, Runtime
 from tunery.scheduling import CapacityChanged
-from tunery.service.manager import Room
+from tunery.service.manager import JobManager
 from tunery.store import open_store
 
 _MEASURING = frozenset({"measure", "finals"})
@@ -52,7 +52,9 @@ class Run:
         return 1.0 - self.busy_s[name] / (self.makespan_s * self.capacity[name])
 
 
-def tune_all(strategy: str, requests: Sequence[Request], imported: Sequence[Imported], repeat: int, trials: int) -> Run:
+def tune_all(
+    strategy: str, requests: Sequence[Request], imported: Sequence[ImportedModel], repeat: int, trials: int
+) -> Run:
     """Tune networks at once on a cold store, each with its own number of trials.
 
     Workers are started, and have compiled or imported something, before the clock begins.
@@ -65,11 +67,11 @@ def tune_all(strategy: str, requests: Sequence[Request], imported: Sequence[Impo
 
 
 async def _tune_all(  # noqa: PLR0917 - the fields of a run
-    strategy: str, requests: Sequence[Request], imported: Sequence[Imported], repeat: int, trials: int, place: Path
+    strategy: str, requests: Sequence[Request], imported: Sequence[ImportedModel], repeat: int, trials: int, place: Path
 ) -> Run:
     budget = Budget(trials=trials)
     with open_store(str(place / "store.db")) as store:
-        async with Room(store, strategy=strategy) as room:
+        async with JobManager(store, strategy=strategy) as room:
             await _warm(room.runtime(requests[0]), imported[0].tasks[0])
             room.dispatch.spans.clear()
             began, origin_s = time.monotonic(), room.dispatch.now()

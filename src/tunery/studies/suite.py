@@ -50,7 +50,7 @@ Timed = Callable[[Request, Sequence[str], float, Mapping[str, Path]], BenchRepor
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SuitePlan:
     """What to run: every network on every thread count, `seconds` of timing for each contestant, results in `file`.
 
     Thread counts are numbers of threads: 0 for all cores is resolved before.
@@ -74,7 +74,7 @@ def networks_of(suite: str) -> tuple[str, ...]:
 
 
 def run_suite(
-    plan: Plan,
+    plan: SuitePlan,
     request: Request,
     tune: Callable[[Request], bool] | None,
     say: Callable[[str], None],
@@ -252,7 +252,7 @@ def _run(report: BenchReport, asked: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _finished(results: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def _finished(results: dict[str, Any], plan: SuitePlan) -> dict[str, Any]:
     """Return the results with shares of the peak and their summary, per thread count and over all of the file."""
     runs = results["runs"]
     for run in runs.values():

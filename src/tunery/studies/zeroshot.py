@@ -16,7 +16,7 @@ from tunery._errors import UsageError
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
 from tunery.costmodels.registry import family, starting
-from tunery.costmodels.training.evaluation import ALL, Row
+from tunery.costmodels.training.evaluation import ALL, EvaluationRow
 from tunery.devices.cpu.device import this_device
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
@@ -54,7 +54,7 @@ def run(options: Options, data: Path | None = None, networks: Sequence[str] = ()
     card, text = _model()
     kept = Kept(cache_directory(), "zero-shot", f"{scale} {options.seed} {options.repeats} {digest(text)}")
     results: list[Result] = []
-    rows: list[Row] = []
+    rows: list[EvaluationRow] = []
     beside: Beside | None = None
     failed: dict[str, str] = {}
     for name in scale.networks:
@@ -115,7 +115,7 @@ def _known_or_new(network: str, scale: Scale, options: Options, kept: Kept, lear
 
 
 def claims(
-    results: Sequence[Result], rows: Sequence[Row], failed: Collection[str] = (), *, unseen: bool
+    results: Sequence[Result], rows: Sequence[EvaluationRow], failed: Collection[str] = (), *, unseen: bool
 ) -> dict[str, bool | None]:
     """Return each claim with its bound, and whether these results meet it; None where they cannot tell."""
     overall = next((r.quality for r in rows if (r.kind, r.device, r.ranking) == (ALL, ALL, "model")), None)
@@ -154,7 +154,7 @@ def _at_least(ratios: Sequence[float], bound: float) -> bool:
 
 def _text(
     results: Sequence[Result],
-    rows: Sequence[Row],
+    rows: Sequence[EvaluationRow],
     failed: Mapping[str, str],
     beside: Beside | None = None,
     *,
@@ -250,7 +250,7 @@ def _trials(result: Result, arm: str, goal_s: float) -> str:
     return f"not in {result.arms[arm].trials}" if found is None else str(found)
 
 
-def _ranking_text(rows: Sequence[Row]) -> str:
+def _ranking_text(rows: Sequence[EvaluationRow]) -> str:
     table = new_table("kind", "ranking", "#tasks", "#NDCG@8", "#regret of 1", "#regret of 8", "#Kendall")
     order = list(dict.fromkeys(row.kind for row in rows))
     for row in sorted(rows, key=lambda row: order.index(row.kind)):

@@ -16,7 +16,7 @@ OVERHEAD, MANAGE, IDLE = "overhead", "manage", "idle"
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class PricedCharge:
     """A charge without its price, and the core-seconds that were held for it, busy or not."""
 
     charge: Charge
@@ -34,7 +34,7 @@ class Account:
         self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
         self._aside: defaultdict[tuple[str, str], float] = defaultdict(float)
 
-    def post(self, bills: Iterable[Bill]) -> None:
+    def post(self, bills: Iterable[PricedCharge]) -> None:
         """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
         bills = list(bills)
         charges = [self._priced(bill) for bill in bills]
@@ -42,7 +42,7 @@ class Account:
         for bill, charge in zip(bills, charges, strict=True):
             self._count(charge, bill.held_core_s)
 
-    def _priced(self, bill: Bill) -> Charge:
+    def _priced(self, bill: PricedCharge) -> Charge:
         joules = self.power.joules(bill.charge.core_s)
         money = self.prices.of_machine(bill.held_core_s) + self.prices.of_energy(joules)
         return replace(
@@ -65,7 +65,7 @@ class Account:
         """Return what a task has taken in this run."""
         return self._by_task[task_key]
 
-    def set_aside(self, candidate: Candidate, core_s: float) -> None:
+    def defer(self, candidate: Candidate, core_s: float) -> None:
         """Keep what a build took for the bill that will say what came of the candidate: it is no overhead meanwhile."""
         self._aside[candidate.task_key, candidate.key] += core_s
         self._runtime.claim(core_s)
@@ -95,7 +95,9 @@ class Account:
     def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""
         spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s()}
-        bills = (Bill(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items())
+        bills = (
+            PricedCharge(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items()
+        )
         self.post(bill for bill in bills if bill.charge.core_s > 0)
 
     def reconcile(self, before: Spend) -> None:

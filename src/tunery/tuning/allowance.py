@@ -3,13 +3,13 @@
 import math
 import time
 
-from tunery.accounting.meter import Meter, Plan
+from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.accounting.prices import Prices
 from tunery.domain import Spend
 from tunery.tuning.account import Account
 
 
-class Allowance:
+class RunBudget:
     """The limits of a job read at this moment, in a run that `began` then (monotonic seconds) after `before` was spent.
 
     `trials` are those of all runs, kept up to date by whoever counts them.
@@ -19,7 +19,7 @@ class Allowance:
         self.limits, self.account = limits, account
         self._began, self._before_core_s = began, before.core_s
         self._ended: float | None = None
-        self._meter = Meter(
+        self._meter = BudgetMeter(
             limits, before.wall_s, before.trials, before.joules or 0.0, account.prices, cores, before.money or 0.0
         )
 

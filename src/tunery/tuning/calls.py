@@ -8,7 +8,7 @@ from tunery._errors import DialectError, EngineError, RemoteError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.failures import failure
-from tunery.runtime.pools import Grant
+from tunery.runtime.pools import Reservation
 from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 
@@ -19,7 +19,7 @@ Entrant = tuple[Candidate, Artifact]
 
 
 @dataclass(frozen=True, slots=True)
-class Yardsticks:
+class TaskBaselines:
     """What a task's candidates are compared with: the unscheduled program (right), and the untuned one (fast)."""
 
     reference: Entrant
@@ -35,7 +35,7 @@ def stage(  # noqa: PLR0917 - the fields of a stage request
     worker: str | None = None,
     *,
     degree: int = 1,
-) -> AbstractAsyncContextManager[Grant]:
+) -> AbstractAsyncContextManager[Reservation]:
     """Ask the scheduler for a stage of a task in the name of a job."""
     return context.runtime.stage(context.job_id, kind, role, task.workload.kind, size, worker, degree=degree)
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tunery.domain import Candidate, Outcome
-from tunery.runtime.pools import Grant
+from tunery.runtime.pools import Reservation
 from tunery.store import Charge
-from tunery.tuning.account import Bill
+from tunery.tuning.account import PricedCharge
 from tunery.tuning.context import Context
 
 
@@ -25,14 +25,14 @@ class Charged:
 
 
 def charge(  # noqa: PLR0917 - the fields of a charge
-    context: Context, task_key: str, stage: str, outcome: str, grant: Grant, count: int, *, device: bool = False
+    context: Context, task_key: str, stage: str, outcome: str, grant: Reservation, count: int, *, device: bool = False
 ) -> None:
     """Charge all that a grant used; `device` says whether its share of the device was held meanwhile."""
     device_s = grant.wall_s * grant.share if device else 0.0
     one = Charge(
         context.job_id, task_key, stage, outcome, grant.wall_s, grant.core_s, device_s, count=max(count, 1)
     )  # fmt: skip
-    context.account.post([Bill(one, grant.wall_s * grant.cores)])
+    context.account.post([PricedCharge(one, grant.wall_s * grant.cores)])
 
 
 def charge_by_outcome(
@@ -40,7 +40,7 @@ def charge_by_outcome(
     task_key: str,
     stage: str,
     spent: Sequence[Charged],
-    grant: Grant | None = None,
+    grant: Reservation | None = None,
     *,
     device: bool = False,
 ) -> None:
@@ -60,6 +60,6 @@ def charge_by_outcome(
         made = Charge(
             context.job_id, task_key, stage, outcome.value, wall_s, core_s, device_s, count=len(ones), helped=helped
         )
-        bills.append(Bill(made, wall_s * (grant.cores if grant else 1)))
+        bills.append(PricedCharge(made, wall_s * (grant.cores if grant else 1)))
     context.account.take_back(one.aside for one in spent if one.aside)
     context.account.post(bills)

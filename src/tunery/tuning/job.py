@@ -16,21 +16,21 @@ from tunery.domain import JobState, JobStatus, Provenance
 from tunery.domain.request import Progress, Request
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
-from tunery.runtime.importing import Imported
-from tunery.runtime.pools import Grant, Runtime
+from tunery.runtime.importing import ImportedModel
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import Charge, Store
-from tunery.tuning.account import Account, Bill
-from tunery.tuning.allocation.allocator import Chooser, RoundRobin, Standing
-from tunery.tuning.allowance import Allowance
+from tunery.tuning.account import Account, PricedCharge
+from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
+from tunery.tuning.allowance import RunBudget
 from tunery.tuning.charging import charge
 from tunery.tuning.context import Context, working_for
-from tunery.tuning.endings import TOO_LITTLE, about_rest, about_target
+from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
+from tunery.tuning.messages import TOO_LITTLE, latency_target_summary, unreached_summary
 from tunery.tuning.reporting import Reporter
 from tunery.tuning.search.races import together
 from tunery.tuning.search.task_search import TaskSearch
-from tunery.tuning.sharing import Searches
-from tunery.tuning.sums import Sums
+from tunery.tuning.search_registry import SearchRegistry
 
 _OPENING = 4  # candidates of a task's first batch, where there are many tasks
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
@@ -43,7 +43,7 @@ _BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
 _LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
-class Job:
+class TuningJob:
     """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
 
     `ending` is the state in which a cancelled `run` leaves it.
@@ -55,10 +55,10 @@ class Job:
         store: Store,
         request: Request,
         status: JobStatus,
-        imported: Imported,
+        imported: ImportedModel,
         on_progress: Callable[[Progress], None],
         stop: threading.Event,
-        searches: Searches,
+        searches: SearchRegistry,
         began: float | None = None,
     ) -> None:
         self.status = status
@@ -78,7 +78,7 @@ class Job:
         )
         self._shared = searches
         self.searches: list[TaskSearch] = []
-        self._sums = Sums((), (), request.latency_target_s)
+        self._sums = NetworkEstimate((), (), request.latency_target_s)
         self._served, self._tried_before = False, 0
         self._unproven: set[str] = set()  # tasks whose finals did not fit
         self._since_finals_s = 0.0
@@ -87,7 +87,7 @@ class Job:
         self._limits = plan(request.budget, request.effort, tunable)
         self._context.most_trials = self._limits.trials
         began = time.monotonic() if began is None else began
-        self._allowance = Allowance(self._limits, status.spend, self._account, runtime.granted, began)
+        self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began)
         self._reporter = Reporter(self._context, request, self._allowance, self._sums)
 
     @property
@@ -103,7 +103,7 @@ class Job:
         try:
             self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
             weights = [task.weight for task in self._imported.tasks]
-            self._sums = Sums(self.searches, weights, self._request.latency_target_s)
+            self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
             self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
         except BaseException:
             self._shared.leave(self._context)
@@ -149,7 +149,7 @@ class Job:
         imported = self._imported
         spent = Charge(self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0)
         if imported.wall_s:
-            self._account.post([Bill(spent, imported.wall_s)])
+            self._account.post([PricedCharge(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
         self._served = self._sums.met(proven=True)
@@ -249,13 +249,13 @@ class Job:
         target_s = self._request.latency_target_s
         if target_s is not None:
             total_s = self._sums.total_s("proven_s")
-            return about_target(target_s, total_s, served=self._served, unproven=len(self._unproven))
+            return latency_target_summary(target_s, total_s, served=self._served, unproven=len(self._unproven))
         untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
         if untouched and not self._context.trials:
             return TOO_LITTLE
         fresh = self._context.trials - self._tried_before
-        predicted = self._context.learning.aided
-        return about_rest(
+        predicted = self._context.learning.warm_start
+        return unreached_summary(
             self._reporter.states(), fresh, self._allowance.earlier_s, len(self._unproven), predicted=predicted
         )
 
@@ -343,7 +343,7 @@ class Job:
         batch.add_done_callback(lambda _: in_flight(-1))  # one that is cancelled before it began has no `finally`
         return batch
 
-    def _step(self, standing: Standing) -> int:
+    def _step(self, standing: TaskProgress) -> int:
         """Return how many candidates a task's next batch may have: as many as it had, from a few on.
 
         A network is as slow as the tasks that nobody has looked at yet: the more tasks, the shorter the first look.
@@ -368,7 +368,7 @@ class Job:
         if self._context.learning.due():
             self._learning = asyncio.create_task(self._context.learning.learn(self.status.job_id, self._pay_learning))
 
-    def _pay_learning(self, grant: Grant) -> None:
+    def _pay_learning(self, grant: Reservation) -> None:
         charge(self._context, "", "learn", "", grant, 1)
 
     # -- budget ---------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from typing import Any
 from tunery._errors import EngineError
 from tunery.costmodels import device_columns, fits, for_device
 from tunery.costmodels.registry import family, starting
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.domain import Device, Outcome
 from tunery.engines import Role
-from tunery.runtime.pools import Grant, Runtime
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import FeatureRow
 from tunery.tuning.allocation.failing import FailureModel
 
@@ -23,14 +23,14 @@ _FAILED = frozenset({Outcome.BUILD_FAILED, Outcome.RUN_FAILED, Outcome.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class InitialModel:
     """A cost model to start from, and Kendall's tau that it has shown on tasks it had not seen (None: not known)."""
 
     model: str
     tau: float | None
 
 
-def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> Start | None:
+def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> InitialModel | None:
     """Return the cost model to start from for a target on a device, None if there is none."""
     columns = device_columns(device.facts)
     bits = float(columns[0])
@@ -38,7 +38,7 @@ def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: De
     if found is None:
         return None
     card, text = found
-    return Start(for_device(text, columns), card.tau if fits(json.loads(text), bits) else card.base_tau)
+    return InitialModel(for_device(text, columns), card.tau if fits(json.loads(text), bits) else card.base_tau)
 
 
 class Learning:
@@ -58,11 +58,11 @@ class Learning:
         self._sent: tuple[str, int, int] | None = None  # the trainer, its generation, the rows it has
 
     @property
-    def aided(self) -> bool:
+    def warm_start(self) -> bool:
         """Whether searches start from what is known of other tasks."""
         return self._base is not None
 
-    def add(self, task_key: str, told: Told, row: bytes) -> None:
+    def add(self, task_key: str, told: Observation, row: bytes) -> None:
         """Take in a result with its candidate's features, unless those are not known."""
         if row:
             good = told.outcome in {Outcome.OK, Outcome.ABANDONED} and told.latency_s
@@ -75,11 +75,11 @@ class Learning:
         """Say whether there is enough that is new, and nobody learns it yet."""
         return not self._busy and len(self.rows) >= max(_AT, self._learned * _GROWTH)
 
-    async def learn(self, job_id: str, pay: Callable[[Grant], None]) -> None:
+    async def learn(self, job_id: str, pay: Callable[[Reservation], None]) -> None:
         """Train in the name of a job, which pays; a model that could not be trained is tried again when more is new."""
         self._busy = True
         rows, self._learned = list(self.rows), len(self.rows)
-        grant: Grant | None = None
+        grant: Reservation | None = None
         try:
             with suppress(EngineError):
                 async with self._runtime.stage(job_id, "learn", Role.TRAINER, size=len(rows)) as grant:

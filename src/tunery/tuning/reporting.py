@@ -5,15 +5,15 @@ from dataclasses import replace
 from tunery.domain import JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import Progress, Request
 from tunery.tuning.allocation.allocator import Allocator, unit_of
-from tunery.tuning.allowance import Allowance
+from tunery.tuning.allowance import RunBudget
 from tunery.tuning.context import Context
-from tunery.tuning.sums import Sums
+from tunery.tuning.estimate import NetworkEstimate
 
 
 class Reporter:
     """Reads a running job's parts; `phase` is what the job is at."""
 
-    def __init__(self, context: Context, request: Request, allowance: Allowance, sums: Sums) -> None:
+    def __init__(self, context: Context, request: Request, allowance: RunBudget, sums: NetworkEstimate) -> None:
         self.phase = "importing"
         self._context, self._request = context, request
         self._allowance, self._sums = allowance, sums

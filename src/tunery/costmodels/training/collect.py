@@ -20,11 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError, WorkError
-from tunery.accounting.meter import Meter, Plan
+from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.accounting.prices import load_prices
 from tunery.costmodels import CostModel, load_cost_model
 from tunery.devices.cpu.device import this_device
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
@@ -159,8 +159,8 @@ def _at_any_batch(model: str) -> str:
     return model.partition("@")[0] if model.startswith("zoo:") else model
 
 
-def _untold(told: Told) -> Told:
-    return Told(told.candidate, Outcome.FILTERED, None)
+def _untold(told: Observation) -> Observation:
+    return Observation(told.candidate, Outcome.FILTERED, None)
 
 
 def spread(by_network: Mapping[str, Sequence[Task]], count: int) -> list[Task]:
@@ -232,7 +232,7 @@ class Collector:
         self.report = CollectReport()
         self._context, self._queue, self._per_task = context, deque(tasks), per_task
         self._notify, self._stop = notify, stop
-        self._meter = Meter(Plan(request.budget.seconds, request.budget.trials, _BATCH))
+        self._meter = BudgetMeter(Plan(request.budget.seconds, request.budget.trials, _BATCH))
         self._text: str | None = None
         if tasks and request.pretrained:
             here = this_device(context.runtime.cores)
@@ -274,7 +274,9 @@ class Collector:
     async def _fill(self, task: Task, proposer: str) -> None:
         """Collect what a task still wants: a third is what the model foresees, the rest half random, half searched."""
         records = self._context.store.records(task.key, provenance=self._context.provenance, modes=[Mode.RACE])
-        told = {r.candidate.key: Told(r.candidate, r.measurement.outcome, r.measurement.latency_s) for r in records}
+        told = {
+            r.candidate.key: Observation(r.candidate, r.measurement.outcome, r.measurement.latency_s) for r in records
+        }
         wanted = self._per_task - len(told)
         self._planned -= min(len(told), self._per_task)
         if wanted <= 0:
@@ -293,7 +295,7 @@ class Collector:
             await self._context.runtime.call(proposer, "close", task.key, deadline_s=PROPOSE_DEADLINE_S)
 
     async def _foresee_and_measure(
-        self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int
+        self, task: Task, proposer: str, reference: Artifact, told: dict[str, Observation], quota: int
     ) -> int:
         """Measure what a delivery without measuring would choose from, and return how many that was."""
         context, seed = self._context, self._context.seed + len(told)  # a resumed task looks elsewhere
@@ -316,10 +318,17 @@ class Collector:
         return len(fresh)
 
     async def _propose_and_measure(
-        self, task: Task, proposer: str, reference: Artifact, told: dict[str, Told], quota: int, *, searched: bool
+        self,
+        task: Task,
+        proposer: str,
+        reference: Artifact,
+        told: dict[str, Observation],
+        quota: int,
+        *,
+        searched: bool,
     ) -> None:
         context, opened = self._context, False
-        news: list[Told] = []
+        news: list[Observation] = []
         while quota > 0 and not self._over():
             size = min(_BATCH, quota, self._room())
             self._in_flight += size
@@ -383,8 +392,8 @@ class Collector:
         task: Task,
         reference: Artifact,
         built: Sequence[tuple[Candidate, Artifact, float]],
-        told: Mapping[str, Told],
-    ) -> list[Told]:
+        told: Mapping[str, Observation],
+    ) -> list[Observation]:
         if not built:
             return []
         fastest_s = min((t.latency_s for t in told.values() if t.outcome is Outcome.OK and t.latency_s), default=None)
@@ -402,7 +411,7 @@ class Collector:
             self._record(task, candidate, measurement)
         for _, artifact, _ in built:
             discard(artifact)
-        return [Told(candidate, m.outcome, m.latency_s) for candidate, m in results]
+        return [Observation(candidate, m.outcome, m.latency_s) for candidate, m in results]
 
     def _record(self, task: Task, candidate: Candidate, measurement: Measurement) -> None:
         context = self._context

@@ -25,7 +25,7 @@ _Z95 = 1.96
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EvaluationRow:
     """The quality of one ranking on the tasks of one kind and one device (`all`: of any)."""
 
     kind: str
@@ -58,7 +58,7 @@ class Gate:
     reasons: tuple[str, ...] = field(default=())
 
 
-def evaluate(groups: Sequence[Group], rankers: Mapping[str, Ranker]) -> list[Row]:
+def evaluate(groups: Sequence[Group], rankers: Mapping[str, Ranker]) -> list[EvaluationRow]:
     """Return each ranker's quality over all groups, per operator kind, and per device where there are several."""
     scored = {name: [(group, ranker(group)) for group in groups] for name, ranker in rankers.items()}
     kinds = [ALL, *sorted({group.kind for group in groups})]
@@ -67,10 +67,12 @@ def evaluate(groups: Sequence[Group], rankers: Mapping[str, Ranker]) -> list[Row
     for kind in kinds:
         for name, pairs in scored.items():
             chosen = [(g.gains, s) for g, s in pairs if kind in {ALL, g.kind}]
-            rows.append(Row(kind, ALL, name, quality(chosen)))
+            rows.append(EvaluationRow(kind, ALL, name, quality(chosen)))
     for device in devices if len(devices) > 1 else ():
         for name, pairs in scored.items():
-            rows.append(Row(ALL, device, name, quality([(g.gains, s) for g, s in pairs if g.device == device])))
+            rows.append(
+                EvaluationRow(ALL, device, name, quality([(g.gains, s) for g, s in pairs if g.device == device]))
+            )
     return rows
 
 
@@ -88,7 +90,7 @@ def paired(groups: Sequence[Group], model: Ranker, rival: Ranker, name: str) -> 
     return Paired(name, len(differences), mean, mean - half, mean + half)
 
 
-def gate(rows: Sequence[Row], pairs: Sequence[Paired] = ()) -> Gate:
+def gate(rows: Sequence[EvaluationRow], pairs: Sequence[Paired] = ()) -> Gate:
     """Judge a model by its rows: it must rank enough held-out tasks better than chance, and no rival clearly better.
 
     Raises:

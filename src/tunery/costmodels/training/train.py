@@ -20,10 +20,10 @@ from tunery.costmodels.training.evaluation import (
     IN_USE,
     LEAST_TASKS,
     STOCK,
+    EvaluationRow,
     Gate,
     Paired,
     Ranker,
-    Row,
     evaluate,
     gate,
     paired,
@@ -52,7 +52,7 @@ class Appraisal:
     `remarks` say which comparisons were left out or not on even terms, and why.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[EvaluationRow, ...]
     pairs: tuple[Paired, ...]
     gate: Gate
     remarks: tuple[str, ...]
@@ -67,7 +67,7 @@ class Training:
 
     card: Version
     appraisal: Appraisal
-    kinds: tuple[Row, ...]
+    kinds: tuple[EvaluationRow, ...]
     search: Search
     transfers: tuple[Transfer, ...]
     left_out: dict[str, int]
@@ -86,7 +86,7 @@ class Judgement(NamedTuple):
     """
 
     model: str
-    rows: list[Row]
+    rows: list[EvaluationRow]
     unseen: bool
     groups: tuple[Group, ...]
 
@@ -379,16 +379,16 @@ def _known(moved: Sequence[Transfer | None]) -> tuple[Transfer, ...]:
     return tuple(one for one in moved if one is not None)
 
 
-def _by_kind(groups: Sequence[Group], recipe: Recipe, threads: int, notify: Notify) -> list[Row]:
+def _by_kind(groups: Sequence[Group], recipe: Recipe, threads: int, notify: Notify) -> list[EvaluationRow]:
     rows = []
     for kind, (learn, judged) in by_kind(groups).items():
         notify(f"judging on {judged[0].kind}, left out of training")
         model = BoostedModel.train([(g.inputs, g.gains) for g in learn], recipe, threads)
         scored = evaluate(judged, rankers(model, learn, threads)[0])
-        rows += [Row(kind, row.device, row.ranking, row.quality) for row in scored if row.kind == "all"]
+        rows += [EvaluationRow(kind, row.device, row.ranking, row.quality) for row in scored if row.kind == "all"]
     return rows
 
 
-def plain(row: Row) -> dict[str, object]:
+def plain(row: EvaluationRow) -> dict[str, object]:
     """Return a row as a card holds it."""
     return {"kind": row.kind, "device": row.device, "ranking": row.ranking, **asdict(row.quality)}

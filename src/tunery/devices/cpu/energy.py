@@ -13,7 +13,7 @@ MODELLED_W_PER_GPU = 300.0
 """A data-centre GPU at work: their rated powers lie between 70 and 700 W."""
 
 
-class Meter(ABC):
+class EnergyMeter(ABC):
     """Counts joules from any start; differences between two readings are what matters."""
 
     modelled: bool
@@ -24,7 +24,7 @@ class Meter(ABC):
         """Return the joules so far; this never fails."""
 
 
-class ModelledMeter(Meter):
+class ModelledMeter(EnergyMeter):
     """Busy seconds times rated power: an estimate, always marked as such. By default this process's on a core."""
 
     modelled = True
@@ -38,7 +38,7 @@ class ModelledMeter(Meter):
         return self._busy_s() * self._watts
 
 
-class CountingMeter(Meter):
+class CountingMeter(EnergyMeter):
     """One that reads a counter; if that is lost, it goes on with a model and is `modelled` from then on."""
 
     modelled = False
@@ -124,7 +124,7 @@ class NvmlMeter(CountingMeter):
             raise OSError(f"GPU {self._index} has no energy counter: {error}") from error
 
 
-def open_meter(root: Path = _POWERCAP, gpu: int | None = None) -> Meter:
+def open_meter(root: Path = _POWERCAP, gpu: int | None = None) -> EnergyMeter:
     """Return the best meter this machine offers to this user: of its processors, or of the GPU with index `gpu`.
 
     A GPU's counter needs the package nvidia-ml-py (the extra `nvidia`). A modelled GPU is taken for always busy, as one

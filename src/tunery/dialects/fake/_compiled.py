@@ -11,14 +11,14 @@ from tunery._errors import DialectError
 from tunery.dialects._base import Array, CompiledNetwork
 from tunery.dialects.fake._files import write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
-from tunery.dialects.fake._script import Program
-from tunery.dialects.fake._space import Space
+from tunery.dialects.fake._script import FakeProgram
+from tunery.dialects.fake._space import FakeSpace
 from tunery.domain import Candidate, Target, Task, TensorSpec, Workload, canonical_json, digest
 
 _FORMAT, _MANIFEST = "fake-network", "manifest.json"
 
 
-def workload_of(program: Program) -> Workload:
+def workload_of(program: FakeProgram) -> Workload:
     """Return the workload that a program describes."""
     text = program.dump()
     specs, outputs = program.arguments
@@ -55,7 +55,7 @@ class FakeCompiledNetwork(CompiledNetwork):
         self._tasks = [_task(part, target) for part in data["tasks"]]
         clock = NoiseClock()
         self._kernels = [
-            FakeKernel(Space(task), digest(task.key, part["body"]), part["body"], clock)
+            FakeKernel(FakeSpace(task), digest(task.key, part["body"]), part["body"], clock)
             for task, part in zip(self._tasks, data["tasks"], strict=True)
         ]
         numbers = [json.loads(task.workload.program)["index"] for task in self._tasks]
@@ -89,5 +89,5 @@ def _named(number: int, spec: TensorSpec) -> TensorSpec:
 
 
 def _task(part: dict[str, Any], target: Target) -> Task:
-    program = Program.parse(part["program"])
+    program = FakeProgram.parse(part["program"])
     return Task(workload_of(program), target, part["weight"], part["tunable"])

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, TargetError
-from tunery.dialects._base import Array, Compiled, Dialect, Told
+from tunery.dialects._base import Array, Compiled, Dialect, Observation
 from tunery.dialects.fake._compiled import FakeCompiledNetwork, workload_of, write_network
 from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
-from tunery.dialects.fake._script import BUILD_FAULTS, Program, fake_network, parse_source, programs
+from tunery.dialects.fake._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
 from tunery.dialects.fake._search import FakeProposer
-from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, Space
+from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, FakeSpace
 from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, canonical_json, digest
 
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
@@ -66,17 +66,17 @@ class FakeDialect(Dialect):
     def open(
         self,
         task: Task,
-        history: Sequence[Told],
+        history: Sequence[Observation],
         cost_model: str | None,
         seed: int,
         *,
-        aided: bool = False,  # noqa: ARG002 - it knows nothing of other tasks
+        warm_start: bool = False,  # noqa: ARG002 - it knows nothing of other tasks
         plain: str = "",
     ) -> FakeProposer:
-        return FakeProposer(Space(task), history, cost_model, seed, plain=bool(plain))
+        return FakeProposer(FakeSpace(task), history, cost_model, seed, plain=bool(plain))
 
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
-        space = Space(task)
+        space = FakeSpace(task)
         fault = space.fault(candidate.body)
         spend(space.script.build_s, space.script.spin)
         if fault == "refuse":
@@ -88,29 +88,29 @@ class FakeDialect(Dialect):
         return Artifact(candidate.key, str(path), len(content.encode()))
 
     def reject(self, task: Task, candidate: Candidate) -> str:
-        absurd = Space(task).absurd(candidate.body)
+        absurd = FakeSpace(task).absurd(candidate.body)
         return "its loops are scripted to be absurd" if absurd else ""
 
     def load(self, task: Task, artifact: Artifact) -> FakeKernel:
         data = read(Path(artifact.path))
         if data.get("task") != task.key or data.get("candidate") != artifact.candidate_key:
             raise DialectError(f"artifact {artifact.path} was not built for candidate {artifact.candidate_key}")
-        space = Space(task)
+        space = FakeSpace(task)
         spend(space.script.load_s, space.script.spin)
         return FakeKernel(space, artifact.candidate_key, data["body"], self._clock)
 
     def reference(self, task: Task) -> Candidate:
-        return Space(task).named(REFERENCE, Origin.PLANTED)
+        return FakeSpace(task).named(REFERENCE, Origin.PLANTED)
 
     def baseline(self, task: Task) -> Candidate:
-        return Space(task).named(DEFAULT, Origin.BASELINE)
+        return FakeSpace(task).named(DEFAULT, Origin.BASELINE)
 
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
         found = {task.workload.kind: task for task in self.extract(fake_network(_SPECIMENS), target)}
         return {"compute": found["dense"], "memory": found["elementwise"]}
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
-        space = Space(task)
+        space = FakeSpace(task)
         rows = np.full((len(candidates), FEATURES), np.nan, np.float32)
         for row, candidate in zip(rows, candidates, strict=True):
             try:
@@ -135,11 +135,13 @@ class FakeDialect(Dialect):
         used: list[tuple[Task, Candidate]] = []
         coverage: dict[str, str | None] = {}
         # In the order of the network's inputs, not of the tasks' weights.
-        for task in sorted(self.extract(network, target), key=lambda task: Program.parse(task.workload.program).index):
+        for task in sorted(
+            self.extract(network, target), key=lambda task: FakeProgram.parse(task.workload.program).index
+        ):
             candidate = chosen.get(task.workload.key)
             coverage[task.workload.key] = candidate.key if candidate else None
             used.append((task, candidate or self.baseline(task)))
-            if Space(task).fault(used[-1][1].body) in BUILD_FAULTS:
+            if FakeSpace(task).fault(used[-1][1].body) in BUILD_FAULTS:
                 raise DialectError(f"candidate {used[-1][1].key} of {task.workload.name} does not build")
         write_network(output, target, used)
         return Compiled(str(output), coverage)
@@ -158,17 +160,17 @@ class FakeDialect(Dialect):
 
     def candidate(self, task: Task, index: int) -> Candidate:
         """Return the config with this index, for tests that plant a candidate."""
-        return Space(task).candidate(index)
+        return FakeSpace(task).candidate(index)
 
     def fault(self, task: Task, candidate: Candidate) -> str | None:
         """Return what the script makes this candidate do wrong, None where it is healthy."""
-        return Space(task).fault(candidate.body)
+        return FakeSpace(task).fault(candidate.body)
 
     def latency_s(self, task: Task, candidate: Candidate) -> float:
         """Return the scripted latency in seconds, without noise."""
-        return Space(task).latency_s(candidate.body)
+        return FakeSpace(task).latency_s(candidate.body)
 
     def best(self, task: Task) -> Candidate | None:
         """Return the fastest healthy config, None where the task has none."""
-        space = Space(task)
+        space = FakeSpace(task)
         return next((space.candidate(index) for index in space.healthy()), None) if space.size else None

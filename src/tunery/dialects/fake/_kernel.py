@@ -11,7 +11,7 @@ import numpy as np
 
 from tunery.dialects._base import Array, Kernel
 from tunery.dialects.fake._script import TaskScript
-from tunery.dialects.fake._space import Space
+from tunery.dialects.fake._space import FakeSpace
 from tunery.dialects.fake._workloads import compute
 from tunery.domain import digest
 
@@ -39,7 +39,7 @@ class NoiseClock:
 class FakeKernel(Kernel):
     """A kernel in host memory. Every fault is acted out for real: signals, endless sleeps, memory, wrong arrays."""
 
-    def __init__(self, space: Space, key: str, body: str, clock: NoiseClock) -> None:
+    def __init__(self, space: FakeSpace, key: str, body: str, clock: NoiseClock) -> None:
         self._space = space
         self._key = key
         self._fault = space.fault(body)

@@ -72,7 +72,7 @@ class TaskScript:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class FakeProgram:
     """A workload's program: its operator, its number in the network, and its script."""
 
     op: str
@@ -90,7 +90,7 @@ class Program:
         return canonical_json({"op": self.op, "index": self.index, "script": options})
 
     @classmethod
-    def parse(cls, text: str) -> "Program":
+    def parse(cls, text: str) -> "FakeProgram":
         """Read a workload's program.
 
         Raises:
@@ -163,13 +163,13 @@ def fake_network(source: str) -> Network:
     return Network(name, source, identity, "", tuple(inputs), tuple(outputs), parameters=0)
 
 
-def programs(network: NetworkScript, script: TaskScript) -> list[Program]:
+def programs(network: NetworkScript, script: TaskScript) -> list[FakeProgram]:
     """Return the programs of all tasks of a network, tunable ones first."""
     ops = network.ops.split(",")
     faulty = {int(number) for number in network.fault_tasks.split(",") if number}
     healthy = replace(script, faults=(), baseline_fault="")
     return [
-        Program(ops[index % len(ops)], index, script if not faulty or index in faulty else healthy)
+        FakeProgram(ops[index % len(ops)], index, script if not faulty or index in faulty else healthy)
         for index in range(network.tasks + network.frozen)
     ]
 

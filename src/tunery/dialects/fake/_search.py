@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunery.dialects._base import Proposer, Told
+from tunery.dialects._base import Observation, Proposer
 from tunery.dialects.fake._kernel import misbehave, spend
-from tunery.dialects.fake._space import FEATURES, Space
+from tunery.dialects.fake._space import FEATURES, FakeSpace
 from tunery.domain import Candidate, Outcome
 
 _ELITE = 8
@@ -23,7 +23,13 @@ class FakeProposer(Proposer):
     """
 
     def __init__(
-        self, space: Space, history: Sequence[Told], cost_model: str | None, seed: int, *, plain: bool = False
+        self,
+        space: FakeSpace,
+        history: Sequence[Observation],
+        cost_model: str | None,
+        seed: int,
+        *,
+        plain: bool = False,
     ) -> None:
         self._space, self._plain = space, plain
         self._rng = np.random.default_rng([seed, int(space.task.key, 16)])
@@ -49,7 +55,7 @@ class FakeProposer(Proposer):
         self._seen.update(index for _, index in chosen)
         return [self._space.candidate(index, score) for score, index in chosen]
 
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         for told in results:
             index = self._space.index(told.candidate.body)
             if index is None:

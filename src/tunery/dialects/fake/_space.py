@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError
-from tunery.dialects.fake._script import WRONG, Program, TaskScript
+from tunery.dialects.fake._script import WRONG, FakeProgram, TaskScript
 from tunery.domain import Candidate, Origin, Task, canonical_json, digest
 
 DEFAULT, REFERENCE, TILED = "default", "reference", "tiled"
@@ -17,12 +17,12 @@ _WRONG_SPEEDUP = 10.0
 _REFERENCE_SLOWDOWN = 10.0
 
 
-class Space:
+class FakeSpace:
     """All that is known about a task's candidates; `fault`, `latency_s` and `features` are pure functions of a body."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.program = Program.parse(task.workload.program)
+        self.program = FakeProgram.parse(task.workload.program)
         self.script = self.program.script
         self.size = int(np.prod(self.script.axes)) if task.tunable else 0
 

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Foreseen, Kernel, Proposer, Told
+from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Observation, Proposer, Suggestions
 from tunery.domain import Artifact, Candidate, Network, Target, Task
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ class MetaScheduleDialect(Dialect):
     def open(
         self,
         task: Task,
-        history: Sequence[Told],
+        history: Sequence[Observation],
         cost_model: str | None,
         seed: int,
         *,
-        aided: bool = False,
+        warm_start: bool = False,
         plain: str = "",
     ) -> Proposer:
         from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -79,10 +79,10 @@ class MetaScheduleDialect(Dialect):
             return SingleProposer(task, expressions(task).found, history, plain=plain)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
-        return open_search(task, history, cost_model, seed, features, aided=aided, plain=plain)
+        return open_search(task, history, cost_model, seed, features, warm_start=warm_start, plain=plain)
 
     @override
-    def foresee(
+    def suggest(
         self,
         task: Task,
         n: int,
@@ -91,18 +91,18 @@ class MetaScheduleDialect(Dialect):
         lessons: Sequence[str] = (),
         *,
         rivals: bool = False,
-    ) -> Foreseen:
+    ) -> Suggestions:
         from tunery.dialects.metaschedule.features.features import FeatureCache
         from tunery.dialects.metaschedule.search.suggestions import Foresight
         from tunery.dialects.metaschedule.variants.program import space_of
 
         if not space_of(task).tunable:
             only = tuple(self.open(task, (), cost_model, seed).propose(n + 1))
-            return Foreseen(only[:1], rivals=only[1:])  # no search: the model is not asked which
+            return Suggestions(only[:1], rivals=only[1:])  # no search: the model is not asked which
         features = self._features[task.key] = FeatureCache()
         foresight = Foresight(lessons)
         found = foresight.candidates(task, n, cost_model, seed, features, rivals=rivals)
-        return Foreseen(tuple(found), foresight.lesson, tuple(foresight.rivals), foresight.origins)
+        return Suggestions(tuple(found), foresight.transfer_state, tuple(foresight.rivals), foresight.origins)
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:

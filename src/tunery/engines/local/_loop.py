@@ -21,7 +21,7 @@ from tunery.engines._payload import error_from_data
 from tunery.engines.local import _frames, ahead
 from tunery.engines.local._nursery import Nursery
 from tunery.engines.local._process import bare_cpu_s, cpu_s, kill_group
-from tunery.engines.local._record import Call, Process, State, Worker, describe_exit, quote_log
+from tunery.engines.local._record import Call, Process, Worker, WorkerState, describe_exit, quote_log
 
 REAP_S = 10.0
 """How long a killed process may take to vanish before its call is answered anyway (a driver that does not let go)."""
@@ -151,10 +151,10 @@ class Loop:
 
     def _overdue(self, worker: Worker) -> None:
         process, call = worker.process, worker.current
-        if worker.state is State.BUSY and call is not None:
+        if worker.state is WorkerState.BUSY and call is not None:
             what = f"{worker.name} ran {call.method} past its deadline of {call.deadline_s:g} s and was killed"
             self._end(worker, DeadlineError(what))
-        elif worker.state is State.STARTING and process is not None:
+        elif worker.state is WorkerState.STARTING and process is not None:
             what = f"{worker.name} did not come up within {self._startup_s:g} s and was killed"
             if process.pid is None:
                 process.nursery.kill()
@@ -179,7 +179,7 @@ class Loop:
                 call.fail(CrashError(f"{worker.name} cannot be started: {error}"))
             return
         worker.process = process = Process(key, _frames.Channel(ours), nursery)
-        worker.state, worker.reason = State.STARTING, None
+        worker.state, worker.reason = WorkerState.STARTING, None
         worker.limit = time.monotonic() + self._startup_s
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._on_channel(worker, process, mask))
         self._send(process, _frames.pack(worker.begin() | {"path": sys.path}, worker.settings))
@@ -205,14 +205,14 @@ class Loop:
 
     def _pump(self, worker: Worker) -> None:
         """Give a worker its next call if it can take one."""
-        if worker.state is State.DOWN and worker.queue and not self._closed:
+        if worker.state is WorkerState.DOWN and worker.queue and not self._closed:
             worker.generation += 1
             self._launch(worker)
             return
         process = worker.process
-        if worker.state is State.IDLE and process is not None and not process.doomed and (call := worker.pop()):
+        if worker.state is WorkerState.IDLE and process is not None and not process.doomed and (call := worker.pop()):
             call.taken_at = time.monotonic()
-            worker.current, worker.state = call, State.BUSY
+            worker.current, worker.state = call, WorkerState.BUSY
             worker.limit = call.taken_at + call.deadline_s
             self._send(process, call.message)
 
@@ -220,9 +220,9 @@ class Loop:
         """Kill a worker's process; the call in flight, or the one it is being started for, fails when it is gone."""
         if worker.process is None:
             return
-        if worker.state is State.STARTING:
+        if worker.state is WorkerState.STARTING:
             worker.current = worker.pop()
-        worker.state = State.ENDING
+        worker.state = WorkerState.ENDING
         worker.reason = worker.reason or reason
         worker.limit = time.monotonic() + REAP_S
         worker.process.kill()
@@ -235,7 +235,7 @@ class Loop:
         for header, body in process.channel.read()[0]:  # a call that was finished before the end is finished
             self._on_frame(worker, process, header, body)
         during = "start"
-        if worker.state is State.STARTING:
+        if worker.state is WorkerState.STARTING:
             worker.current = worker.pop()
         call, worker.current = worker.current, None
         if call is not None and call.taken_at:
@@ -248,7 +248,7 @@ class Loop:
         with self._lock:
             worker.ended_cpu_s += used_s
             worker.process = None
-        worker.state, worker.limit, worker.reason = State.DOWN, math.inf, None
+        worker.state, worker.limit, worker.reason = WorkerState.DOWN, math.inf, None
         self._release(process)
         if call is not None and reason is not None:
             call.fail(reason)
@@ -283,18 +283,18 @@ class Loop:
         process.reported_cpu_s = header["cpu_s"]
         if "done" not in header:
             self._report(worker, "__init__", header["wall_s"], used_s)
-            if worker.state is State.STARTING:
+            if worker.state is WorkerState.STARTING:
                 if "failed" in header:
                     self._end(worker, error_from_data(header["failed"], f"{worker.name} (starting)"))
                 else:
-                    worker.state, worker.limit = State.IDLE, math.inf
+                    worker.state, worker.limit = WorkerState.IDLE, math.inf
                     worker.keep_place()
                     self._pump(worker)
             return
         call = worker.current
-        if worker.state is not State.BUSY or call is None:
+        if worker.state is not WorkerState.BUSY or call is None:
             return  # killed meanwhile: the call's answer is the kill
-        worker.current, worker.state, worker.limit = None, State.IDLE, math.inf
+        worker.current, worker.state, worker.limit = None, WorkerState.IDLE, math.inf
         self._report(worker, call.method, header["wall_s"], used_s)
         self._answer(worker, call, header, body)
         self._pump(worker)

@@ -21,7 +21,7 @@ _TAIL_BYTES = 4096
 _TAIL_LINES = 12
 
 
-class State(enum.Enum):
+class WorkerState(enum.Enum):
     """Where a worker stands: DOWN → STARTING → IDLE ⇄ BUSY, and from each of those ENDING → DOWN."""
 
     DOWN = "down"
@@ -81,7 +81,7 @@ class Worker:
     settings: bytes
     cores: tuple[int, ...]
     log: Path
-    state: State = State.DOWN
+    state: WorkerState = WorkerState.DOWN
     generation: int = 1
     queue: deque[Call] = field(default_factory=deque)
     current: Call | None = None

@@ -20,7 +20,7 @@ _MOVES = frozenset({"Reshape", "Transpose"})
 _FUSED = "BatchNormalization"  # is multiplied into the weights of what is before it
 
 
-def set_aside(model: onnx.ModelProto) -> dict[str, bytes]:
+def detach_weights(model: onnx.ModelProto) -> dict[str, bytes]:
     """Take the values of such weights from the model and return them by name; names, shapes and types stay."""
     names = Counter(tensor.name for tensor in model.graph.initializer)
     free = {name for name in _only_met_by_data(model.graph) if names[name] == 1}

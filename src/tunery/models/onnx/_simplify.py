@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 
 from tunery._errors import ModelError
-from tunery.models.onnx._detached import as_inputs, as_weights, set_aside
+from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._file import graphs
 from tunery.models.onnx._fold import fold
 
@@ -58,7 +58,7 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, di
         ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no static shape.
         MisfitError: its shapes do not fit each other.
     """
-    values = set_aside(model)
+    values = detach_weights(model)
     optimised = _optimise(model, scratch / "optimised.onnx", values)
     result = fold(model) if _spoilt(optimised, model) else optimised
     _tidy(result)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from typing import ClassVar
 
-from tunery.scheduling._pool import Needs, Pool
-from tunery.scheduling._state import Job, Phase, Stage
+from tunery.scheduling._pool import Capacities, Needs
+from tunery.scheduling._state import Phase, ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
 
 
@@ -19,7 +19,7 @@ class Strategy(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, pool: Pool, durations: Durations) -> None:
+    def __init__(self, pool: Capacities, durations: Durations) -> None:
         self.pool = pool
         self.durations = durations
 
@@ -40,10 +40,10 @@ class Strategy(ABC):
     def finished(self, stage: Stage, duration_s: float, now_s: float) -> None:  # noqa: B027 - optional hook
         """Hear that a stage gave its resources back."""
 
-    def job_added(self, job: Job) -> None:  # noqa: B027 - optional hook
+    def job_added(self, job: ScheduledJob) -> None:  # noqa: B027 - optional hook
         """Hear of a new or resumed job."""
 
-    def job_removed(self, job: Job) -> None:  # noqa: B027 - optional hook
+    def job_removed(self, job: ScheduledJob) -> None:  # noqa: B027 - optional hook
         """Hear that a job ended or was paused; its stages were discarded before."""
 
 
@@ -76,7 +76,7 @@ class Ordered:
             else:
                 del self._shapes[shape]
 
-    def first_fit(self, pool: Pool) -> Stage | None:
+    def first_fit(self, pool: Capacities) -> Stage | None:
         """Return the first stage by key among the shapes that fit."""
         best = min((head for head in self.heads() if pool.fits(head[2].needs)), default=None)
         return best[2] if best else None

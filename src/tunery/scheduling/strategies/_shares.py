@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush, heapreplace
 
 from tunery.scheduling._pool import Needs
-from tunery.scheduling._state import Job, Phase, Stage
+from tunery.scheduling._state import Phase, ScheduledJob, Stage
 
 # How many owners of about equal virtual time are compared: more gain little, and each costs a few microseconds.
 _NEAR_OWNERS = 4
 
 
 @dataclass(slots=True, eq=False)
-class Account:
+class OwnerShare:
     """What an owner or a job has used, as virtual time that never decreases; `carry` is still to be booked."""
 
     order: int
@@ -35,33 +35,33 @@ class Shares:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._owners: dict[str, Account] = {}
+        self._owners: dict[str, OwnerShare] = {}
 
-    def owner(self, job: Job) -> Account:
+    def owner(self, job: ScheduledJob) -> OwnerShare:
         """Return the account of a job's owner; a job without an owner is its own."""
         name = job.asked.owner or f"job {job.asked.job_id}"
         account = self._owners.get(name)
         if account is None:
-            account = self._owners[name] = Account(job.order, used=self.now)
+            account = self._owners[name] = OwnerShare(job.order, used=self.now)
         return account
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: ScheduledJob) -> None:
         """Drop the account of a job that is its own owner."""
         if not job.asked.owner:
             self._owners.pop(f"job {job.asked.job_id}", None)
 
-    def woke(self, job: Job) -> None:
+    def woke(self, job: ScheduledJob) -> None:
         """Note a newly offered stage."""
         owner = self.owner(job)
         if not owner.ready:
             owner.used = max(owner.used, self.now)
         owner.ready += 1
 
-    def slept(self, job: Job) -> None:
+    def slept(self, job: ScheduledJob) -> None:
         """Note that a stage is offered no more."""
         self.owner(job).ready -= 1
 
-    def serve(self, job: Job, use: float, least: float) -> None:
+    def serve(self, job: ScheduledJob, use: float, least: float) -> None:
         """Charge a start to the job's owner; `use` is divided by the job's share.
 
         `least` is the smallest virtual time of those who wait: the present one, at which whoever comes late begins.
@@ -69,7 +69,7 @@ class Shares:
         self.now = max(self.now, least)
         self.owner(job).charge(use)
 
-    def correct(self, job: Job, use: float) -> None:
+    def correct(self, job: ScheduledJob, use: float) -> None:
         """Book the difference between a predicted and an actual use with the next start."""
         self.owner(job).carry += use
 
@@ -78,8 +78,8 @@ class Shares:
 class _Jobs:
     """One owner's jobs with offered stages of one shape: by turn, and by when they were last served."""
 
-    turns: list[tuple[float, int, Job]] = field(default_factory=list)
-    waiting: list[tuple[float, int, Job]] = field(default_factory=list)
+    turns: list[tuple[float, int, ScheduledJob]] = field(default_factory=list)
+    waiting: list[tuple[float, int, ScheduledJob]] = field(default_factory=list)
     listed: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     served_s: dict[int, float] = field(default_factory=dict)
     stages: dict[int, list[tuple[float, int, int, Stage]]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class FairQueue:
         self.count = 0
         self.least = 0.0
         self._shares = shares
-        self._heap: list[tuple[float, int, Account]] = []
+        self._heap: list[tuple[float, int, OwnerShare]] = []
         self._owners: dict[int, _Jobs] = {}
 
     def push(self, stage: Stage, now_s: float) -> None:
@@ -133,7 +133,7 @@ class FairQueue:
         Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
         one whose job's turn is nearest is served.
         """
-        near: list[tuple[float, int, Account]] = []
+        near: list[tuple[float, int, OwnerShare]] = []
         best: tuple[float, float, int, Stage] | None = None
         while self._heap and len(near) < _NEAR_OWNERS:
             used, order, owner = self._heap[0]

@@ -2,7 +2,7 @@
 
 from typing_extensions import override
 
-from tunery.scheduling._pool import Pool
+from tunery.scheduling._pool import Capacities
 from tunery.scheduling._state import Stage
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies._base import Ordered, Strategy
@@ -13,7 +13,7 @@ class Greedy(Strategy):
 
     name = "greedy"
 
-    def __init__(self, pool: Pool, durations: Durations) -> None:
+    def __init__(self, pool: Capacities, durations: Durations) -> None:
         super().__init__(pool, durations)
         self._ready = Ordered()
 

@@ -2,8 +2,8 @@
 
 from typing_extensions import override
 
-from tunery.scheduling._pool import Needs, Pool
-from tunery.scheduling._state import Job, Stage
+from tunery.scheduling._pool import Capacities, Needs
+from tunery.scheduling._state import ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies._base import Strategy
 from tunery.scheduling.strategies._shares import FairQueue, Shares
@@ -31,7 +31,7 @@ class Predictive(Strategy):
 
     name = "predictive"
 
-    def __init__(self, pool: Pool, durations: Durations) -> None:
+    def __init__(self, pool: Capacities, durations: Durations) -> None:
         super().__init__(pool, durations)
         self._shares = Shares()
         self._queues: dict[tuple[str, Needs], FairQueue] = {}
@@ -75,13 +75,13 @@ class Predictive(Strategy):
         self._shares.correct(stage.job, self.pool.share(stage.needs) * late_s / stage.job.share)
 
     @override
-    def job_added(self, job: Job) -> None:
+    def job_added(self, job: ScheduledJob) -> None:
         # No claim on the time before it came.
         job.turn = max(job.turn, self._turn)
         self._most_share = max(self._most_share, job.share)
 
     @override
-    def job_removed(self, job: Job) -> None:
+    def job_removed(self, job: ScheduledJob) -> None:
         if not job.paused:
             self._shares.forget(job)
 
@@ -108,7 +108,7 @@ class Predictive(Strategy):
         if not queue.count:
             del self._queues[stage.shape]
 
-    def _rest(self, job: Job) -> float:
+    def _rest(self, job: ScheduledJob) -> float:
         """Return how many units of work a job is expected to want still; unknown: as many again as it has done."""
         done = job.done()
         return job.asked.planned - done if job.asked.planned > done else max(done, 1.0)

@@ -4,8 +4,8 @@ from heapq import heappop, heappush
 
 from typing_extensions import override
 
-from tunery.scheduling._pool import Pool
-from tunery.scheduling._state import Job, Stage
+from tunery.scheduling._pool import Capacities
+from tunery.scheduling._state import ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies._base import Ordered, Strategy
 
@@ -15,21 +15,21 @@ class Sequential(Strategy):
 
     name = "sequential"
 
-    def __init__(self, pool: Pool, durations: Durations) -> None:
+    def __init__(self, pool: Capacities, durations: Durations) -> None:
         super().__init__(pool, durations)
-        self._jobs: list[tuple[int, int, Job]] = []
+        self._jobs: list[tuple[int, int, ScheduledJob]] = []
         self._present: set[int] = set()
-        self._current: Job | None = None
+        self._current: ScheduledJob | None = None
         self._ready: dict[int, Ordered] = {}
 
     @override
-    def job_added(self, job: Job) -> None:
+    def job_added(self, job: ScheduledJob) -> None:
         self._present.add(job.order)
         self._ready[job.order] = Ordered(lambda stage: -stage.request.value)
         heappush(self._jobs, (-job.asked.priority, job.order, job))
 
     @override
-    def job_removed(self, job: Job) -> None:
+    def job_removed(self, job: ScheduledJob) -> None:
         self._present.discard(job.order)
         self._ready.pop(job.order, None)
         if self._current is job:

@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass
-class Standing:
+class TaskProgress:
     """What is known of one task, batch by batch.
 
     `best_s` is the best latency after each (None: nothing valid yet), `trials` how many candidates each tried, `costs`
@@ -95,7 +95,7 @@ class Standing:
 class Chooser(Protocol):
     """Decides which task is next."""
 
-    def next(self, size: int) -> Standing | None:
+    def next(self, size: int) -> TaskProgress | None:
         """Return the task for the next batch of `size` trials, None while there is none to give it to."""
 
 
@@ -106,11 +106,11 @@ class Allocator:
     are busy, until they have fallen to its level. What it has reached keeps counting in the network's latency.
     """
 
-    def __init__(self, standings: list[Standing], unit: Unit = Unit.TIME, prices: Prices | None = None) -> None:
+    def __init__(self, standings: list[TaskProgress], unit: Unit = Unit.TIME, prices: Prices | None = None) -> None:
         self.standings = {standing.task_key: standing for standing in standings}
         self._unit, self._prices = unit, prices
 
-    def next(self, size: int) -> Standing | None:
+    def next(self, size: int) -> TaskProgress | None:
         """Return the task for the next batch of `size` trials, None while there is none to give it to."""
         alive = [s for s in self.standings.values() if not s.exhausted]
         fresh = [s for s in alive if not s.batches and not s.in_flight]
@@ -132,11 +132,11 @@ class Allocator:
         """Return the highest flop/s any task has reached."""
         return max((s.flop / s.latency_s for s in self.standings.values() if s.latency_s), default=0.0)
 
-    def belief(self, standing: Standing, rate: float) -> Gain | None:
+    def belief(self, standing: TaskProgress, rate: float) -> Gain | None:
         """Return what a task may still win, None while nothing of it is valid."""
         return believe(standing.trials, standing.best_s, standing.flop / (_HEADROOM * rate) if rate > 0 else 0.0)
 
-    def _scores(self, alive: list[Standing], size: int) -> dict[str, float]:
+    def _scores(self, alive: list[TaskProgress], size: int) -> dict[str, float]:
         rate, mean = self.peak_rate(), self.mean_cost()
         return {s.task_key: self.gain_per_cost(s, rate, size, mean) for s in alive if s.batches}
 
@@ -145,12 +145,12 @@ class Allocator:
         every = [each.lately(self._unit, self._prices) for each in self.standings.values()]
         return sum(amount for amount, _ in every) / max(sum(trials for _, trials in every), 1)
 
-    def trial_cost(self, standing: Standing, mean: float) -> float:
+    def trial_cost(self, standing: TaskProgress, mean: float) -> float:
         """Return what a trial of a task probably takes: what its own took lately, drawn to the `mean` over all."""
         amount, trials = standing.lately(self._unit, self._prices)
         return (amount + _PRIOR_TRIALS * mean) / (trials + _PRIOR_TRIALS) or 1.0
 
-    def gain_per_cost(self, standing: Standing, rate: float, size: int, mean_cost: float) -> float:
+    def gain_per_cost(self, standing: TaskProgress, rate: float, size: int, mean_cost: float) -> float:
         """Return the expected weighted seconds won by the next `size` trials of a task, per unit of their cost."""
         gain = self.belief(standing, rate)
         if gain is None:
@@ -162,10 +162,10 @@ class Allocator:
 class RoundRobin:
     """Gives all tasks the same number of trials, whatever they gain: what trimming is compared with."""
 
-    def __init__(self, standings: list[Standing]) -> None:
+    def __init__(self, standings: list[TaskProgress]) -> None:
         self.standings = standings
 
-    def next(self, size: int) -> Standing | None:  # noqa: ARG002 - the same for any size
+    def next(self, size: int) -> TaskProgress | None:  # noqa: ARG002 - the same for any size
         """Return the task that has had the fewest trials."""
         ready = [s for s in self.standings if not s.exhausted and s.in_flight < _AT_ONCE]
         free = [s for s in ready if not s.in_flight] or [s for s in ready if s.batches]

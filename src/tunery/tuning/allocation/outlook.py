@@ -7,7 +7,7 @@ import numpy as np
 
 from tunery.accounting.prices import Prices
 from tunery.domain import Prospect
-from tunery.tuning.allocation.allocator import Allocator, Cost, Standing
+from tunery.tuning.allocation.allocator import Allocator, Cost, TaskProgress
 from tunery.tuning.allocation.gain import Gain
 
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -34,7 +34,7 @@ class _Course:
 
 
 def outlook(  # noqa: PLR0917 - what the prediction is made of
-    standings: Sequence[Standing], fixed_s: float, cores: int, prices: Prices, seed: int = 0, pace: float = 1.0
+    standings: Sequence[TaskProgress], fixed_s: float, cores: int, prices: Prices, seed: int = 0, pace: float = 1.0
 ) -> tuple[Prospect, ...]:
     """Return the predicted latency of the network after more spending, for shares of the trials spent so far.
 
@@ -74,7 +74,7 @@ def outlook(  # noqa: PLR0917 - what the prediction is made of
     return tuple(prospects)
 
 
-def reaching(standing: Standing, latency_s: float) -> Standing:
+def reaching(standing: TaskProgress, latency_s: float) -> TaskProgress:
     """Return a task's course as one that has reached `latency_s`: all its latencies in this proportion.
 
     Races flatter whoever wins them, and the finals say by how much. What nothing valid is known of begins at

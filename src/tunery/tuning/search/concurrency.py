@@ -14,7 +14,7 @@ _TIMED = 3
 _PERHAPS_SHARING = frozenset({Outcome.TIMEOUT, Outcome.CRASHED, Outcome.RUN_FAILED})
 
 
-class Sharing:
+class MeasurementConcurrency:
     """One task's degree on a device with `slots` slots, and which of its measurements are repeated alone."""
 
     def __init__(self, task: Task, slots: int, calibration: Calibration | None, seed: int) -> None:

@@ -9,7 +9,7 @@ from tunery.engines import Role
 from tunery.measuring.selection import finalists
 from tunery.runtime.failures import failure
 from tunery.runtime.foreign_load import marked
-from tunery.tuning.calls import Entrant, Yardsticks, build_one, stage
+from tunery.tuning.calls import Entrant, TaskBaselines, build_one, stage
 from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 
@@ -46,7 +46,7 @@ def predicted_s(
 async def hold(  # noqa: PLR0917 - what one round needs
     context: Context,
     task: Task,
-    yardsticks: Yardsticks,
+    yardsticks: TaskBaselines,
     challengers: Sequence[Candidate],
     baseline_s: float | None,
     at_hand: Mapping[str, Artifact],

@@ -3,18 +3,18 @@
 import math
 from collections.abc import KeysView, Sequence
 
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.domain import Mode, Origin, Outcome, Record
 
 _RAN = frozenset({Outcome.OK, Outcome.ABANDONED})
 
 
-class Known:
+class KnownCandidates:
     """One result for each candidate."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Told] = {}
-        self._unheard: dict[str, Told] = {}
+        self._told: dict[str, Observation] = {}
+        self._unheard: dict[str, Observation] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._told
@@ -26,7 +26,7 @@ class Known:
         """Return the candidates' keys."""
         return self._told.keys()
 
-    def get(self, key: str) -> Told | None:
+    def get(self, key: str) -> Observation | None:
         """Return a candidate's latest result."""
         return self._told.get(key)
 
@@ -57,15 +57,15 @@ class Known:
         """Whether a candidate besides the compiler's default ran right, in this job or before."""
         return any(t.outcome in _RAN and t.candidate.origin is not Origin.BASELINE for t in self._told.values())
 
-    def remember(self, told: Told) -> None:
+    def remember(self, told: Observation) -> None:
         """Take in an earlier result, which the proposer is opened with."""
         self._told[told.candidate.key] = told
 
-    def served(self, told: Told) -> None:
+    def served(self, told: Observation) -> None:
         """Take in what another job has measured: the proposer is to hear it, and nobody here is charged for it."""
         self._told[told.candidate.key] = self._unheard[told.candidate.key] = told
 
-    def keep(self, told: Told, *, tell: bool = True) -> bool:
+    def keep(self, told: Observation, *, tell: bool = True) -> bool:
         """Take in a result, in the stead of an earlier one; return whether it is the candidate's first.
 
         `tell` says that the proposer is to hear it.
@@ -76,12 +76,12 @@ class Known:
             self._unheard[key] = told
         return before is None
 
-    def unheard(self) -> list[Told]:
+    def unheard(self) -> list[Observation]:
         """Return what the proposer has not heard, oldest first, and take it as heard."""
         news, self._unheard = list(self._unheard.values()), {}
         return news
 
-    def opening(self) -> list[Told]:
+    def opening(self) -> list[Observation]:
         """Return what a new proposer is opened with, fastest first; what was filtered is left for it to hear.
 
         That has no row worth a replay, nor anything to teach a model.

@@ -5,7 +5,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task, digest
 from tunery.domain.trimming import Trimming
 from tunery.runtime.services import Proposal
@@ -18,12 +18,12 @@ FAILING_DETAIL = "likely to fail to build or run"
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
+class FilteredProposal:
     """A proposal's fresh candidates: to `build` with their feature rows, `served` from the store, and the rest."""
 
     build: tuple[Candidate, ...]
     features: tuple[bytes, ...]
-    served: tuple[Told, ...]
+    served: tuple[Observation, ...]
     dropped: tuple[Candidate, ...]
     outranked: int
 
@@ -33,7 +33,7 @@ class Sifted:
         return len(self.build) + len(self.served) + self.outranked
 
 
-class Sifter:
+class ProposalFilter:
     """One task's filter at work; without filtering it still says what it would have dropped, for the record."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Sifter:
         """Return how many candidates to ask the proposer for."""
         return self._filter.ask(wanted) if self._trimming.filter else wanted
 
-    def sift(self, context: Context, proposal: Proposal, known: Collection[str], wanted: int) -> Sifted:
+    def sift(self, context: Context, proposal: Proposal, known: Collection[str], wanted: int) -> FilteredProposal:
         """Choose at most `wanted` candidates to build; what is dropped is recorded, what others measured is served."""
         numbers = [i for i, candidate in enumerate(proposal.candidates) if candidate.key not in known]
         served = self._served(context, {proposal.candidates[i].key for i in numbers})
@@ -93,7 +93,7 @@ class Sifter:
             [*((i, proposal.rejected[i]) for i in hopeless), *risky.items(), *((i, FILTERED_DETAIL) for i in dropped)],
             proposal,
         )
-        return Sifted(
+        return FilteredProposal(
             tuple(proposal.candidates[i] for i in (*tried, *kept)),
             tuple(proposal.features[i] for i in (*tried, *kept)),
             tuple(served.values()),
@@ -113,13 +113,13 @@ class Sifter:
         tried = [i for i in likely if self._random.random() < self._trimming.audit_share]
         return {i: f"{FAILING_DETAIL} ({100 * likely[i]:.0f} %)" for i in likely if i not in tried}, tried
 
-    def _served(self, context: Context, keys: set[str]) -> dict[str, Told]:
+    def _served(self, context: Context, keys: set[str]) -> dict[str, Observation]:
         """Return what the store has learned of these candidates meanwhile, from other jobs."""
         if not keys & context.store.measured_keys(self._task.key, context.provenance):
             return {}
         records = context.store.records(self._task.key, provenance=context.provenance)
         return {
-            r.candidate.key: Told(r.candidate, r.measurement.outcome, r.measurement.latency_s)
+            r.candidate.key: Observation(r.candidate, r.measurement.outcome, r.measurement.latency_s)
             for r in records
             if r.candidate.key in keys
             and r.measurement.mode is not Mode.FINAL
@@ -146,7 +146,7 @@ class Sifter:
         if helped:
             self._best = key
 
-    def learn(self, told: Sequence[Told]) -> None:
+    def learn(self, told: Sequence[Observation]) -> None:
         """Take in the results of one proposal: how well had the model ranked it?"""
         group = []
         for one in told:

@@ -9,18 +9,18 @@ from typing import Protocol
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.foreign_load import lenient, marked
-from tunery.runtime.pools import Grant
+from tunery.runtime.pools import Reservation
 from tunery.tuning.calls import Entrant, discard, race, stage
 from tunery.tuning.charging import Charged, charge, charge_by_outcome
 from tunery.tuning.context import Context
-from tunery.tuning.search.concurrency import Sharing
+from tunery.tuning.search.concurrency import MeasurementConcurrency
 
 AUDIT = "audit"
 """The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltCandidate:
     """A candidate that waits to be measured, and what building it took."""
 
     candidate: Candidate
@@ -54,7 +54,7 @@ class Board(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Raced:
-    built: Built
+    built: BuiltCandidate
     measurement: Measurement
     began_s: float
     ended_s: float
@@ -65,15 +65,15 @@ class Races:
 
     def __init__(self, task: Task, board: Board) -> None:
         self._task, self._board = task, board
-        self._beside: Sharing | None = None
+        self._beside: MeasurementConcurrency | None = None
 
     @property
-    def _sharing(self) -> Sharing:
+    def _sharing(self) -> MeasurementConcurrency:
         """How this task's candidates share the device."""
         if self._beside is None:
             context = self._board.context
             runtime = context.runtime
-            self._beside = Sharing(self._task, len(runtime.slots), runtime.calibration, context.seed)
+            self._beside = MeasurementConcurrency(self._task, len(runtime.slots), runtime.calibration, context.seed)
         return self._beside
 
     @property
@@ -92,7 +92,7 @@ class Races:
             deviation=self._sharing.deviation if degree > 1 else 0.0,
         )  # fmt: skip
 
-    async def run(self, built: Sequence[Built], reference: Artifact) -> None:
+    async def run(self, built: Sequence[BuiltCandidate], reference: Artifact) -> None:
         """Race what was built on as many slots at once as the task bears, and repeat a share of that alone.
 
         Those that others disturbed are raced once more when the machine is ours again, and so are those that were given
@@ -120,7 +120,7 @@ class Races:
 
     async def _race_some(  # noqa: PLR0917 - one slot's part of `run`
         self,
-        left: deque[Built],
+        left: deque[BuiltCandidate],
         raced: list[_Raced],
         again: Collection[str],
         reference: Artifact,
@@ -133,7 +133,7 @@ class Races:
         races: list[Charged] = []
         loop, foreign = asyncio.get_running_loop(), context.runtime.foreign
         size = -(-len(left) // slots)
-        grant: Grant | None = None
+        grant: Reservation | None = None
         try:
             async with stage(context, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
                 while left and not (races and foreign and foreign.share.waiting):

@@ -8,22 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, WorkError
-from tunery.dialects import Told
+from tunery.dialects import Observation
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.foreign_load import marked
-from tunery.runtime.pools import Grant
+from tunery.runtime.pools import Reservation
 from tunery.runtime.services import Proposal
-from tunery.tuning.allocation.allocator import Cost, Standing
-from tunery.tuning.calls import Yardsticks, build_one, call_build, stage, yardstick_candidates
+from tunery.tuning.allocation.allocator import Cost, TaskProgress
+from tunery.tuning.calls import TaskBaselines, build_one, call_build, stage, yardstick_candidates
 from tunery.tuning.charging import Charged, charge, charge_by_outcome
 from tunery.tuning.context import Context, working_for
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
-from tunery.tuning.search.known import Known, tried
-from tunery.tuning.search.proposal_filter import Sifter
-from tunery.tuning.search.races import Built, Races, together
+from tunery.tuning.search.known import KnownCandidates, tried
+from tunery.tuning.search.proposal_filter import ProposalFilter
+from tunery.tuning.search.races import BuiltCandidate, Races, together
 
 PROPOSE_DEADLINE_S = 180.0
 _CHUNK = 4  # candidates a builder takes at once: small enough that the pool ends together
@@ -39,9 +39,9 @@ class TaskSearch:
     Whichever job asks for a step pays for it (`working_for`); what it finds is everybody's.
     """
 
-    def __init__(self, task: Task, proposer: str, learning: Learning, sifter: Sifter) -> None:
+    def __init__(self, task: Task, proposer: str, learning: Learning, sifter: ProposalFilter) -> None:
         self.task = task
-        self.standing = Standing(task.key, 0, task.workload.flop)
+        self.standing = TaskProgress(task.key, 0, task.workload.flop)
         self.baseline_s: float | None = None
         self.final: Record | None = None
         self.jobs: dict[str, tuple[Context, int]] = {}
@@ -53,9 +53,9 @@ class TaskSearch:
         self.problem = ""
         self._stale = 0.0
         self._proposed: set[str] = set()
-        self._known = Known()
+        self._known = KnownCandidates()
         self._features: dict[str, bytes] = {}
-        self._yardsticks: Yardsticks | None = None
+        self._yardsticks: TaskBaselines | None = None
         self._finals_stale = True
         self._raced_then_s: float | None = None  # the best by races when the last finals were held
         self._held: set[str] = set()
@@ -109,7 +109,7 @@ class TaskSearch:
                 continue
             if measurement.outcome is Outcome.FILTERED and record.job_id != context.job_id:
                 continue  # another job's model dropped it: this one's may think otherwise
-            self._known.remember(Told(candidate, measurement.outcome, measurement.latency_s))
+            self._known.remember(Observation(candidate, measurement.outcome, measurement.latency_s))
             self._note_build(measurement)
             if candidate.origin is not Origin.BASELINE and measurement.outcome is not Outcome.FILTERED:
                 trials.add(candidate.key)
@@ -180,13 +180,13 @@ class TaskSearch:
             charge(self.context, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
             self.baseline_s = measurement.latency_s
 
-    async def _built_yardsticks(self) -> Yardsticks:
+    async def _built_yardsticks(self) -> TaskBaselines:
         async with self._building_yardsticks:  # batches of one task may ask at once
             if self._yardsticks is None:
                 self._yardsticks = await self._build_yardsticks()
         return self._yardsticks
 
-    async def _build_yardsticks(self) -> Yardsticks:
+    async def _build_yardsticks(self) -> TaskBaselines:
         reference, baseline = await yardstick_candidates(self.context, self.task)
         built = await build_one(self.context, self.task, reference)
         if isinstance(built, Measurement):
@@ -198,7 +198,7 @@ class TaskSearch:
             own = await build_one(self.context, self.task, baseline)
         if isinstance(own, Measurement):
             raise WorkError(f"no program to compare with of task {self.task.workload.name} builds: {own.detail}")
-        return Yardsticks((reference, built), (baseline, own))
+        return TaskBaselines((reference, built), (baseline, own))
 
     async def _reference(self) -> Artifact | None:
         """Return the built reference; None leaves the task out, for it built when the baseline was measured."""
@@ -279,8 +279,8 @@ class TaskSearch:
         if self._opened is None or self._opened[0] != generation:
             history = self._known.opening()
             rows: Sequence[bytes] = await context.runtime.call(
-                self._proposer, "open", self.task, history, self._learning.model, context.seed, self._learning.aided,
-                self._plain, deadline_s=PROPOSE_DEADLINE_S,
+                self._proposer, "open", self.task, history, self._learning.model, context.seed,
+                self._learning.warm_start, self._plain, deadline_s=PROPOSE_DEADLINE_S,
             )  # fmt: skip
             for told, row in zip(history, rows, strict=True):
                 self._learning.add(self.task.key, told, row)
@@ -289,14 +289,14 @@ class TaskSearch:
             await context.runtime.call(self._proposer, "learn", self._learning.model, deadline_s=PROPOSE_DEADLINE_S)
             self._opened = (generation, self._learning.version)
 
-    async def _build(self, candidates: Sequence[Candidate]) -> list[Built]:
+    async def _build(self, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
         chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
-        built: list[Built] = []
+        built: list[BuiltCandidate] = []
 
         async def one(chunk: Sequence[Candidate]) -> None:
-            mine: list[Built] = []
+            mine: list[BuiltCandidate] = []
             failed: list[Charged] = []
-            grant: Grant | None = None
+            grant: Reservation | None = None
             try:
                 async with stage(self.context, self.task, "build", Role.BUILDER, len(chunk)) as grant:
                     for candidate in chunk:
@@ -307,13 +307,13 @@ class TaskSearch:
                             self.record(candidate, replace(result, build_s=seconds))
                             failed.append(Charged(result.outcome, seconds))
                         else:
-                            mine.append(Built(candidate, result, seconds))
+                            mine.append(BuiltCandidate(candidate, result, seconds))
             finally:  # what has failed is a trial, also if a stop cuts the rest short
                 used_s = grant.core_s if grant else 0.0
                 rate = used_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
                 for one in mine:
                     built.append(replace(one, core_s=one.wall_s * rate))
-                    self.context.account.set_aside(one.candidate, one.wall_s * rate)
+                    self.context.account.defer(one.candidate, one.wall_s * rate)
                 lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
                 charge_by_outcome(self.context, self.task.key, "build", lost)
 
@@ -385,11 +385,11 @@ class TaskSearch:
         """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
         self._keep(candidate, measurement)
 
-    def _keep(self, candidate: Candidate, measurement: Measurement) -> Told:
+    def _keep(self, candidate: Candidate, measurement: Measurement) -> Observation:
         """Store a measurement, and let it take the place of an earlier one."""
         context, trial = self.context, candidate.origin is not Origin.BASELINE
         context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
-        told = Told(candidate, measurement.outcome, measurement.latency_s)
+        told = Observation(candidate, measurement.outcome, measurement.latency_s)
         self._count(measurement)
         self._note_build(measurement)
         self._finals_stale |= trial
@@ -399,7 +399,7 @@ class TaskSearch:
             self._count_trial(told, fresh=fresh)
         return told
 
-    def _count_trial(self, told: Told, *, fresh: bool) -> None:
+    def _count_trial(self, told: Observation, *, fresh: bool) -> None:
         """Count a candidate once for each job, as it ended last; another job's only where the limit of trials allows.
 
         What is beyond that a job is merely served: it learns from it and may deliver it.

@@ -21,12 +21,12 @@ from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its
 from tunery.dialects.metaschedule.codegen.archive import LIBRARY, manifest_of, read_archive, write_archive
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.codegen.kernel import link
-from tunery.dialects.metaschedule.codegen.parts import Part, find_part, take_over, usable
+from tunery.dialects.metaschedule.codegen.parts import CompiledPart, find_part, take_over, usable
 from tunery.dialects.metaschedule.codegen.weights import Weight
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
-from tunery.dialects.metaschedule.variants.variant import Expression, expressions_of, read_body, read_left_out
+from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of, read_body, read_left_out
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def _compile(
 
 
 def _left_out(
-    lowered: Lowered, chosen: Mapping[str, Candidate], parts: Mapping[str, Part]
+    lowered: Lowered, chosen: Mapping[str, Candidate], parts: Mapping[str, CompiledPart]
 ) -> dict[str, Mapping[str, str]]:
     """Return, by workload, what the searches of what was chosen did without; parts know also what did not apply."""
     known = {key: parts[name].left_out for name, (_, key) in lowered.functions.items() if name in parts}
@@ -80,7 +80,7 @@ def _left_out(
 
 def _parts(
     lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], directory: Path | None
-) -> dict[str, Part]:
+) -> dict[str, CompiledPart]:
     """Return the parts to take over, by function."""
     found = {}
     for name, (_, key) in lowered.functions.items():
@@ -91,7 +91,7 @@ def _parts(
 
 
 def _schedule(
-    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], parts: Mapping[str, Part]
+    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], parts: Mapping[str, CompiledPart]
 ) -> tuple[Any, dict[str, str | None]]:
     """Put each chosen candidate's program in place of the unscheduled one, where it has no part in `parts`.
 
@@ -128,7 +128,7 @@ def _schedule(
     return transform_arguments(lowered.module, transforms), coverage
 
 
-def _expression(lowered: Lowered, function: str, target: Target, candidate: Candidate) -> Expression:
+def _expression(lowered: Lowered, function: str, target: Target, candidate: Candidate) -> Variant:
     name, _ = read_body(candidate.body)
     found = expressions_of(lowered.functions[function][0], tvm_target(target)).found
     if name not in found:

@@ -23,7 +23,7 @@ from tunery.domain import Candidate, Target
 
 
 @dataclass(frozen=True)
-class Part:
+class CompiledPart:
     """A compiled kernel: where its code is, what it is called there, and how a workload's arguments become its own.
 
     `transforms` names transformations of arguments by index; `packing` says, per packed array, its shape, its source
@@ -44,7 +44,7 @@ class Part:
         return dict(self.transforms) | {source: "" for _, source, _ in self.packing}
 
 
-def find_part(directory: Path | None, workload_key: str, candidate: Candidate, target: Target) -> Part | None:
+def find_part(directory: Path | None, workload_key: str, candidate: Candidate, target: Target) -> CompiledPart | None:
     """Return what was kept of a candidate's build in a directory, None if there is nothing that can be used."""
     if directory is None:
         return None
@@ -61,17 +61,17 @@ def find_part(directory: Path | None, workload_key: str, candidate: Candidate, t
         )
         inputs = len(manifest["call"]) - manifest["outputs"]
         call, left_out = tuple(manifest["call"][:inputs]), dict(manifest["traits"]["left_out"])
-        return Part(path, manifest["entry"], dict(manifest["transforms"]), packing, call, left_out)
+        return CompiledPart(path, manifest["entry"], dict(manifest["transforms"]), packing, call, left_out)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def usable(module: Any, name: str, part: Part) -> bool:
+def usable(module: Any, name: str, part: CompiledPart) -> bool:
     """Whether every call of a function passes constants wherever the part wants other ones in their place."""
     return constant_everywhere(module, name, part.constants)
 
 
-def take_over(module: Any, parts: Mapping[str, Part]) -> tuple[Any, list[Weight]]:
+def take_over(module: Any, parts: Mapping[str, CompiledPart]) -> tuple[Any, list[Weight]]:
     """Return the module with the named functions' calls going to their parts, and the weights that its `main` takes.
 
     They come after its inputs, in this order; other constants stay in the module.
@@ -102,7 +102,7 @@ def _anchor() -> Any:
 
 @mutator
 class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
-    def __init__(self, module: Any, parts: Mapping[str, Part]) -> None:
+    def __init__(self, module: Any, parts: Mapping[str, CompiledPart]) -> None:
         super().__init__(module)
         self.weights: list[Weight] = []
         self._parameters: dict[tuple[int, str, str], Any] = {}
@@ -129,16 +129,16 @@ class _Calls(PyExprMutator):  # type: ignore[misc] # TVM has no types
         call = relax.Call(self._call_packed, [relax.ExternFunc(part.entry), arguments], None, call.ty_args)
         return self.visit_expr_post_order(call)
 
-    def _arguments(self, part: Part, given: Sequence[Any]) -> list[Any]:
+    def _arguments(self, part: CompiledPart, given: Sequence[Any]) -> list[Any]:
         return [self._packed(part, given, -1 - i) if i < 0 else self._as_it_is(part, given[i], i) for i in part.call]
 
-    def _packed(self, part: Part, given: Sequence[Any], number: int) -> Any:
+    def _packed(self, part: CompiledPart, given: Sequence[Any], number: int) -> Any:
         shape, source, indices = part.packing[number]
         constant = given[source].value
         weight = Weight(self._array(constant), part.transforms.get(source, ""), (shape, indices))
         return self._parameter(weight) if self._apart(weight, constant) else relax.const(weight.prepared())
 
-    def _as_it_is(self, part: Part, given: Any, index: int) -> Any:
+    def _as_it_is(self, part: CompiledPart, given: Any, index: int) -> Any:
         if not isinstance(given, tvm.ir.GenericConst):
             return given
         weight = Weight(self._array(given.value), part.transforms.get(index, ""))

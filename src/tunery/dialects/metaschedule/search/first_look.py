@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from tunery.dialects._base import Proposer, Told
+from tunery.dialects._base import Observation, Proposer
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.suggestions import (
     leader,
     leaving,
@@ -35,10 +35,10 @@ class FirstLook(Proposer):
     A leading search that fails is left to `whole`, which asks all.
     """
 
-    def __init__(self, leading: Proposer, whole: Callable[[Sequence[Told]], Proposer]) -> None:
+    def __init__(self, leading: Proposer, whole: Callable[[Sequence[Observation]], Proposer]) -> None:
         self._search = leading
-        self._whole: Callable[[Sequence[Told]], Proposer] | None = whole
-        self._told: list[Told] = []
+        self._whole: Callable[[Sequence[Observation]], Proposer] | None = whole
+        self._told: list[Observation] = []
         self._model = ""
         self._looked = False
 
@@ -65,7 +65,7 @@ class FirstLook(Proposer):
         return self._search.refused()
 
     @override
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         self._told += results if self._whole is not None else ()
         with self._widening_if_it_fails():
             self._search.tell(results)
@@ -88,33 +88,33 @@ class FirstLook(Proposer):
 
 def open_search(
     task: Task,
-    history: Sequence[Told],
+    history: Sequence[Observation],
     cost_model: str | None,
     seed: int,
     features: FeatureCache,
     *,
-    aided: bool,
+    warm_start: bool,
     plain: str = "",
 ) -> Proposer:
-    """Return the search of a tunable task; `aided` begins with what won for like tasks.
+    """Return the search of a tunable task; `warm_start` begins with what won for like tasks.
 
     A `plain` one has the generic expression only, and its candidates say of the others that they were left out for it.
 
     Raises:
         Exception: of whatever kind, where the generic program cannot be searched.
     """
-    ready: dict[str, DraftedProposer] = {}
+    ready: dict[str, SurrogateProposer] = {}
 
-    def opened(names: Sequence[str], told: Sequence[Told]) -> Mapping[str, str]:
+    def opened(names: Sequence[str], told: Sequence[Observation]) -> Mapping[str, str]:
         """Prepare the named searches that are not ready, and return why there is none of some."""
         missing = [name for name in names if name not in ready]
         more, left_out = searches_of(task, missing, told, cost_model, seed, features=features)
-        if aided:
+        if warm_start:
             welcome_winners(task, more, left_out)
         ready.update(without(more, left_out))
         return left_out
 
-    def whole(told: Sequence[Told]) -> Proposer:
+    def whole(told: Sequence[Observation]) -> Proposer:
         failed = dict[str, str]()
         for name, known in ready.items():  # what others measured meanwhile
             with leaving(name, failed):
@@ -129,7 +129,7 @@ def open_search(
         searches, _ = searches_of(task, [GENERIC], history, cost_model, seed, features=features)
         others = [name for name in expressions(task).found if name != GENERIC]
         return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, plain))
-    if not aided or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
+    if not warm_start or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)
     opened([GENERIC], history)
     leading = leader(task, ready[GENERIC], winners_for(task))

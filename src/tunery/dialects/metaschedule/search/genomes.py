@@ -10,7 +10,7 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.variants.program import Space, trace_body
+from tunery.dialects.metaschedule.variants.program import DesignSpace, trace_body
 from tunery.dialects.metaschedule.variants.variant import read_body, write_body
 
 TILE, CATEGORY, LOCATION = "SamplePerfectTile", "SampleCategorical", "SampleComputeLocation"
@@ -48,7 +48,7 @@ class Gene:
 class Design:
     """One design of a space: its trace, with its sampling instructions as genes."""
 
-    def __init__(self, number: int, trace: Any, space: Space) -> None:
+    def __init__(self, number: int, trace: Any, space: DesignSpace) -> None:
         self._trace = trace.simplified(remove_postproc=True)
         self._insts = list(self._trace.insts)
         self._samples = [i for i, inst in enumerate(self._insts) if str(inst.kind.name).startswith("Sample")]

@@ -17,7 +17,7 @@ from tunery.costmodels.columns import STORE_WIDTH
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.features.features import Row
 from tunery.dialects.metaschedule.search.code_size import LARGEST, code_size
-from tunery.dialects.metaschedule.variants.program import Space
+from tunery.dialects.metaschedule.variants.program import DesignSpace
 
 _VTHREADS = 64  # each repeats the body; TVM states 8, and counts them when none is left
 _REGISTER_BYTES = 4
@@ -29,7 +29,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CACHE_FILES = ("type", "size", "shared_cpu_list")
 
 
-def post_processed(schedule: Any, space: Space) -> str:
+def post_processed(schedule: Any, space: DesignSpace) -> str:
     """Apply the target's post-processing; return why the program is not worth a build, "" where it is.
 
     Raises:
@@ -93,7 +93,7 @@ def _count(cores: str) -> int:
 
 
 @dataclass
-class Kernel:
+class KernelLoops:
     """What one block of a GPU kernel asks for: extents of its threads by axis, bytes of shared and of local memory."""
 
     threads: dict[str, int] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def beyond_gpu(module: Any, target: Any) -> str:
     return next((why for kernel in kernels if (why := broken(kernel, dict(target.attrs)))), "")
 
 
-def broken(kernel: Kernel, limits: dict[str, Any]) -> str:
+def broken(kernel: KernelLoops, limits: dict[str, Any]) -> str:
     """Return the limit of a target's attributes that a kernel breaks, "" if none; one that is not stated holds."""
     threads, vthreads = kernel.product("threadIdx"), kernel.product("vthread")
     registers = kernel.local * vthreads * threads // _REGISTER_BYTES
@@ -140,10 +140,10 @@ def broken(kernel: Kernel, limits: dict[str, Any]) -> str:
     return ""
 
 
-def kernels_of(statement: Any) -> Iterator[Kernel]:
+def kernels_of(statement: Any) -> Iterator[KernelLoops]:
     """Yield the kernels of a lowered function: each outermost loop that is bound to a thread is one."""
     if _axis(statement):
-        kernel = Kernel()
+        kernel = KernelLoops()
         _measure(statement, kernel)
         yield kernel
     else:
@@ -151,7 +151,7 @@ def kernels_of(statement: Any) -> Iterator[Kernel]:
             yield from kernels_of(part)
 
 
-def _measure(statement: Any, kernel: Kernel) -> None:
+def _measure(statement: Any, kernel: KernelLoops) -> None:
     if axis := _axis(statement):
         kernel.threads[axis] = max(kernel.threads.get(axis, 1), int(statement.extent))
     for buffer in getattr(statement, "alloc_buffers", ()):

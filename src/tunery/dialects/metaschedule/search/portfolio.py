@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Proposer, Told
+from tunery.dialects._base import Observation, Proposer
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Candidate, Outcome
@@ -30,7 +30,7 @@ class PortfolioProposer(Proposer):
     def __init__(
         self,
         searches: Mapping[str, Proposer],
-        history: Sequence[Told],
+        history: Sequence[Observation],
         left_out: MutableMapping[str, str] | None = None,
     ) -> None:
         self._searches = dict(searches)
@@ -103,7 +103,7 @@ class PortfolioProposer(Proposer):
         return {name: count for name, count in counts.items() if count}
 
     @override
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         self._note(results)
         for name, search in tuple(self._searches.items()):
             mine = part(results, name)
@@ -111,7 +111,7 @@ class PortfolioProposer(Proposer):
                 with self._leaving_if_it_fails(name):
                     search.tell(mine)
 
-    def _note(self, results: Sequence[Told]) -> None:
+    def _note(self, results: Sequence[Observation]) -> None:
         for told in results:
             name = _expression(told)
             if name is None or name not in self._heard or told.outcome is Outcome.FILTERED:
@@ -135,16 +135,16 @@ class Ended(Proposer):
         return []
 
     @override
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         pass
 
 
-def part(history: Sequence[Told], expression: str) -> list[Told]:
+def part(history: Sequence[Observation], expression: str) -> list[Observation]:
     """Return what concerns one expression's search: its own candidates, and the unscheduled program."""
     return [told for told in history if _expression(told) in (expression, None)]
 
 
-def _expression(told: Told) -> str | None:
+def _expression(told: Observation) -> str | None:
     """Return a candidate's expression, None for the unscheduled program (it belongs to none)."""
     if not told.candidate.body:
         return None

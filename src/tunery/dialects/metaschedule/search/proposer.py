@@ -9,15 +9,15 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Proposer, Told
+from tunery.dialects._base import Observation, Proposer
 from tunery.dialects.metaschedule.features.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.breeding import Breeder
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genes, Genome
 from tunery.dialects.metaschedule.search.limits import post_processed
-from tunery.dialects.metaschedule.search.surrogate import LENGTHS, Draft, Encoder
-from tunery.dialects.metaschedule.variants.program import Space, program_key, replay, space_of, trace_body
+from tunery.dialects.metaschedule.search.surrogate import LENGTHS, Encoder, GaussianProcess
+from tunery.dialects.metaschedule.variants.program import DesignSpace, program_key, replay, space_of, trace_body
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, with_left_out
 from tunery.domain import Candidate, Outcome, Task
 
@@ -49,7 +49,7 @@ class Lesson:
     failed: bool = False
 
 
-class DraftedProposer(Proposer):
+class SurrogateProposer(Proposer):
     """Breeds genomes, replays those that a draft finds most promising, and proposes the best of the replayed.
 
     The draft learns from latencies, and from the cost model's scores of whatever was replayed.
@@ -58,8 +58,8 @@ class DraftedProposer(Proposer):
     def __init__(
         self,
         task: Task,
-        space: Space,
-        history: Sequence[Told],
+        space: DesignSpace,
+        history: Sequence[Observation],
         cost_model: str | None,
         seed: int,
         *,
@@ -77,7 +77,7 @@ class DraftedProposer(Proposer):
         self._welcome: Sequence[Genome] = ()
         self._winners: list[str] = []  # what has won for like tasks, among what is waiting
         self._refused: dict[str, tuple[Genome, str]] = {}
-        self._draft: Draft | None = None
+        self._draft: GaussianProcess | None = None
         self.tell(history)
         if cost_model:
             self.learn(cost_model)
@@ -258,7 +258,7 @@ class DraftedProposer(Proposer):
             genomes, targets, noise = [genomes[i] for i in kept], targets[kept], noise[kept]
         if len(genomes) >= _LEAST_LESSONS:
             lengths = (self._draft.length,) if again and self._draft else LENGTHS
-            self._draft = Draft(self._encoder.rows(genomes), targets, noise, self._background, lengths)
+            self._draft = GaussianProcess(self._encoder.rows(genomes), targets, noise, self._background, lengths)
 
     def _elite(self) -> list[Genome]:
         genomes, targets, _ = self._known()
@@ -282,7 +282,7 @@ class DraftedProposer(Proposer):
         return [genomes[i] for i in kept], targets[kept], noise[kept]
 
     @override
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         for told in results:
             key = told.candidate.key
             self._proposed.add(key)
@@ -290,12 +290,12 @@ class DraftedProposer(Proposer):
             genome = self._genome(told.candidate.body)
             if genome is None:
                 continue
-            lesson = self._lessons.get(genome, Lesson(key))
+            transfer_state = self._lessons.get(genome, Lesson(key))
             if told.latency_s is not None and told.latency_s > 0:
                 abandoned = told.outcome is not Outcome.OK
-                self._lessons[genome] = replace(lesson, latency_s=told.latency_s, abandoned=abandoned)
+                self._lessons[genome] = replace(transfer_state, latency_s=told.latency_s, abandoned=abandoned)
             elif told.outcome is not Outcome.FILTERED:
-                self._lessons[genome] = replace(lesson, failed=True)
+                self._lessons[genome] = replace(transfer_state, failed=True)
 
     def _genome(self, body: str) -> Genome | None:
         """Return the genome of a body; None for another expression, or what earlier versions could propose."""
@@ -350,7 +350,9 @@ class SingleProposer(Proposer):
         Exception: of whatever kind, where the generic program cannot be scheduled.
     """
 
-    def __init__(self, task: Task, expressions: Iterable[str], history: Sequence[Told], *, plain: str = "") -> None:
+    def __init__(
+        self, task: Task, expressions: Iterable[str], history: Sequence[Observation], *, plain: str = ""
+    ) -> None:
         known = {told.candidate.key for told in history}
         found, left_out = dict[str, Candidate](), dict[str, str]()
         for name in reversed(list(expressions)):
@@ -374,11 +376,11 @@ class SingleProposer(Proposer):
         return chosen
 
     @override
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         known = {told.candidate.key for told in results}
         self._left = [candidate for candidate in self._left if candidate.key not in known]
 
 
-def _scheduled(task: Task, space: Space) -> list[Candidate]:
+def _scheduled(task: Task, space: DesignSpace) -> list[Candidate]:
     bodies = [trace_body(design.trace, space) for design in space.designs]
     return [Candidate(program_key(replay(space, body).mod), task.key, body) for body in bodies]

@@ -12,13 +12,13 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from tunery.dialects._base import Told
+from tunery.dialects._base import Observation
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
-from tunery.dialects.metaschedule.search.proposer import DraftedProposer
-from tunery.dialects.metaschedule.search.winners import Place, Winners, fitted, place_of, shipped
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
+from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
 from tunery.dialects.metaschedule.variants import depthwise, padded, place_sums, rows, winograd
 from tunery.dialects.metaschedule.variants.program import expressions, space_of, tvm_target
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
@@ -47,18 +47,18 @@ _LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the f
 class Foresight:
     """Finds candidates by the cost model, and keeps what was best for the tasks that follow.
 
-    `lesson` is what the latest task taught; another instance, in any process, may be given it. `rivals` and `origins`
-    are the latest task's, as in `Foreseen`.
+    `transfer_state` is what the latest task taught; another instance, in any process, may be given it. `rivals` and
+    `origins` are the latest task's, as in `Suggestions`.
     """
 
     def __init__(self, lessons: Sequence[str] = ()) -> None:
-        self.lesson = ""
+        self.transfer_state = ""
         self.rivals: list[Candidate] = []
         self.origins: dict[str, int] = {}
-        self._memories: dict[str, list[tuple[Place, tuple[Genome, ...]]]] = {}
+        self._memories: dict[str, list[tuple[TaskSignature, tuple[Genome, ...]]]] = {}
         self._losses: Counter[str] = Counter()  # in a row
-        for lesson in lessons:
-            self._learn(lesson)
+        for transfer_state in lessons:
+            self._learn(transfer_state)
 
     def candidates(
         self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, rivals: bool = False
@@ -73,7 +73,7 @@ class Foresight:
             Exception: of whatever kind, where the generic program cannot be searched.
         """
 
-        def opened(names: Sequence[str]) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
+        def opened(names: Sequence[str]) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
             return searches_of(task, names, (), cost_model, seed, features=features)
 
         self.rivals, self.origins = [], {}
@@ -97,7 +97,9 @@ class Foresight:
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
         return self._searched(task, n, searches | more, left_out | lost)
 
-    def _led(self, task: Task, leading: str, search: DraftedProposer, winners: Winners, count: int) -> list[Candidate]:
+    def _led(
+        self, task: Task, leading: str, search: SurrogateProposer, winners: Winners, count: int
+    ) -> list[Candidate]:
         """Return what the leading expression's winners are for this task, or a few of its own where it is trusted."""
         if won := _won(task, leading, search, winners, count):
             self.origins = _tried_out(search, won)
@@ -106,7 +108,7 @@ class Foresight:
         return search.ranked()
 
     def _searched(
-        self, task: Task, n: int, searches: Mapping[str, DraftedProposer], left_out: dict[str, str]
+        self, task: Task, n: int, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]
     ) -> list[Candidate]:
         """Return what up to `n` replays found in searches of several expressions; `left_out` is told which fail."""
         left, fair = n, max(_ALTERNATIVE, round(_ALTERNATIVE_SHARE * n))
@@ -133,8 +135,8 @@ class Foresight:
             for name, each in searches.items()
         ]
         told = [[at.structure, at.extents, [[g.design, g.choices] for g in best]] for at, best in memories]
-        self.lesson = json.dumps([behind, told])
-        self._learn(self.lesson)
+        self.transfer_state = json.dumps([behind, told])
+        self._learn(self.transfer_state)
         ranked = list[Candidate]()
         for name, search in searches.items():
             with leaving(name, left_out):
@@ -142,13 +144,13 @@ class Foresight:
         found = [with_left_out(candidate, left_out) for candidate in ranked]
         return sorted(found, key=lambda candidate: -(candidate.score or 0.0))
 
-    def _learn(self, lesson: str) -> None:
-        behind, memories = json.loads(lesson)
+    def _learn(self, transfer_state: str) -> None:
+        behind, memories = json.loads(transfer_state)
         for name, lost in behind.items():
             self._losses[name] = self._losses[name] + 1 if lost else 0
         for structure, extents, best in memories:
             genomes = tuple(Genome(design, tuple(map(tuple, choices))) for design, choices in best)
-            self._memories.setdefault(structure, []).append((Place(structure, tuple(extents)), genomes))
+            self._memories.setdefault(structure, []).append((TaskSignature(structure, tuple(extents)), genomes))
 
     def _worthwhile(self, task: Task, n: int) -> list[str]:
         """Return the expressions that `n` replays are enough for, without those that keep losing."""
@@ -156,7 +158,7 @@ class Foresight:
         open_ = [name for name in names if name == GENERIC or self._losses[name] < _GIVEN_UP]
         return [name for name in open_ if name in expressions(task).found]
 
-    def _seeds(self, task: Task, name: str, search: DraftedProposer) -> list[Genome]:
+    def _seeds(self, task: Task, name: str, search: SurrogateProposer) -> list[Genome]:
         """Return the best of the tasks that are most like this one, fitted to it."""
         designs = search.designs
         here = place_of(task.workload.kind, name, search.outlines)
@@ -176,19 +178,19 @@ def leaving(name: str, left_out: dict[str, str]) -> Generator[None]:
         left_out[name] = reason_of(error)
 
 
-def without(searches: Mapping[str, DraftedProposer], left_out: Collection[str]) -> dict[str, DraftedProposer]:
+def without(searches: Mapping[str, SurrogateProposer], left_out: Collection[str]) -> dict[str, SurrogateProposer]:
     """Return the searches that are not left out."""
     return {name: search for name, search in searches.items() if name not in left_out}
 
 
-def _spare(task: Task, search: DraftedProposer, winners: Winners, count: int) -> list[Candidate]:
+def _spare(task: Task, search: SurrogateProposer, winners: Winners, count: int) -> list[Candidate]:
     """Return up to `count` candidates of the generic search, of like tasks' winners where there are some."""
     if not search.try_out(list(_won(task, GENERIC, search, winners, count))):
         search.explore(min(count, _LEAST_WINNERS))
     return search.ranked()
 
 
-def leader(task: Task, generic: DraftedProposer, winners: Winners) -> str:
+def leader(task: Task, generic: SurrogateProposer, winners: Winners) -> str:
     """Return the expression that like tasks were computed by fastest, as far as it applies to this one."""
     home = place_of(task.workload.kind, GENERIC, generic.outlines)
     leads = {
@@ -219,7 +221,7 @@ def starved(task: Task, expression: str) -> bool:
     return weights > _CACHED_BYTES and task.workload.flop < _LEAST_FLOP_PER_BYTE * weights
 
 
-def welcome_winners(task: Task, searches: Mapping[str, DraftedProposer], left_out: dict[str, str]) -> None:
+def welcome_winners(task: Task, searches: Mapping[str, SurrogateProposer], left_out: dict[str, str]) -> None:
     """Let searches of a task's expressions propose what won for like tasks before anything else.
 
     `left_out` is told of those that fail at it.
@@ -235,7 +237,7 @@ def winners_for(task: Task) -> Winners:
     return shipped(lanes_of(tvm_target(task.target)))
 
 
-def _tried_out(search: DraftedProposer, won: Mapping[Genome, int]) -> dict[str, int]:
+def _tried_out(search: SurrogateProposer, won: Mapping[Genome, int]) -> dict[str, int]:
     """Replay winners, and return by the key of each new program which task it is of."""
     found = {}
     for number in dict.fromkeys(won.values()):
@@ -244,19 +246,19 @@ def _tried_out(search: DraftedProposer, won: Mapping[Genome, int]) -> dict[str, 
     return found
 
 
-def _won(task: Task, expression: str, search: DraftedProposer, winners: Winners, count: int) -> dict[Genome, int]:
+def _won(task: Task, expression: str, search: SurrogateProposer, winners: Winners, count: int) -> dict[Genome, int]:
     return winners.near(place_of(task.workload.kind, expression, search.outlines), search.designs, count)
 
 
 def searches_of(
     task: Task,
     names: Iterable[str],
-    history: Sequence[Told],
+    history: Sequence[Observation],
     cost_model: str | None,
     seed: int,
     *,
     features: FeatureCache,
-) -> tuple[dict[str, DraftedProposer], dict[str, str]]:
+) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
     """Return the searches of the named expressions, and why there is none of another than the generic one.
 
     Raises:
@@ -266,7 +268,7 @@ def searches_of(
     for name in names:
         mine = part(history, name)
         try:
-            search = DraftedProposer(task, space_of(task, name), mine, cost_model, seed, features=features)
+            search = SurrogateProposer(task, space_of(task, name), mine, cost_model, seed, features=features)
             _ = search.outlines  # a design that cannot be chosen for is to show now
             found[name] = search
         except Exception as error:

@@ -69,7 +69,7 @@ def _encoded(gene: Gene, values: npt.NDArray[np.int64]) -> Floats:
     return np.concatenate([logs, inner[:, 1:-1], np.log2(whole)], axis=1)
 
 
-class Draft:
+class GaussianProcess:
     """Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) with a linear and a Matern 5/2 part.
 
     The length scale is the one with the highest marginal likelihood of those given.

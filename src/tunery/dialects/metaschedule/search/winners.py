@@ -31,13 +31,13 @@ _MOST_BEHIND = 4.0  # times: how far behind a loser was is not worth knowing
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskSignature:
     """Where a task lies among those that genomes can be taken over from: same structure, near extents."""
 
     structure: str
     extents: tuple[int, ...]
 
-    def distance(self, other: "Place") -> float:
+    def distance(self, other: "TaskSignature") -> float:
         """Return the sum of the differences of the extents' logarithms, infinite between different structures."""
         if self.structure != other.structure:
             return math.inf
@@ -52,9 +52,9 @@ class Winner:
     expressions.
     """
 
-    home: Place
+    home: TaskSignature
     expression: str
-    place: Place
+    place: TaskSignature
     behind: float
     genomes: tuple[Genome, ...]
 
@@ -64,12 +64,12 @@ class Winners:
 
     def __init__(self, winners: Iterable[Winner]) -> None:
         self._by_structure: dict[str, list[Winner]] = {}
-        self._homes: dict[Place, dict[str, float]] = {}
+        self._homes: dict[TaskSignature, dict[str, float]] = {}
         for winner in winners:
             self._by_structure.setdefault(winner.place.structure, []).append(winner)
             self._homes.setdefault(winner.home, {})[winner.expression] = winner.behind
 
-    def near(self, place: Place, designs: Designs, count: int) -> dict[Genome, int]:
+    def near(self, place: TaskSignature, designs: Designs, count: int) -> dict[Genome, int]:
         """Return up to `count` genomes that won near a place, the nearest first, fitted to these designs.
 
         Each comes with the number of the task that it is of. Near ones of one task are mostly much alike.
@@ -91,7 +91,7 @@ class Winners:
                 found.setdefault(fitted(genome, designs[genome.design]), number)
         return dict(islice(found.items(), count))
 
-    def lead(self, home: Place, expression: str, other: str) -> float | None:
+    def lead(self, home: TaskSignature, expression: str, other: str) -> float | None:
         """Return the expected logarithm of `other`'s latency over `expression`'s, None if no like task had both."""
         both = [
             (home.distance(place), behind[expression], behind[other])
@@ -106,11 +106,11 @@ class Winners:
         return sum(weight * vote for weight, vote in votes) / total if total else None
 
 
-def place_of(kind: str, expression: str, designs: Designs) -> Place:
+def place_of(kind: str, expression: str, designs: Designs) -> TaskSignature:
     """Return the place of a task's expression: the structure says whether a genome of another can be fitted."""
     shape = tuple(tuple((gene.kind, gene.levels, gene.source) for gene in genes) for genes in designs)
     extents = tuple(gene.extent for genes in designs for gene in genes if gene.kind == TILE)
-    return Place(digest(kind, expression, repr(shape)), extents)
+    return TaskSignature(digest(kind, expression, repr(shape)), extents)
 
 
 def winners_of(task: Task, measured: Iterable[tuple[str, float]]) -> list[Winner]:
@@ -124,7 +124,7 @@ def winners_of(task: Task, measured: Iterable[tuple[str, float]]) -> list[Winner
             designs[name] = [Design(number, one.trace, space) for number, one in enumerate(space.designs)]
         return designs[name]
 
-    def place(name: str) -> Place:
+    def place(name: str) -> TaskSignature:
         return place_of(task.workload.kind, name, [design.genes for design in designs_of(name)])
 
     for body, latency_s in sorted(measured, key=lambda one: one[1]):
@@ -177,8 +177,8 @@ def loads(data: bytes) -> list[Winner]:
     ]
 
 
-def _read_place(data: Mapping[str, object]) -> Place:
-    return Place(str(data["structure"]), tuple(data["extents"]))  # type: ignore[arg-type]
+def _read_place(data: Mapping[str, object]) -> TaskSignature:
+    return TaskSignature(str(data["structure"]), tuple(data["extents"]))  # type: ignore[arg-type]
 
 
 # -- genomes of other extents ------------------------------------------------------------------------------------------

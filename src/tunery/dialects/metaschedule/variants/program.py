@@ -10,8 +10,8 @@ from tunery.dialects.metaschedule._tvm import meta_schedule, tvm, tvm_ffi
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import (
     GENERIC,
-    Expression,
     Expressions,
+    Variant,
     expressions_of,
     read_body,
     write_body,
@@ -45,13 +45,13 @@ def tvm_target(target: Target) -> Any:
 
 
 @dataclass(frozen=True)
-class Space:
+class DesignSpace:
     """A parsed task, ready to generate from and to replay on."""
 
     module: Any
     target: Any
     context: Any
-    expression: Expression
+    expression: Variant
 
     @cached_property
     def designs(self) -> tuple[Any, ...]:
@@ -71,16 +71,16 @@ class Space:
         return any(str(inst.kind.name).startswith("Sample") for d in self.designs for inst in d.trace.insts)
 
 
-def open_space(module: Any, target: Any) -> Space:
+def open_space(module: Any, target: Any) -> DesignSpace:
     """Return the space of a program.
 
     Raises:
         DialectError: MetaSchedule cannot handle the program.
     """
-    return open_expression(Expression(GENERIC, module), target)
+    return open_expression(Variant(GENERIC, module), target)
 
 
-def open_expression(expression: Expression, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> Space:
+def open_expression(expression: Variant, target: Any, *, strategy: Any = "replay-trace", seed: int = 1) -> DesignSpace:
     """Return the space of an expression.
 
     Raises:
@@ -99,14 +99,14 @@ def open_expression(expression: Expression, target: Any, *, strategy: Any = "rep
         )
     except Exception as error:
         raise _no_space(error) from error
-    return Space(expression.module, target, context, expression)
+    return DesignSpace(expression.module, target, context, expression)
 
 
 def _no_space(error: Exception) -> DialectError:
     return DialectError(f"MetaSchedule has no design space for this program: {reason_of(error)}")
 
 
-def _generator(expression: Expression) -> Any:
+def _generator(expression: Variant) -> Any:
     if expression.design is None:
         return "post-order-apply"
     return meta_schedule.space_generator.ScheduleFn(expression.design, sch_rules=[])
@@ -123,7 +123,7 @@ def _expressions(workload_key: str, program: str, target_json: str) -> Expressio
 
 
 @lru_cache(maxsize=256)
-def _space(workload_key: str, program: str, target_json: str, name: str) -> Space:
+def _space(workload_key: str, program: str, target_json: str, name: str) -> DesignSpace:
     expressions = _expressions(workload_key, program, target_json).found
     if name not in expressions:
         raise DialectError(f"this workload has no expression {name}")
@@ -135,7 +135,7 @@ def expressions(task: Task) -> Expressions:
     return _expressions(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)))
 
 
-def space_of(task: Task, expression: str = GENERIC) -> Space:
+def space_of(task: Task, expression: str = GENERIC) -> DesignSpace:
     """Return the parsed task; parsed once per process.
 
     Raises:
@@ -144,7 +144,7 @@ def space_of(task: Task, expression: str = GENERIC) -> Space:
     return _space(task.workload.key, task.workload.program, json.dumps(dict(task.target.config)), expression)
 
 
-def space_for(task: Task, body: str) -> Space:
+def space_for(task: Task, body: str) -> DesignSpace:
     """Return the space that a candidate's body belongs to.
 
     Raises:
@@ -153,7 +153,7 @@ def space_for(task: Task, body: str) -> Space:
     return space_of(task, read_body(body)[0])
 
 
-def trace_body(trace: Any, space: Space) -> str:
+def trace_body(trace: Any, space: DesignSpace) -> str:
     """Serialise a trace without its post-processing, which is applied again on replay.
 
     (A layout rewrite's index map cannot be written as JSON, so post-processing must not be part of the body.)
@@ -165,7 +165,7 @@ def trace_body(trace: Any, space: Space) -> str:
     return write_body(space.expression.name, record.as_json()[0])
 
 
-def replay(space: Space, body: str) -> Any:
+def replay(space: DesignSpace, body: str) -> Any:
     """Return the schedule a candidate's body describes, post-processing included.
 
     Raises:
@@ -189,7 +189,7 @@ def replay(space: Space, body: str) -> Any:
     return schedule
 
 
-def post_process(schedule: Any, space: Space) -> bool:
+def post_process(schedule: Any, space: DesignSpace) -> bool:
     """Apply the target's post-processing, marked as such in the trace; False if the program breaks a limit."""
     schedule.enter_postproc()
     return all(post.apply(schedule) for post in space.context.space_generator.postprocs)

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array, Proposer, Told
+from tunery.dialects._base import Array, Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
 from tunery.dialects.metaschedule.variants import (
@@ -36,7 +36,7 @@ REMARK = "tunery.left_out"
 
 
 @dataclass(frozen=True)
-class Expression:
+class Variant:
     """One program for a workload.
 
     `transforms` names the transformation of each argument (by index) that is not passed as it is; `design` writes the
@@ -58,7 +58,7 @@ class Expressions:
     whole networks failed.
     """
 
-    found: Mapping[str, Expression]
+    found: Mapping[str, Variant]
     left_out: Mapping[str, str]
 
 
@@ -71,7 +71,7 @@ def expressions_of(module: Any, target: Any) -> Expressions:
     if remark := module.get_attr(REMARK):
         left_out.update(_remarks(str(remark)))
         module = tvm.IRModule({"main": module["main"]})  # keys know nothing of the remark
-    found = {GENERIC: Expression(GENERIC, module)}
+    found = {GENERIC: Variant(GENERIC, module)}
     for name, make in _ALTERNATIVES.items():
         try:
             expression = make(module, target)
@@ -90,38 +90,38 @@ def _remarks(text: str) -> dict[str, str]:
     return dict(json.loads(text)) if text.startswith("{") else {CHANNELS_LAST: text}
 
 
-def _winograd(tile: int, module: Any, target: Any) -> Expression:
+def _winograd(tile: int, module: Any, target: Any) -> Variant:
     program = winograd.rewrite(module, tile)
     name, lanes = winograd.name_of(tile), winograd_space.lanes_of(program.channels, target)
     design = winograd_space.designs(tile, lanes)
-    return Expression(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
+    return Variant(name, program.module, {program.weight: name}, design, winograd.SLACK[tile])
 
 
-def _padded(module: Any, target: Any) -> Expression | None:
+def _padded(module: Any, target: Any) -> Variant | None:
     wider = padded.rewrite(module, lanes_of(target))
-    return Expression(padded.NAME, wider.module, wider.transforms) if wider else None
+    return Variant(padded.NAME, wider.module, wider.transforms) if wider else None
 
 
-def _own_space(space: Any, module: Any, target: Any) -> Expression | None:
+def _own_space(space: Any, module: Any, target: Any) -> Variant | None:
     design = space.designs(module, lanes_of(target))
-    return design and Expression(space.NAME, module, design=design)
+    return design and Variant(space.NAME, module, design=design)
 
 
-def _concatenation(module: Any, target: Any) -> Expression | None:
+def _concatenation(module: Any, target: Any) -> Variant | None:
     parts = concatenations.rewrite(module, lanes_of(target))
-    return parts and Expression(concatenations.NAME, parts, design=_as_it_is)
+    return parts and Variant(concatenations.NAME, parts, design=_as_it_is)
 
 
-def _rows(module: Any, target: Any) -> Expression | None:
+def _rows(module: Any, target: Any) -> Variant | None:
     program = rows.rewrite(module, lanes_of(target))
-    return program and Expression(rows.NAME, program, design=rows.designs)
+    return program and Variant(rows.NAME, program, design=rows.designs)
 
 
 def _as_it_is(schedule: Any) -> list[Any]:
     return [schedule]
 
 
-_ALTERNATIVES: Mapping[str, Callable[[Any, Any], Expression | None]] = {
+_ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
     padded.NAME: _padded,
     depthwise.NAME: partial(_own_space, depthwise),
@@ -188,7 +188,7 @@ class ReducedProposer(Proposer):
         return self._search.refused()
 
     @override
-    def tell(self, results: Sequence[Told]) -> None:
+    def tell(self, results: Sequence[Observation]) -> None:
         self._search.tell(results)
 
     @override

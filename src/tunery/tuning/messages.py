@@ -7,7 +7,7 @@ from tunery.domain import TaskState
 TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
 
 
-def about_target(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:
+def latency_target_summary(target_s: float, latency_s: float | None, *, served: bool, unproven: int = 0) -> str:
     """Say whether the latency target was met by what is verified; `served` says that nothing had to be tuned.
 
     `unproven` are the tasks whose finals the budget left no time for.
@@ -22,7 +22,7 @@ def about_target(target_s: float, latency_s: float | None, *, served: bool, unpr
     return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
 
 
-def about_rest(
+def unreached_summary(
     states: Sequence[TaskState], fresh: int, earlier_s: float, unproven: int = 0, *, predicted: bool = False
 ) -> str:
     """Say how many tasks were not reached and what becomes of them, and why a resumed run found nothing.

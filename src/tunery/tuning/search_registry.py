@@ -8,14 +8,14 @@ from tunery.domain import Provenance, Task, digest
 from tunery.engines import Role
 from tunery.runtime.pools import Runtime
 from tunery.tuning.context import Context
-from tunery.tuning.learning import Learning, Start
-from tunery.tuning.search.proposal_filter import Sifter
+from tunery.tuning.learning import InitialModel, Learning
+from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.task_search import TaskSearch
 
 _CLOSE_DEADLINE_S = 60.0
 
 
-class Searches:
+class SearchRegistry:
     """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -24,7 +24,7 @@ class Searches:
         self._learnings: dict[str, Learning] = {}
         self._proposers = itertools.cycle(runtime.workers(Role.PROPOSER))
 
-    def learning(self, target_key: str, start: Start | None) -> Learning:
+    def learning(self, target_key: str, start: InitialModel | None) -> Learning:
         """Return the cost model that jobs of a target share which start from the same."""
         name = f"{target_key} {digest(start.model)}" if start else target_key
         if name not in self._learnings:
@@ -38,7 +38,7 @@ class Searches:
         if key not in self._open:
             proposer = next(self._proposers)
             learning = context.learning
-            sifter = Sifter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
+            sifter = ProposalFilter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
             self._open[key] = TaskSearch(task, proposer, context.learning, sifter), proposer
         search = self._open[key][0]
         search.join(context, task.weight)

@@ -9,7 +9,7 @@ from tunery.tuning.allocation.outlook import outlook, reaching
 from tunery.tuning.search.task_search import TaskSearch
 
 
-class Sums:
+class NetworkEstimate:
     """Sums over `searches` by the `weights` that they have in one job; `target_s` is its latency target, if any."""
 
     def __init__(self, searches: Sequence[TaskSearch], weights: Sequence[int], target_s: float | None) -> None:
