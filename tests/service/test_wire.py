@@ -17,8 +17,8 @@ from tunery.service._wire import read_as
         (Request, {"model": "fake:x", "budget": {"trials": 1.5}},
          "the request's budget.trials is 1.5, but should be a valid integer"),
         (Request, {"threads": 1}, "the request's model is missing"),
-        (ShareRequest, {"priority": None}, "the claim's priority is None, but should be a valid integer"),
-        (ShareRequest, {"rank": 1}, "a claim is an object with the keys owner, priority, weight"),
+        (ShareRequest, {"priority": None}, "the share request's priority is None, but should be a valid integer"),
+        (ShareRequest, {"rank": 1}, "a share request is an object with the keys owner, priority, weight"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named_with_what_it_should_be(kind: type[Any], data: Any, said: str) -> None:

@@ -6,6 +6,7 @@ then `{"status": ...}`, or at any time one `{"error": ..., "usage": ...}`, which
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -49,9 +50,14 @@ def read_as(kind: type[T], data: object) -> T:
     """
     known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     if not isinstance(data, dict) or not data.keys() <= known:
-        raise UsageError(f"a {kind.__name__.lower()} is an object with the keys {', '.join(sorted(known))}")
+        raise UsageError(f"a {_words(kind)} is an object with the keys {', '.join(sorted(known))}")
     try:
         found: T = TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
-        raise UsageError(f"the {kind.__name__.lower()}'s {misfit(error.errors())}") from error
+        raise UsageError(f"the {_words(kind)}'s {misfit(error.errors())}") from error
     return found
+
+
+def _words(kind: type[object]) -> str:
+    """Return a class's name as words: ShareRequest is a "share request"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).lower()
