@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 NETWORK ?= zoo:mobilenet_v2
 BUDGET ?= 4min
+STUDY_OPTIONS ?=
 NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 
 .PHONY: setup demo test lint format bench bench-stock bench-networks clean
@@ -54,6 +55,11 @@ bench-stock: setup
 # Whole networks on a cold store, within BUDGET each, against ONNX Runtime.
 bench-networks: setup
 	$(BIN)/python benchmarks/networks.py --budget $(BUDGET)
+
+# A study of prior work re-run on this machine, with STUDY_OPTIONS: make study-scheduling, study-measurement,
+# study-trimming, study-zero-shot, study-stock, study-suite. Each goes on where it was interrupted.
+study-%: setup
+	$(BIN)/python benchmarks/study.py $* $(STUDY_OPTIONS)
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rows import Kept, Row
+from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
 from tunery.domain import Budget, Task
@@ -37,7 +38,6 @@ from tunery.domain.request import Request
 from tunery.domain.trimming import Trimming
 from tunery.reports.text import as_text, milliseconds, new_table
 from tunery.service.session import extract, tune_tasks
-from tunery.studies._children import end_with_parent, watch
 
 ROOM = "tunery.dialects.metaschedule"
 # Network and the elements of its arguments in ascending order: they are the same in any layout.

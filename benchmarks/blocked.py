@@ -23,13 +23,13 @@ from typing import Any
 
 import ablation
 from rows import Kept, Row
+from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
 from tunery.domain import Budget, Target, Task, TensorSpec, Workload
 from tunery.domain.request import Request
 from tunery.reports.text import as_text, milliseconds, new_table
 from tunery.service.session import tune_tasks
-from tunery.studies._children import end_with_parent, watch
 
 LAST, BLOCKED = "last", "blocked"
 LAYOUTS = (LAST, BLOCKED)

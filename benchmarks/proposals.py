@@ -42,6 +42,7 @@ from threading import Thread
 
 from pydantic import TypeAdapter
 from rows import Kept, Row
+from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
 from tunery.devices.cpu.device import this_device
@@ -49,7 +50,6 @@ from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import Dialect, Observation, get_dialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
 from tunery.measuring.service import Measurer
-from tunery.studies._children import end_with_parent, watch
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 """The model that ships was trained on none of them."""

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunery._sources import sources
+from sources import sources
+
 from tunery.devices.cpu.device import this_device
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import digest

@@ -10,9 +10,10 @@ import argparse
 import json
 from pathlib import Path
 
+from studies.decision_cost import MOST_US, RESOURCES, cost_curve, draw_curve, growth_exponent
+
+from studies import pyplot
 from tunery.scheduling import STRATEGIES
-from tunery.studies import pyplot
-from tunery.studies.decision_cost import MOST_US, RESOURCES, cost_curve, draw_curve, growth_exponent
 
 
 def main() -> None:

@@ -22,12 +22,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 from rows import Kept, Row
+from studies._children import end_with_parent, watch
+from studies.stock_sides import stock_config
 
 from tunery._errors import WorkError
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
 from tunery.reports.text import milliseconds
-from tunery.studies._children import end_with_parent, watch
-from tunery.studies.stock_sides import stock_config
 
 TASKS = {
     "conv2d": ("zoo:resnet18", "conv2d", "a 3x3 convolution of ResNet-18"),

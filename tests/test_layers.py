@@ -12,11 +12,11 @@ import tunery
 
 ROOT = Path(tunery.__file__).parent
 LEVELS = (
-    {"cli", "_api", "reports", "__init__", "__main__", "service", "studies", "costmodels.training"},
+    {"cli", "_api", "reports", "__init__", "__main__", "service", "costmodels.training"},
     {"tuning", "delivery"},
     {"runtime"},
     {"scheduling", "engines", "accounting"},
-    {"dialects", "measuring", "devices", "costmodels", "store", "models", "_sources"},
+    {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"domain", "_errors"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
@@ -31,8 +31,8 @@ BESIDE = {
 # Rooms that may import less than what lies below them.
 ONLY = {"scheduling": {"domain", "_errors"}, "domain": {"_errors"}, "_errors": set(), "store": {"domain", "_errors"}}
 HEAVY = {
-    "tvm": ("dialects/metaschedule/", "studies/_stock_child.py"),
-    "tvm_ffi": ("dialects/metaschedule/", "studies/_stock_child.py"),
+    "tvm": ("dialects/metaschedule/",),
+    "tvm_ffi": ("dialects/metaschedule/",),
     "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/torch_contestants.py"),
     "xgboost": ("costmodels/training/rival.py",),
 }

@@ -33,7 +33,6 @@ def test_all_commands_are_there() -> None:
         "devices list", "jobs cancel",
         "jobs list", "jobs pause", "jobs resume", "jobs show", "jobs submit",
         "records export", "records import", "records prune", "records stats",
-        "study measurement", "study scheduling", "study stock", "study trimming", "study zero-shot",
         "zoo extract", "zoo list",
     ]  # fmt: skip
 

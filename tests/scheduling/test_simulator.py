@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from studies.mixes import simulate_mixes, summarize
 
 from tunery.scheduling import STRATEGIES, EventLog, Scheduler
-from tunery.scheduling.mixes import simulate_mixes, summarize
 from tunery.scheduling.mock import Mix, MockJob, Rates, Step, cpu_mix, gpu_mix, recorded_unit_s, tuning_job
 from tunery.scheduling.simulator import Loss, lower_bound_s, simulate
 

@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from studies._procedures import Bench
+from studies.measurement import FIXED, RACED, STOCK, TRUSTED, run
 
-from tunery.studies import Options, write
-from tunery.studies._procedures import Bench
-from tunery.studies.measurement import FIXED, RACED, STOCK, TRUSTED, run
+from studies import Options, write
 
 
 def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

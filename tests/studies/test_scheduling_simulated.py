@@ -5,11 +5,11 @@ import math
 from pathlib import Path
 
 import pytest
+from studies.decision_cost import growth_exponent
+from studies.scheduling_simulated import recorded_sorts, run
 
+from studies import Options, decision_cost, scheduling_simulated, write
 from tunery.scheduling import STRATEGIES
-from tunery.studies import Options, decision_cost, scheduling_simulated, write
-from tunery.studies.decision_cost import growth_exponent
-from tunery.studies.scheduling_simulated import recorded_sorts, run
 
 
 def test_the_shipped_record_is_of_real_tuning() -> None:

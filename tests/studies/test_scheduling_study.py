@@ -1,10 +1,10 @@
 from pathlib import Path
 
 import pytest
+from studies.scheduling_real import run
 
+from studies import Options, write
 from tunery.scheduling import STRATEGIES
-from tunery.studies import Options, write
-from tunery.studies.scheduling_real import run
 
 NETWORKS = ("fake:one?tasks=3&build_s=0.02", "fake:two?tasks=3&build_s=0.02&seed=1")
 

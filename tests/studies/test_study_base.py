@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from study import conduct
 
+from studies import Options, StudyReport, write
 from tunery._errors import UsageError
-from tunery.cli.study import conduct
-from tunery.studies import Options, StudyReport, write
 
 
 def draw(figure: Any) -> None:

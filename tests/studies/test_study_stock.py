@@ -8,14 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-
-from tunery._errors import UsageError, WorkError
-from tunery.domain.request import BenchReport, Latency, Request
-from tunery.store import open_store
-from tunery.studies import Options, stock_sides
-from tunery.studies._children import Tick, Watched, watch
-from tunery.studies.stock import Acts, Row, finished, run
-from tunery.studies.stock_sides import (
+from studies._children import Tick, Watched, watch
+from studies.stock import Acts, Row, finished, run
+from studies.stock_sides import (
     Checkpoint,
     Point,
     Side,
@@ -28,6 +23,11 @@ from tunery.studies.stock_sides import (
     stock_file,
     stock_records,
 )
+
+from studies import Options, stock_sides
+from tunery._errors import UsageError, WorkError
+from tunery.domain.request import BenchReport, Latency, Request
+from tunery.store import open_store
 
 MODEL = "fake:study-stock?tasks=2&space=16x16x16"
 CURVE = (Point(100.0, 150.0, 64, None), Point(500.0, 700.0, 128, 1.005e-3), Point(900.0, 1200.0, 192, 1e-3))
@@ -117,9 +117,9 @@ def test_a_contestant_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_contestant_ends_with_its_watcher(tmp_path: Path) -> None:
-    code = "import sys, time\nfrom tunery.studies._children import end_with_parent\nend_with_parent()\n"
+    code = "import sys, time\nfrom studies._children import end_with_parent\nend_with_parent()\n"
     inner = code + f"open({str(tmp_path / 'up')!r}, 'w').close()\ntime.sleep(200)"
-    outer = f"from pathlib import Path\nfrom tunery.studies._children import watch\nwatch(['-c', {inner!r}], "
+    outer = f"from pathlib import Path\nfrom studies._children import watch\nwatch(['-c', {inner!r}], "
     outer += f"Path({str(tmp_path / 'log')!r}))"
     import psutil
 
@@ -286,7 +286,7 @@ def test_a_checkpoint_is_compiled_from_what_was_known_then(tmp_path: Path, monke
 
 
 def test_a_budget_that_is_no_time_is_refused() -> None:
-    from tunery.cli.study import stock
+    from study import stock
 
     with pytest.raises(UsageError, match="not a time"):
         stock(budget="500trials")

@@ -4,15 +4,15 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from studies._judged import Way, judge, ways
+from studies._trimmed import ARMS, KINDS, STAGES, Point, Run, of_search, plain_run, run_of, savings, tuned
+from studies.trimming import judged, run, stock_curves
 
+from studies import Options, stock_sides, trimming
 from tunery._errors import UsageError
 from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Provenance, Record, Target, Task, Workload
 from tunery.domain.request import Request
 from tunery.service.session import extract
-from tunery.studies import Options, stock_sides, trimming
-from tunery.studies._judged import Way, judge, ways
-from tunery.studies._trimmed import ARMS, KINDS, STAGES, Point, Run, of_search, plain_run, run_of, savings, tuned
-from tunery.studies.trimming import judged, run, stock_curves
 from tunery.tuning.allocation.trimming import Audit
 
 TASK = Task(Workload("w", "w", "dense", "", (), 1, 8.0), Target("fake", {"kind": "cpu"}, 1))

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 from costmodel_data import table
+from studies._children import Watched
+from studies._delivered import OWN, STOCK, Arm, Result, Scale, arms, plain, result_of
+from studies._delivering import _tuned, delivered, document, unpredicted
+from studies._judged import Way
+from studies._ranked import OURS, Beside, Pair, beside_text, learnable, pairs, pairs_text, rivals
+from studies.stock_sides import Point, Side
+from studies.zeroshot import claims
 
+from studies import Options, _delivering, _ranked, zeroshot
 from tunery._errors import UsageError, WorkError
 from tunery.costmodels import Group, Recipe, Table
 from tunery.costmodels.cards import WORKLOAD_DIGITS
@@ -17,14 +25,6 @@ from tunery.costmodels.training.evaluation import EvaluationRow
 from tunery.costmodels.training.parquet import write_parquet
 from tunery.domain import Budget, JobState, JobStatus, Network, Spend, Target, Task, Workload
 from tunery.domain.request import BenchReport, Latency, Request, TuneReport
-from tunery.studies import Options, _delivering, _ranked, zeroshot
-from tunery.studies._children import Watched
-from tunery.studies._delivered import OWN, STOCK, Arm, Result, Scale, arms, plain, result_of
-from tunery.studies._delivering import _tuned, delivered, document, unpredicted
-from tunery.studies._judged import Way
-from tunery.studies._ranked import OURS, Beside, Pair, beside_text, learnable, pairs, pairs_text, rivals
-from tunery.studies.stock_sides import Point, Side
-from tunery.studies.zeroshot import claims
 
 
 def way(*steps: tuple[int, float], key: str = "a", weight: int = 1) -> Way:

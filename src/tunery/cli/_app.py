@@ -19,7 +19,6 @@ from tunery.cli import (
     records,
     serve,
     spend,
-    study,
     tune,
     version,
     zoo,
@@ -74,7 +73,7 @@ def _root(context: typer.Context) -> None:
 for module in (tune, extract, compile, bench, query, serve, spend, doctor, version):
     module.register(app)
 GROUPS = {
-    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "study": study,
+    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name)
