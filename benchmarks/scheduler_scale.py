@@ -3,7 +3,7 @@
     python benchmarks/scheduler_scale.py [--json FILE] [--plot FILE] [--strategy NAME] [--quick]
 
 Every job is kept at four stages ready or running (propose, build, measure, learn); only `Scheduler.handle` is timed, in
-process CPU time, until 20,000 stages have started. `tunery study scheduling` shows the same curve.
+process CPU time, until 20,000 stages have started. `python benchmarks/study.py scheduling` shows the same curve.
 """
 
 import argparse
