@@ -43,7 +43,7 @@ _TORCHS = ("torch", "torchvision", "timm", "transformers")
 _RIVAL = "onnxruntime"
 OTHERS = (*TORCH, "stock")
 """Rivals that take part where they can be had; the goals are against ONNX Runtime."""
-_LACKING = {**dict.fromkeys(TORCH, NO_TORCH), "stock": "`python benchmarks/study.py stock` has not finished it on as many threads"}
+_LACKING = {**dict.fromkeys(TORCH, NO_TORCH), "stock": "`make study-stock` has not finished it on as many threads"}
 _LOST = "the store holds latencies of fewer of its tasks than before; "
 
 Timed = Callable[[Request, Sequence[str], float, Mapping[str, Path]], BenchReport]

@@ -44,7 +44,7 @@ def run(
 
     What is trimmed may take half of the untrimmed run's time. Then the winners of all arms are timed in turns.
 
-    `stock` is a file of `python benchmarks/study.py stock`, whose curves are drawn beside ours. An interrupted study goes on with the
+    `stock` is a file of `make study-stock`, whose curves are drawn beside ours. An interrupted study goes on with the
     run that was cut short.
 
     Raises:
@@ -101,7 +101,7 @@ def judged(runs: Mapping[str, Run], worth: Mapping[str, Mapping[str, float]]) ->
 
 
 def stock_curves(path: str) -> dict[str, list[Curve]]:
-    """Read stock MetaSchedule's curves by network from the `stock.json` that `python benchmarks/study.py stock` writes.
+    """Read stock MetaSchedule's curves by network from the `stock.json` that `make study-stock` writes.
 
     Raises:
         UsageError: it cannot be read, or holds no curves.
@@ -117,7 +117,7 @@ def stock_curves(path: str) -> dict[str, list[Curve]]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise UsageError(
-            f"{path!r} has no curves of stock MetaSchedule ({why}); make them with `python benchmarks/study.py stock --out DIR`"
+            f"{path!r} has no curves of stock MetaSchedule ({why}); make them with `make study-stock --out DIR`"
         ) from error
     return found
 

@@ -171,7 +171,7 @@ def _text(
     if failed:
         lines.append("note: the same command tries again what failed, and takes the rest as it is here")
     if missing := [r.network for r in results if not r.stock]:
-        lines.append(f"note: no side of stock's for {', '.join(missing)}: run `python benchmarks/study.py stock` for these before")
+        lines.append(f"note: no side of stock's for {', '.join(missing)}: run `make study-stock` for these before")
     if not unseen:
         lines.append(_learned_text(results))
     return "\n".join(lines)

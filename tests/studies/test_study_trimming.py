@@ -198,5 +198,5 @@ def test_curves_of_stock_are_read_by_network(tmp_path: Path) -> None:
     assert stock_curves(str(file)) == {"net": [[(1.0, 2.0, 3e-3)]]}
     for wrong in ("{}", "no json", '{"rows": [{"stock": {"network": "net"}}]}'):
         file.write_text(wrong)
-        with pytest.raises(UsageError, match="python benchmarks/study.py stock"):
+        with pytest.raises(UsageError, match="make study-stock"):
             stock_curves(str(file))

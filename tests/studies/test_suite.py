@@ -204,7 +204,7 @@ def test_other_rivals_are_shown_where_they_took_part(tmp_path: Path, monkeypatch
     assert row.split()[6:8] == ["-", "-"]
     assert "torch eager took no part in b x1: no library has it" in text
     assert "torch compiled took no part in a x1: it computes something else" in text
-    assert "stock MetaSchedule took no part in b x1: `python benchmarks/study.py stock` has not finished it" in text
+    assert "stock MetaSchedule took no part in b x1: `make study-stock` has not finished it" in text
     monkeypatch.setattr("studies.suite.find_spec", lambda name: None)
     run_suite(replace(plan, networks=("c",)), Request(""), None, lambda _: None, timed=timed, peak=lambda _: PEAK)
     assert asked[-1] == ("onnxruntime",)
