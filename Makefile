@@ -9,7 +9,11 @@ BUDGET ?= 4min
 STUDY_OPTIONS ?=
 NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 
-.PHONY: setup demo test lint format bench bench-stock bench-networks clean
+# The tests start a server of their own; this only brings its programs.
+POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
+ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
+
+.PHONY: setup postgres demo test lint format bench bench-stock bench-networks clean
 
 setup: $(STAMP)
 
@@ -26,6 +30,10 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+postgres:
+	@test -n "$(POSTGRES)" || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -q -y --no-install-recommends postgresql; }
 
 demo: setup
 	@mkdir -p out

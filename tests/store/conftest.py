@@ -1,30 +1,19 @@
-"""An open store per test: on SQLite, and on the PostgreSQL server that TUNERY_TEST_POSTGRES names, if any."""
+"""An open store per test, on SQLite and on PostgreSQL."""
 
-import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tunery.store import Store, open_store
 
-SERVER = os.environ.get("TUNERY_TEST_POSTGRES", "")
 
-
-@pytest.fixture(params=["sqlite", *(["postgresql"] if SERVER else [])])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        yield str(tmp_path / "store.db")
-        return
-    name = f"tunery_{uuid.uuid4().hex}"
-    server = sa.create_engine(SERVER, isolation_level="AUTOCOMMIT")
-    with server.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-        yield server.url.set(database=name).render_as_string(hide_password=False)
-        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
-    server.dispose()
+        return str(tmp_path / "store.db")
+    found: str = request.getfixturevalue("postgres_database")
+    return found
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy.engine import Connection
 from store_samples import HERE, record, task
 
 from tunery._errors import StoreError
@@ -54,10 +55,11 @@ def test_kill_nine_loses_no_acknowledged_record(tmp_path: Path, seed: int) -> No
 
 def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     # Losing power cannot be tried here; this is what SQLite asks for to survive it.
-    with open_store(str(tmp_path / "store.db")) as store, store._write() as connection:
-        pragmas = [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "synchronous")]
-        assert pragmas == ["wal", 2]
-        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    def pragma(name: str) -> object:
+        return store.write(lambda connection: connection.exec_driver_sql(f"PRAGMA {name}").scalar())
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        assert [pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")] == ["wal", 2, 1]
 
 
 def test_several_processes_create_and_write_one_store_at_once(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def check_full_disk(url: str, process: "subprocess.Popen[str]", expected: str) -
 
 
 def test_a_file_that_may_not_grow_is_a_clear_error(tmp_path: Path) -> None:
-    url, most = str(tmp_path / "store.db"), 400_000
+    url, most = str(tmp_path / "store.db"), 800_000
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # noqa: E731
     check_full_disk(url, start_writer(url, "w", 100_000, limit), "is the disk full, over quota or failing?")
 
@@ -155,8 +157,8 @@ def test_a_torn_file_is_named(tmp_path: Path) -> None:
 def test_a_damaged_page_is_found_by_check(tmp_path: Path) -> None:
     path = filled(tmp_path / "store.db")
     data = bytearray(path.read_bytes())
-    middle = len(data) // 8192 * 4096
-    data[middle : middle + 4096] = random.Random(0).randbytes(4096)
+    page = len(data) // 4096 * 3 // 4 * 4096  # of records: those that hold the tables' names come first
+    data[page : page + 4096] = random.Random(0).randbytes(4096)
     path.write_bytes(data)
     with open_store(str(path)) as store, pytest.raises(StoreError, match="damaged"):
         store.check()
@@ -165,7 +167,11 @@ def test_a_damaged_page_is_found_by_check(tmp_path: Path) -> None:
 def test_a_lock_that_is_never_released_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunery.store._database.BUSY_S", 0.05)
     url = str(tmp_path / "store.db")
-    with open_store(url) as mine, open_store(url) as theirs, theirs._write():
-        with pytest.raises(StoreError, match="locked; wait for it or end it"):
-            mine.add_record(CONV, record(CONV))
-        assert mine.records() == []  # readers never wait
+    with open_store(url) as mine, open_store(url) as theirs:
+
+        def meanwhile(_: Connection) -> None:
+            with pytest.raises(StoreError, match="locked; wait for it or end it"):
+                mine.add_record(CONV, record(CONV))
+            assert mine.records() == []  # readers never wait
+
+        theirs.write(meanwhile)

@@ -1,5 +1,7 @@
 """The store: every task, record, job and charge, durable in SQLite (default) or PostgreSQL."""
 
+from tunery.store._devices import Devices, KnownDevice
+from tunery.store._events import Event, Events
 from tunery.store._interchange import ImportSummary
 from tunery.store._ledger import Charge
 from tunery.store._place import place_of
@@ -7,4 +9,17 @@ from tunery.store._skipped import Skipped
 from tunery.store._store import Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 
-__all__ = ["Charge", "ImportSummary", "Skipped", "Store", "StoreStats", "missing", "open_store", "place_of"]
+__all__ = [
+    "Charge",
+    "Devices",
+    "Event",
+    "Events",
+    "ImportSummary",
+    "KnownDevice",
+    "Skipped",
+    "Store",
+    "StoreStats",
+    "missing",
+    "open_store",
+    "place_of",
+]

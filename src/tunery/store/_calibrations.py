@@ -4,12 +4,11 @@ import json
 from contextlib import suppress
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from tunery.domain import Calibration
 from tunery.store import _schema
 from tunery.store._codec import decode, encode
-from tunery.store._database import Database
+from tunery.store._database import Database, upsert
 
 _table = _schema.calibrations
 
@@ -20,11 +19,8 @@ class Calibrations(Database):
     def save_calibration(self, calibration: Calibration) -> None:
         """Remember a calibration in place of an earlier one."""
         place = {"device": calibration.device, "dialect": calibration.dialect, "threads": calibration.threads}
-        document = {"document": encode(calibration)}
-        with self._write() as connection:
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            upsert = insert(_table).values(**place, **document)
-            connection.execute(upsert.on_conflict_do_update(index_elements=list(place), set_=document))
+        row = {**place, "document": encode(calibration)}
+        self.write(lambda connection: upsert(connection, _table, row, replaced=["document"]))
 
     def calibration(self, device: str, dialect: str, threads: int) -> Calibration | None:
         """Return what is known of a device (by its fingerprint), None if it was never calibrated so."""
@@ -38,8 +34,7 @@ class Calibrations(Database):
         text = sa.cast(_table.c.document, sa.Text)
         query = sa.select(text).filter_by(device=device).order_by(_table.c.dialect, _table.c.threads)
         found = []
-        with self._read() as connection:
-            for document in connection.execute(query).scalars():
-                with suppress(ValueError):
-                    found.append(decode(Calibration, json.loads(document)))
+        for document in self.read(lambda connection: connection.execute(query).scalars().all()):
+            with suppress(ValueError):
+                found.append(decode(Calibration, json.loads(document)))
         return found

@@ -1,13 +1,14 @@
-"""The connection under the store: pragmas, transactions, and errors that speak to a user."""
+"""The connection under the store: pragmas, transactions, lost servers, and errors that speak to a user."""
 
+import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -16,53 +17,134 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tunery._errors import StoreError
-from tunery.store._failures import translate
+from tunery.store._failures import is_conflict, is_lost, translate
 from tunery.store._place import shown
 
+T = TypeVar("T")
+
 BUSY_S = 30.0
+AWAY_S = 300.0
+"""How long an open store waits for a PostgreSQL server that has gone away."""
+_MOST_VALUES = 10_000
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 IN_MEMORY = {"mode": "memory"}
 """In the URL of a file: an empty database that goes with its last reader, and touches no file."""
 
+# A server or network that dies without a word is noticed after 30 s. A process that is suspended inside a transaction
+# loses it, and with it the locks that others wait for. What the URL says comes first.
+_POSTGRESQL = {
+    "application_name": "tunery",
+    "connect_timeout": 10,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+    "options": f"-c lock_timeout={BUSY_S:.0f}s -c idle_in_transaction_session_timeout=60s",
+}
+
+_log = logging.getLogger(__name__)
+
 
 class Database:
-    """One open database, usable from several threads; each room of the store adds its methods to it."""
+    """One open database, usable from several threads; each room of the store adds its methods to it.
+
+    A server that goes away (restarted, crashed, unreachable) is waited for, and the transaction is done again, for at
+    most `AWAY_S`; only opening a store fails at once. Where the connection is lost during a commit, the server is asked
+    what became of it, so no transaction takes effect twice.
+    """
 
     def __init__(self, url: URL) -> None:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self.in_memory = dict(url.query) == IN_MEMORY
         self.place = shown(url)
-        self._engine = _connect_sqlite(url) if self.path else sa.create_engine(url, pool_pre_ping=True)
+        self._engine = _connect_sqlite(url) if self.path else _connect_postgresql(url)
         self._writer = self._engine.execution_options(tunery_write=True)
+        # A reader of SQLite sees one state of the file; one of PostgreSQL has to ask for that.
+        view = {} if self.path else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reader = self._engine.execution_options(**view)
         self._write_lock = threading.Lock()
-        self._closed = False
+        self._closing = threading.Event()
+        self._patience_s = 0.0  # until the store is open
 
     @property
     def url(self) -> str:
         """What `open_store` accepts to open this store again; a password is hidden."""
         return self.place
 
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        """One consistent view of the database."""
-        with self._translated(), self._engine.begin() as connection:
-            yield connection
+    def read(self, work: Callable[[Connection], T], *, repeat: bool = True) -> T:
+        """Return what `work` makes of one consistent view of the database.
 
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
-        """One transaction: durable when the block has been left, undone as a whole if it raises."""
-        with self._translated(), self._write_lock, self._writer.begin() as connection:
-            yield connection
+        `work` may run several times if the server goes away, unless not to `repeat`.
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        if self._closed:
-            raise StoreError(f"the store {self.place} was closed; open it again")
+        Raises:
+            StoreError: the database cannot be read.
+        """
+
+        def attempt() -> T:
+            with self._reader.begin() as connection:
+                return work(connection)
+
+        return self._persist(attempt, self._patience_s if repeat else 0.0)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Do `work` in one transaction and return its result: durable then, undone as a whole if it raises.
+
+        `work` may run several times if the server goes away or another session is in the way; what the earlier times
+        wrote is undone.
+
+        Raises:
+            StoreError: the database cannot be written.
+        """
+        return self._persist(lambda: self._transact(work), self._patience_s)
+
+    def _transact(self, work: Callable[[Connection], T]) -> T:
+        number = None
         try:
-            yield
-        except (DBAPIError, sqlite3.Error) as error:
-            raise translate(error, self.place) from error
-        except (PendingRollbackError, PoolTimeoutError) as error:
-            raise StoreError(f"{self.place} does not answer ({error}); try again") from error
+            with self._write_lock, self._writer.begin() as connection:
+                result = work(connection)
+                if self.path is None:
+                    number = connection.execute(sa.select(sa.func.txid_current_if_assigned())).scalar()
+        except DBAPIError as error:
+            if number is None or not is_lost(error) or not self._was_committed(number):
+                raise
+        return result
+
+    def _was_committed(self, number: int) -> bool:
+        """Return whether a transaction whose commit was cut off took effect; waits for the server to know it."""
+        deadline = time.monotonic() + self._patience_s
+        query = sa.select(sa.func.txid_status(number))
+        while (fate := self.read(lambda connection: connection.execute(query).scalar())) == "in progress":
+            self._pause(_LONGEST_PAUSE_S)
+            if time.monotonic() > deadline:
+                break
+        if fate not in {"committed", "aborted"}:
+            raise StoreError(f"{self.place} was cut off and does not know what became of a transaction; resume the job")
+        return bool(fate == "committed")
+
+    def _persist(self, attempt: Callable[[], T], patience_s: float) -> T:
+        """Return the result of an attempt that comes through: again after a lost connection or a deadlock."""
+        deadline, pause_s = None, _FIRST_PAUSE_S
+        while True:
+            self._pause(0.0)
+            try:
+                return attempt()
+            except (DBAPIError, sqlite3.Error) as error:
+                now = time.monotonic()
+                lost = is_lost(error)
+                if deadline is None:
+                    deadline = now + patience_s
+                    if lost and patience_s:
+                        _log.warning("%s does not answer; waiting for at most %.0f s", self.place, patience_s)
+                if now >= deadline or not (lost or is_conflict(error)):
+                    raise translate(error, self.place) from error
+            except (PendingRollbackError, PoolTimeoutError) as error:
+                raise StoreError(f"{self.place} does not answer ({error}); try again") from error
+            self._pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _pause(self, pause_s: float) -> None:
+        if self._closing.wait(pause_s):
+            raise StoreError(f"the store {self.place} was closed; open it again")
 
     def check(self) -> None:
         """Read the whole database and verify its structure; takes time in proportion to its size.
@@ -72,16 +154,19 @@ class Database:
         """
         if self.path is None:
             return
-        with self._read() as connection:
+
+        def verify(connection: Connection) -> tuple[str, bool]:
             found = connection.exec_driver_sql("PRAGMA integrity_check").scalar_one()
-            orphan = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-        if found != "ok" or orphan is not None:
+            return found, connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None
+
+        found, orphan = self.read(verify)
+        if found != "ok" or orphan:
             raise StoreError(f"{self.place} is damaged ({found if found != 'ok' else 'a row lost its task'}); "
                              "restore a copy, or move the file away and import your last export")  # fmt: skip
 
     def close(self) -> None:
         """Close all connections; what was acknowledged is already durable. Closing twice is fine."""
-        self._closed = True
+        self._closing.set()
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -93,11 +178,40 @@ class Database:
         self.close()
 
 
+def database_time(connection: Connection) -> float:
+    """Return the time of the clock that all users of the database share: the server's, or else this machine's."""
+    if connection.dialect.name != "postgresql":
+        return time.time()
+    return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
+
+
+def batched(keys: Collection[str]) -> Iterator[list[str]]:
+    """Yield the keys in lists that are short enough for one query: SQLite takes 32,766 values, PostgreSQL 65,535."""
+    rest = iter(keys)
+    while some := list(islice(rest, _MOST_VALUES)):
+        yield some
+
+
 def insert_new(connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
     """Insert those of `rows` whose primary key is not there yet."""
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     if rows:
-        connection.execute(insert(table).on_conflict_do_nothing(), list(rows))
+        connection.execute(_insert(connection)(table).on_conflict_do_nothing(), list(rows))
+
+
+def upsert(connection: Connection, table: sa.Table, row: Mapping[str, Any], replaced: Collection[str]) -> None:
+    """Insert a row, or change the `replaced` columns of the one that has its primary key."""
+    insert = _insert(connection)(table).values(**row)
+    keys = [column.name for column in table.primary_key]
+    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_={name: row[name] for name in replaced}))
+
+
+def _insert(connection: Connection) -> Callable[[sa.Table], Any]:
+    return postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+
+
+def _connect_postgresql(url: URL) -> Engine:
+    defaults = {name: value for name, value in _POSTGRESQL.items() if name not in url.query}
+    return sa.create_engine(url, connect_args=defaults)
 
 
 def _connect_sqlite(url: URL) -> Engine:

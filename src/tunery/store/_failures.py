@@ -20,6 +20,26 @@ _SQLITE = (
      "What was stored before is intact: make room and resume"),
 )  # fmt: skip
 
+_UNREACHABLE = frozenset({"OperationalError", "InterfaceError"})
+# PostgreSQL's codes (https://www.postgresql.org/docs/current/errcodes-appendix.html), by prefix: connection failures,
+# idle in a transaction for too long, too many connections, shut down, crashed or just starting.
+_LOST = ("08", "25P03", "53300", "57P01", "57P02", "57P03", "57P05")
+_CONFLICTS = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+
+
+def is_lost(error: DBAPIError | sqlite3.Error) -> bool:
+    """Return whether the connection to a server was lost or not made: a later attempt may succeed."""
+    if not isinstance(error, DBAPIError) or isinstance(error.orig, sqlite3.Error):
+        return False
+    state = getattr(error.orig, "sqlstate", None)
+    unnamed = state is None and any(base.__name__ in _UNREACHABLE for base in type(error.orig).__mro__)
+    return error.connection_invalidated or unnamed or (state or "").startswith(_LOST)
+
+
+def is_conflict(error: DBAPIError | sqlite3.Error) -> bool:
+    """Return whether a transaction was undone in favour of another one: done again it will succeed."""
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CONFLICTS
+
 
 def translate(error: DBAPIError | sqlite3.Error, place: str) -> StoreError:
     """Return the StoreError that tells a user what `error` means for the store at `place`, and what to do."""
@@ -31,6 +51,8 @@ def translate(error: DBAPIError | sqlite3.Error, place: str) -> StoreError:
             return StoreError(text.format(place=place, detail=line))
     if type(cause).__name__ == "DiskFull":
         return StoreError(f"the disk under {place} is full; free some space on the server and resume")
-    if type(cause).__name__ in {"OperationalError", "InterfaceError"}:
+    if type(cause).__name__ == "LockNotAvailable":
+        return StoreError(f"another process keeps {place} locked; wait for it or end it, then try again")
+    if is_lost(error):
         return StoreError(f"{place} does not answer ({line}); check that it is running and reachable")
     return StoreError(f"{place} refused the operation ({line}); please report this as a bug in tunery")

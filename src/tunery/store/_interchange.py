@@ -50,15 +50,8 @@ class Interchange(Database):
         Raises:
             StoreError: it cannot be written.
         """
-        with _whole_file(Path(path)) as file, self._read() as connection:
-            _write_line(file, {"format": FORMAT, "version": VERSION})
-            _export_tasks(connection, file)
-            query = sa.select(_records.c.body, _records.c.document, _records.c.created_at).order_by(_records.c.id)
-            count = 0
-            rows = connection.execution_options(yield_per=500).execute(query).mappings()
-            for count, row in enumerate(rows, 1):  # noqa: B007 - the number of the last one is the answer
-                _write_line(file, {"record": encode(to_record(row)), "created_at": row["created_at"]})
-            return count
+        with _whole_file(Path(path)) as file:
+            return self.read(lambda connection: _export(connection, file), repeat=False)  # half the file is written
 
     def import_records(self, path: str | Path) -> ImportSummary:
         """Take in a file that `export_records` wrote; records that are here already are not doubled.
@@ -66,26 +59,7 @@ class Interchange(Database):
         Raises:
             StoreError: the file cannot be read or a line of it is wrong; nothing at all was taken in then.
         """
-        added = known = 0
-        tasks: set[str] = set()
-        held: dict[str, dict[str, str]] = {}
-        with self._write() as connection:
-            for number, line in _lines(Path(path)):
-                try:
-                    entry = _parse(line, number)
-                    if isinstance(entry, _Described):
-                        tasks.add(entry.task.key)
-                        insert_tasks(connection, [entry.task])
-                        held.setdefault(entry.task.workload.key, {}).update(entry.networks)
-                    elif entry is not None:
-                        new = _insert(connection, *entry, tasks)
-                        added, known = added + new, known + (not new)
-                except (ValueError, TypeError, KeyError, RecursionError) as error:
-                    raise StoreError(
-                        f"{path} line {number}: {_reason(error)}; nothing was imported, export the file again"
-                    ) from error
-            insert_holders(connection, held)
-        return ImportSummary(added, known)
+        return self.write(lambda connection: _import(connection, Path(path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +68,17 @@ class _Described:
 
     task: Task
     networks: dict[str, str]
+
+
+def _export(connection: Connection, file: TextIO) -> int:
+    _write_line(file, {"format": FORMAT, "version": VERSION})
+    _export_tasks(connection, file)
+    query = sa.select(_records.c.body, _records.c.document, _records.c.created_at).order_by(_records.c.id)
+    count = 0
+    rows = connection.execution_options(yield_per=500).execute(query).mappings()
+    for count, row in enumerate(rows, 1):  # noqa: B007 - the number of the last one is the answer
+        _write_line(file, {"record": encode(to_record(row)), "created_at": row["created_at"]})
+    return count
 
 
 def _export_tasks(connection: Connection, file: TextIO) -> None:
@@ -152,6 +137,28 @@ def _parse(line: str, number: int) -> _Described | tuple[Record, float] | None:
     if "task" in data:
         return _Described(decode(Task, data["task"]), decode(dict[str, str], data.get("networks", {})))
     return decode(Record, data["record"]), float(data["created_at"])
+
+
+def _import(connection: Connection, path: Path) -> ImportSummary:
+    added = known = 0
+    tasks: set[str] = set()
+    held: dict[str, dict[str, str]] = {}
+    for number, line in _lines(path):
+        try:
+            entry = _parse(line, number)
+            if isinstance(entry, _Described):
+                tasks.add(entry.task.key)
+                insert_tasks(connection, [entry.task])
+                held.setdefault(entry.task.workload.key, {}).update(entry.networks)
+            elif entry is not None:
+                new = _insert(connection, *entry, tasks)
+                added, known = added + new, known + (not new)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise StoreError(
+                f"{path} line {number}: {_reason(error)}; nothing was imported, export the file again"
+            ) from error
+    insert_holders(connection, held)
+    return ImportSummary(added, known)
 
 
 def _insert(connection: Connection, record: Record, created_at: float, tasks: set[str]) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -32,9 +32,9 @@ class Jobs(Database):
         """Store a new job, queued and owned by nobody."""
         now = time.time()
         status = JobStatus(uuid.uuid4().hex[:12], JobState.QUEUED, dict(request), created_at=now, updated_at=now)
-        with self._write() as connection:
-            row = {"identity": identity(request), "request": encode(request), "created_at": now}
-            connection.execute(sa.insert(_jobs).values(job_id=status.job_id, **row, **_progress(status, now)))
+        known = {"identity": identity(request), "request": encode(request), "created_at": now}
+        row = sa.insert(_jobs).values(job_id=status.job_id, **known, **_progress(status, now))
+        self.write(lambda connection: connection.execute(row))
         return status
 
     def save_job(self, status: JobStatus) -> None:
@@ -44,11 +44,14 @@ class Jobs(Database):
             NothingFoundError: there is no such job.
             StoreError: a live owner other than this opened store works on it.
         """
-        with self._write() as connection:
+
+        def update(connection: Connection) -> None:
             owner = _live_owner(_row(connection, status.job_id, self.place))
             if owner is not None and owner != self._owner:
                 raise StoreError(f"job {status.job_id} belongs to process {owner.pid}; end that one first")
-            self._update(connection, status.job_id, _progress(status, time.time()))
+            _update(connection, status.job_id, _progress(status, time.time()))
+
+        self.write(update)
 
     def job(self, job_id: str) -> JobStatus:
         """Return a job; one that was running in a process that is gone is shown as stopped.
@@ -56,8 +59,7 @@ class Jobs(Database):
         Raises:
             NothingFoundError: there is no such job.
         """
-        with self._read() as connection:
-            return _status(_row(connection, job_id, self.place))
+        return _status(self.read(lambda connection: _row(connection, job_id, self.place)))
 
     def taken(self, job_id: str) -> bool:
         """Say whether a live owner other than this opened store works on a job.
@@ -65,34 +67,32 @@ class Jobs(Database):
         Raises:
             NothingFoundError: there is no such job.
         """
-        with self._read() as connection:
-            return _live_owner(_row(connection, job_id, self.place)) not in {None, self._owner}
+        row = self.read(lambda connection: _row(connection, job_id, self.place))
+        return _live_owner(row) not in {None, self._owner}
 
     def jobs(self, limit: int | None = None) -> list[JobStatus]:
         """Return the jobs, latest first."""
         query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id).limit(limit)
-        with self._read() as connection:
-            return [_status(row) for row in connection.execute(query).mappings()]
+        return [_status(row) for row in self.read(lambda connection: connection.execute(query).mappings().all())]
 
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
         """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns."""
         query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))
-        with self._read() as connection:
-            rows = connection.execute(query.order_by(_jobs.c.created_at.desc())).mappings()
-            return next((_status(row) for row in rows if _live_owner(row) is None), None)
+        query = query.order_by(_jobs.c.created_at.desc())
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        return next((_status(row) for row in rows if _live_owner(row) is None), None)
 
     def unfinished(self) -> list[JobStatus]:
         """Return the jobs that are queued, or were running in a process that is gone, oldest first."""
         states = (JobState.QUEUED.value, JobState.RUNNING.value)
         query = sa.select(_jobs).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
-        with self._read() as connection:
-            return [_status(row) for row in connection.execute(query).mappings() if _live_owner(row) is None]
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        return [_status(row) for row in rows if _live_owner(row) is None]
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
         """Store a job's request anew, when more of it is known than when it was created."""
-        with self._write() as connection:
-            known = {"identity": identity(request), "request": encode(dict(request))}
-            self._update(connection, job_id, known)
+        known = {"identity": identity(request), "request": encode(dict(request))}
+        self.write(lambda connection: _update(connection, job_id, known))
 
     def acquire_job(self, job_id: str) -> bool:
         """Become the owner of a job, which is running from then on; False if it is over or a live process owns it.
@@ -100,40 +100,47 @@ class Jobs(Database):
         Raises:
             NothingFoundError: there is no such job.
         """
-        with self._write() as connection:
+
+        def acquire(connection: Connection) -> bool:
             row = _row(connection, job_id, self.place)
             if row["state"] in _OVER or _live_owner(row) is not None:
                 return False
             now = time.time()
             lease = {"owner": encode(self._owner), "heartbeat_at": now}
-            self._update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": now, **lease})
+            _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": now, **lease})
             return True
+
+        return self.write(acquire)
 
     def heartbeat(self, job_id: str) -> bool:
         """Say that the owner lives, every half minute or so; False if this store no longer owns the job: stop work."""
-        with self._write() as connection:
-            if _owner(_row(connection, job_id, self.place)) != self._owner:
-                return False
-            self._update(connection, job_id, {"heartbeat_at": time.time()})
-            return True
+        return self._if_mine(job_id, lambda: {"heartbeat_at": time.time()})
 
     def release_job(self, job_id: str, state: JobState) -> bool:
         """Leave a job in `state` for others; False, and nothing happens, if this store does not own it."""
-        with self._write() as connection:
-            if _owner(_row(connection, job_id, self.place)) != self._owner:
-                return False
-            lease = {"owner": sa.null(), "heartbeat_at": None}
-            self._update(connection, job_id, {"state": state.value, "updated_at": time.time(), **lease})
-            return True
+        lease = {"owner": sa.null(), "heartbeat_at": None}
+        return self._if_mine(job_id, lambda: {"state": state.value, "updated_at": time.time(), **lease})
 
-    def _update(self, connection: Connection, job_id: str, values: Mapping[str, Any]) -> None:
-        connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
+    def _if_mine(self, job_id: str, values: Callable[[], Mapping[str, Any]]) -> bool:
+        """Change a job that this opened store owns; return whether it does."""
+
+        def update(connection: Connection) -> bool:
+            mine = _owner(_row(connection, job_id, self.place)) == self._owner
+            if mine:
+                _update(connection, job_id, values())
+            return mine
+
+        return self.write(update)
 
 
 def identity(request: Mapping[str, Any]) -> str:
     """Return the hash of what makes two requests the same job: everything but `budget…`, `queue…` and `store`."""
     kept = {key: value for key, value in request.items() if key.partition("_")[0] not in _NOT_IDENTITY}
     return digest(canonical_json(encode(kept)))
+
+
+def _update(connection: Connection, job_id: str, values: Mapping[str, Any]) -> None:
+    connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
 
 
 def _row(connection: Connection, job_id: str, place: str) -> RowMapping:

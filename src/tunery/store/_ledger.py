@@ -59,8 +59,8 @@ class Ledger(Database):
 
     def charge_all(self, charges: Iterable[Charge]) -> None:
         """Charge several stages at the price of one commit."""
-        with self._write() as connection:
-            insert_charges(connection, charges)
+        rows = list(charges)
+        self.write(lambda connection: insert_charges(connection, rows))
 
     def ledger(self, job_id: str | None = None) -> list[Charge]:
         """Return the sums by (job, task, stage, outcome, currency, helped), of one job or of all, in that order."""
@@ -74,8 +74,8 @@ class Ledger(Database):
         )
         if job_id is not None:
             query = query.where(table.c.job_id == job_id)
-        with self._read() as connection:
-            rows = connection.execute(query.group_by(*group).order_by(*group)).mappings().all()
+        query = query.group_by(*group).order_by(*group)
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
         kinds = {"modelled": bool, "helped": bool, "count": int}
         return [Charge(**{**row, **{name: kind(row[name]) for name, kind in kinds.items()}}) for row in rows]
 

@@ -41,6 +41,7 @@ def version(connection: Connection, place: str) -> str | None:
 def upgrade(connection: Connection, place: str) -> None:
     """Run the missing migrations inside the connection's open write transaction: all of them or none."""
     if connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SET LOCAL lock_timeout = 0")  # a large store takes its time
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     if version(connection, place) == HEAD:
         return  # another process did it while this one waited for the lock

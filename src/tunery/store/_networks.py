@@ -4,14 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from tunery._errors import NothingFoundError
 from tunery.domain import Network, Target, Task
 from tunery.store import _schema
 from tunery.store._codec import decode, encode, pack
-from tunery.store._database import Database, insert_new
+from tunery.store._database import Database, batched, insert_new, upsert
 from tunery.store._records import insert_tasks
 from tunery.store._rows import to_task
 
@@ -23,16 +22,16 @@ class Networks(Database):
 
     def save_tasks(self, network: Network, tasks: Sequence[Task], *, target: Target, compiler: str) -> None:
         """Remember a network and what `compiler` extracts from it for `target`, in place of an earlier answer."""
+        row = {"digest": network.digest, "document": encode(network)}
+        place = {"network": network.digest, "target_key": target.key, "compiler": compiler}
         listed = [_listing(task) for task in tasks]
-        with self._write() as connection:
+
+        def insert(connection: Connection) -> None:
             insert_tasks(connection, tasks)
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            document = {"document": encode(network)}
-            upsert = insert(_schema.networks).values(digest=network.digest, **document)
-            connection.execute(upsert.on_conflict_do_update(index_elements=["digest"], set_=document))
-            place = {"network": network.digest, "target_key": target.key, "compiler": compiler}
-            connection.execute(sa.delete(_schema.extractions).filter_by(**place))
-            connection.execute(sa.insert(_schema.extractions).values(document=listed, **place))
+            upsert(connection, _schema.networks, row, replaced=["document"])
+            upsert(connection, _schema.extractions, {**place, "document": listed}, replaced=["document"])
+
+        self.write(insert)
 
     def load_tasks(self, digest: str, target_key: str, compiler: str, *, programs: bool = True) -> list[Task] | None:
         """Return what was extracted from the network with this digest, None if that was never done.
@@ -42,14 +41,15 @@ class Networks(Database):
         """
         place = {"network": digest, "target_key": target_key, "compiler": compiler}
         query = sa.select(_schema.extractions.c.document).filter_by(**place)
-        with self._read() as connection:
+
+        def ask(connection: Connection) -> tuple[list[dict[str, Any]] | None, dict[str, bytes]]:
             listed = connection.execute(query).scalar()
-            if listed is None:
-                return None
-            keys = [entry["workload"]["key"] for entry in listed] if programs else []
-            table = _schema.workloads
-            wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(keys))
-            found: dict[str, bytes] = {row[0]: row[1] for row in connection.execute(wanted)}
+            keys = [entry["workload"]["key"] for entry in listed or ()] if programs else []
+            return listed, _programs(connection, keys)
+
+        listed, found = self.read(ask)
+        if listed is None:
+            return None
         return [
             to_task(
                 e["workload"],
@@ -63,8 +63,7 @@ class Networks(Database):
 
     def owners(self) -> dict[str, tuple[str, ...]]:
         """Return, by workload key, the sorted names of all networks that hold the workload, on whatever target."""
-        with self._read() as connection:
-            return {key: tuple(sorted(set(found.values()))) for key, found in holders(connection).items()}
+        return {key: tuple(sorted(set(found.values()))) for key, found in self.read(holders).items()}
 
     def network(self, digest: str) -> Network:
         """Return a network that `save_tasks` has seen; of one that is known by an import there is only the name.
@@ -73,11 +72,20 @@ class Networks(Database):
             NothingFoundError: neither knows it.
         """
         query = sa.select(_schema.networks.c.document).where(_schema.networks.c.digest == digest)
-        with self._read() as connection:
-            document = connection.execute(query).scalar()
+        document = self.read(lambda connection: connection.execute(query).scalar())
         if document is None:
             raise NothingFoundError(f"the store {self.place} knows no network {digest}; extract it first")
         return decode(Network, document)
+
+
+def _programs(connection: Connection, keys: Sequence[str]) -> dict[str, bytes]:
+    """Return the compressed programs of workloads by key."""
+    table = _schema.workloads
+    found: dict[str, bytes] = {}
+    for some in batched(keys):
+        wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(some))
+        found.update((row[0], row[1]) for row in connection.execute(wanted))
+    return found
 
 
 def holders(connection: Connection) -> dict[str, dict[str, str]]:

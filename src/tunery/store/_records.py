@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import URL, Connection
+from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Outcome, Provenance, Record, Task, paced
@@ -49,16 +49,21 @@ class Records(Database):
         for record in records:
             if record.candidate.task_key != task.key:
                 raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
-        number = 0
         rows = [record_row(record, time.time()) for record in records]
-        with self._write() as connection:
+        spent = list(charges)
+
+        def insert(connection: Connection) -> int:
             if task.key not in self._known_tasks:
                 insert_tasks(connection, [task])
+            number = 0
             for row in rows:
                 number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
-            insert_charges(connection, charges)
+            insert_charges(connection, spent)
+            return number
+
+        number = self.write(insert)
         self._known_tasks.add(task.key)
-        return int(number)
+        return number
 
     def records(
         self,
@@ -83,8 +88,7 @@ class Records(Database):
             query = query.where(_records.c.mode.in_([mode.value for mode in modes]))
         if outcomes is not None:
             query = query.where(_records.c.outcome.in_([outcome.value for outcome in outcomes]))
-        with self._read() as connection:
-            rows = connection.execute(query).mappings().all()
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return [to_record(row) for row in reversed(rows)]
 
     def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
@@ -94,8 +98,7 @@ class Records(Database):
         """
         tried = _records.c.outcome != Outcome.FILTERED.value
         query = sa.select(_records.c.candidate_key).where(_records.c.task_key == task_key, holds(provenance), tried)
-        with self._read() as connection:
-            return set(connection.execute(query.distinct()).scalars())
+        return set(self.read(lambda connection: connection.execute(query.distinct()).scalars().all()))
 
     def best(self, task_key: str, provenance: Provenance, *, limit: int | None = 1) -> list[Record]:
         """Return the deliverable records made under exactly these conditions, one per candidate, best first.
@@ -104,25 +107,30 @@ class Records(Database):
         fastest is tied: the baseline comes first, then the smaller key (`tunery.domain.best_first`). A candidate that
         ever gave a wrong result, or whose latest final failed, is left out.
         """
-        with self._read() as connection:
+
+        def ask(connection: Connection) -> list[RowMapping]:
             chosen = [entry.row_id for entry in ranked(entries(connection, task_key, provenance))[:limit]]
             query = sa.select(_records.c.id, _records.c.body, _records.c.document).where(_records.c.id.in_(chosen))
             rows = {row["id"]: row for row in connection.execute(query).mappings()}
-        return [to_record(rows[number]) for number in chosen]
+            return [rows[number] for number in chosen]
+
+        return [to_record(row) for row in self.read(ask)]
 
     def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
         """Say which records of the task's workload `best` did not use, and why."""
         columns = (_records.c.task_key, _schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
                    _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable)  # fmt: skip
         base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, _schema.tasks)
-        with self._read() as connection:
+
+        def ask(connection: Connection) -> Sequence[RowMapping]:
             used = {entry.candidate_key for entry in ranked(entries(connection, task.key, provenance))}
             query = base.where(_schema.tasks.c.workload_key == task.workload.key)
             if used:
                 mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _records.c.deliverable)
                 query = query.where(sa.not_(sa.and_(mine, _records.c.candidate_key.in_(used))))
-            rows = connection.execute(query.group_by(*columns)).mappings().all()
-        return classify(rows, task.key, provenance)
+            return connection.execute(query.group_by(*columns)).mappings().all()
+
+        return classify(self.read(ask), task.key, provenance)
 
     def tasks(self, *, workload_key: str | None = None, kind: str | None = None) -> list[Task]:
         """Return the stored tasks, of one workload or one kind if given, by key; their weight is 1."""
@@ -131,8 +139,7 @@ class Records(Database):
             query = query.where(_schema.tasks.c.workload_key == workload_key)
         if kind is not None:
             query = query.where(_schema.workloads.c.kind == kind)
-        with self._read() as connection:
-            return [stored_task(row) for row in connection.execute(query).mappings()]
+        return [stored_task(row) for row in self.read(lambda connection: connection.execute(query).mappings().all())]
 
     def task(self, task_key: str) -> Task:
         """Return one task; its weight is 1.
@@ -140,8 +147,8 @@ class Records(Database):
         Raises:
             NothingFoundError: it was never stored.
         """
-        with self._read() as connection:
-            row = connection.execute(task_query().where(_schema.tasks.c.key == task_key)).mappings().first()
+        query = task_query().where(_schema.tasks.c.key == task_key)
+        row = self.read(lambda connection: connection.execute(query).mappings().first())
         if row is None:
             raise NothingFoundError(f"the store {self.place} knows no task {task_key}; extract its network first")
         return stored_task(row)
@@ -155,8 +162,8 @@ class Records(Database):
         """
         keys = (_schema.tasks.c.key, _schema.tasks.c.workload_key)
         query = task_query().where(sa.or_(*(key.startswith(start, autoescape=True) for key in keys)))
-        with self._read() as connection:
-            found = [stored_task(row) for row in connection.execute(query).mappings()]
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        found = [stored_task(row) for row in rows]
         named = {key for task in found for key in (task.key, task.workload.key) if key.startswith(start)}
         if start in named:
             return [task for task in found if start in {task.key, task.workload.key}]
@@ -172,8 +179,7 @@ class Records(Database):
     def _owner_of(self, candidate_key: str) -> str | None:
         records = _schema.records
         query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
-        with self._read() as connection:
-            return connection.execute(query).scalar()
+        return self.read(lambda connection: connection.execute(query).scalar())
 
 
 def task_query() -> sa.Select[tuple[Any, ...]]:

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0004"
+HEAD = "0005"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -116,4 +116,24 @@ calibrations = sa.Table(
     sa.Column("dialect", sa.String, primary_key=True),
     sa.Column("threads", sa.Integer, primary_key=True),
     sa.Column("document", Document, nullable=False),
+)  # fmt: skip
+
+devices = sa.Table(
+    "devices", metadata,
+    sa.Column("fingerprint", sa.String, primary_key=True),
+    sa.Column("host", sa.String, primary_key=True),
+    sa.Column("facts", Document, nullable=False),
+    sa.Column("first_seen", sa.Double, nullable=False),
+    sa.Column("last_seen", sa.Double, nullable=False),
+)  # fmt: skip
+
+events = sa.Table(
+    "events", metadata,
+    sa.Column("id", RowId, primary_key=True),
+    sa.Column("job_id", sa.String, nullable=False),
+    sa.Column("kind", sa.String, nullable=False),
+    sa.Column("payload", Document, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Index("ix_events_job_id_id", "job_id", "id"),
+    sqlite_autoincrement=True,
 )  # fmt: skip

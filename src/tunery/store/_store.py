@@ -6,7 +6,9 @@ from sqlalchemy.engine import URL
 
 from tunery._errors import StoreError
 from tunery.store._calibrations import Calibrations
-from tunery.store._database import IN_MEMORY, Database
+from tunery.store._database import AWAY_S, IN_MEMORY, Database
+from tunery.store._devices import Devices
+from tunery.store._events import Events
 from tunery.store._interchange import Interchange
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Ledger
@@ -27,6 +29,7 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
 
     def __init__(self, url: URL) -> None:
         super().__init__(url)
+        self.devices, self.events = Devices(self), Events(self)
         if self.path is not None:
             prepare(self.path, create=not self.in_memory)
         try:
@@ -34,13 +37,11 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
         except BaseException:
             self.close()
             raise
+        self._patience_s = AWAY_S
 
     def _migrate(self) -> None:
-        with self._read() as connection:
-            current = version(connection, self.place) == HEAD
-        if not current:
-            with self._write() as connection:
-                upgrade(connection, self.place)
+        if self.read(lambda connection: version(connection, self.place)) != HEAD:
+            self.write(lambda connection: upgrade(connection, self.place))
 
 
 def open_store(url: str = "", *, create: bool = True) -> Store:

@@ -40,7 +40,8 @@ class Upkeep(Database):
 
     def stats(self) -> StoreStats:
         """Count what is stored."""
-        with self._read() as connection:
+
+        def count(connection: Connection) -> StoreStats:
             return StoreStats(
                 place=self.place,
                 records=_count(connection, _records),
@@ -53,6 +54,8 @@ class Upkeep(Database):
                 jobs=_count(connection, _schema.jobs),
                 size_bytes=self._size(connection),
             )
+
+        return self.read(count)
 
     def prune(self, task_key: str | None = None, *, keep: int) -> int:
         """Delete all but the `keep` fastest candidates' records, the baselines and wrong results; return how many went.
@@ -69,8 +72,9 @@ class Upkeep(Database):
         query = sa.select(*group).distinct()
         if task_key is not None:
             query = query.where(_records.c.task_key == task_key)
-        removed = 0
-        with self._write() as connection:
+
+        def delete(connection: Connection) -> int:
+            removed = 0
             for key, *provenance in connection.execute(query).all():
                 found = entries(connection, key, Provenance(*provenance))
                 survivors = kept(found, keep)
@@ -78,6 +82,9 @@ class Upkeep(Database):
                 if doomed:
                     connection.execute(sa.delete(_records).where(_records.c.id == sa.bindparam("row")), doomed)
                 removed += len(doomed)
+            return removed
+
+        removed = self.write(delete)
         if removed:
             self._give_back_space()
         return removed
@@ -87,8 +94,8 @@ class Upkeep(Database):
 
         What the store answers then is what it answered at that moment.
         """
-        with self._write() as connection:
-            return connection.execute(sa.delete(_records).where(_records.c.created_at > moment)).rowcount
+        later = sa.delete(_records).where(_records.c.created_at > moment)
+        return self.write(lambda connection: connection.execute(later).rowcount)
 
     def _give_back_space(self) -> None:
         if self.path is None:

@@ -1,0 +1,72 @@
+"""The devices on which something was measured: what their fingerprints stand for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from tunery._errors import NothingFoundError
+from tunery.store import _schema
+from tunery.store._codec import encode, plain
+from tunery.store._database import Database, database_time, upsert
+
+_table = _schema.devices
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDevice:
+    """A device as a worker on `host` described it; `first_seen` and `last_seen` are times of the database's clock."""
+
+    fingerprint: str
+    facts: Mapping[str, Any]
+    host: str
+    first_seen: float
+    last_seen: float
+
+
+class Devices:
+    """The store's devices: one row for each fingerprint and host. Machines of one type share a fingerprint."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def save(self, fingerprint: str, facts: Mapping[str, Any], host: str) -> None:
+        """Store that a device was seen on a host; the facts replace those of an earlier time.
+
+        Raises:
+            TypeError: `facts` holds something that is no plain data.
+        """
+        row = {"fingerprint": fingerprint, "host": host, "facts": encode(facts)}
+
+        def insert(connection: Connection) -> None:
+            now = database_time(connection)
+            upsert(connection, _table, {**row, "first_seen": now, "last_seen": now}, replaced=["facts", "last_seen"])
+
+        self._database.write(insert)
+
+    def facts(self, fingerprint: str) -> Mapping[str, Any]:
+        """Return the facts of a device, the latest if hosts disagree.
+
+        Raises:
+            NothingFoundError: it was never stored.
+        """
+        found = self.find(fingerprint)
+        if not found:
+            raise NothingFoundError(
+                f"the store {self._database.place} knows no device {fingerprint}; measure something on it first"
+            )
+        return found[0].facts
+
+    def find(self, fingerprint: str | None = None) -> list[KnownDevice]:
+        """Return all devices, or those with a fingerprint; the one that was seen last comes first."""
+        query = sa.select(_table).order_by(_table.c.last_seen.desc(), _table.c.fingerprint, _table.c.host)
+        if fingerprint is not None:
+            query = query.where(_table.c.fingerprint == fingerprint)
+        rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
+        return [_device(row) for row in rows]
+
+
+def _device(row: RowMapping) -> KnownDevice:
+    return KnownDevice(row["fingerprint"], plain(row["facts"]), row["host"], row["first_seen"], row["last_seen"])

@@ -1,0 +1,75 @@
+"""What happened, in one order: a reader that knows the number of the last event it saw misses none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from tunery.store import _schema
+from tunery.store._codec import encode, plain
+from tunery.store._database import Database, database_time
+
+_LOCK = 0x74756E66  # any number that all tunery processes agree on
+_table = _schema.events
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job (or, with `job_id` "", to none) at a time of the database's clock."""
+
+    number: int
+    job_id: str
+    kind: str
+    payload: Mapping[str, Any]
+    created_at: float
+
+
+class Events:
+    """The store's events. Their numbers grow, and one becomes visible only after all smaller ones have."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def append(self, kind: str, payload: Mapping[str, Any] | None = None, job_id: str = "") -> int:
+        """Store an event and return its number.
+
+        Raises:
+            TypeError: `payload` holds something that is no plain data.
+        """
+        document = encode(payload or {})
+        return self._database.write(lambda connection: insert_event(connection, kind, document, job_id))
+
+    def after(self, number: int = 0, *, job_id: str | None = None, limit: int = 1000) -> list[Event]:
+        """Return the first `limit` events after event `number`, of one job or of all, oldest first."""
+        query = sa.select(_table).where(_table.c.id > number).order_by(_table.c.id).limit(limit)
+        if job_id is not None:
+            query = query.where(_table.c.job_id == job_id)
+        rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
+        return [_event(row) for row in rows]
+
+    def last(self) -> int:
+        """Return the number of the latest event, 0 if there is none."""
+        latest = sa.select(sa.func.max(_table.c.id))
+        return self._database.read(lambda connection: connection.execute(latest).scalar()) or 0
+
+    def forget(self, before: float) -> int:
+        """Delete the events before a time of the database's clock, and return how many went; numbers are not reused."""
+        old = sa.delete(_table).where(_table.c.created_at < before)
+        return self._database.write(lambda connection: connection.execute(old).rowcount)
+
+
+def insert_event(connection: Connection, kind: str, payload: Mapping[str, Any], job_id: str) -> int:
+    """Insert an event (its payload encoded) inside a write transaction, and return its number.
+
+    On PostgreSQL numbers are drawn before transactions end. Holding a lock to the end keeps both in one order.
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    row = {"job_id": job_id, "kind": kind, "payload": payload, "created_at": database_time(connection)}
+    return int(connection.execute(sa.insert(_table).values(row).returning(_table.c.id)).scalar_one())
+
+
+def _event(row: RowMapping) -> Event:
+    return Event(row["id"], row["job_id"], row["kind"], plain(row["payload"]), row["created_at"])

@@ -1,0 +1,120 @@
+"""A PostgreSQL server for tests: on loopback, in a directory of its own, never as root; it ends with its starter."""
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+_START_S = 60.0
+
+
+def binaries() -> Path | None:
+    """Return the directory that holds `initdb` and `postgres`: of the newest version of Debian's, else the path's."""
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    found = debian[-1] if debian else Path(on_path).resolve() if on_path else None
+    return found.parent if found is not None and (found.parent / "postgres").exists() else None
+
+
+class PostgresServer:
+    """One server process. `stop` and `start` take it away from its clients and bring it back, with all its data."""
+
+    def __init__(self, programs: Path) -> None:
+        self._programs = programs
+        self._user = _unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = Path(tempfile.mkdtemp(prefix="tunery-postgres-", dir="/tmp"))
+        password = secrets.token_hex(16)
+        secret = self._folder / "password"
+        secret.write_text(password, encoding="ascii")
+        if self._user:
+            shutil.chown(self._folder, self._user)
+            shutil.chown(secret, self._user)
+        self.data = self._folder / "data"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port: int = probe.getsockname()[1]
+        self.url = URL.create("postgresql+psycopg", "tunery", password, "127.0.0.1", self.port, "postgres")
+        options = ["--username=tunery", f"--pwfile={secret}", "--auth=scram-sha-256", "--encoding=UTF8", "--no-sync"]
+        subprocess.run(
+            self._as_user("initdb", f"--pgdata={self.data}", *options), check=True, stdout=subprocess.DEVNULL
+        )
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        settings = {"listen_addresses": "127.0.0.1", "port": self.port, "unix_socket_directories": "", "fsync": "off"}
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        log = (self._folder / "log").open("ab")
+        command = self._as_user("postgres", "-D", str(self.data), *words)
+        self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/")
+        log.close()
+        deadline = time.monotonic() + _START_S
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise RuntimeError(f"PostgreSQL did not start: {(self._folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self, *, crash: bool = False) -> None:
+        """End the server: at once and in order, or by a `crash` after which it has to recover."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT if crash else signal.SIGINT)
+            self._process.wait(_START_S)
+            self._process = None
+
+    def close(self) -> None:
+        """End the server and delete its data."""
+        self.stop(crash=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """Yield the URL of an empty database that goes with the block."""
+        with temporary_database(self.url) as url:
+            yield url
+
+    def _answers(self) -> bool:
+        engine = sa.create_engine(self.url)
+        try:
+            with engine.connect():
+                return True
+        except sa.exc.OperationalError:
+            return False
+        finally:
+            engine.dispose()
+
+    def _as_user(self, program: str, *arguments: str) -> list[str]:
+        # The server ends with the thread that started it, also when the tests are killed.
+        change = [f"--reuid={self._user}", f"--regid={self._user}", "--init-groups"] if self._user else []
+        return ["setpriv", "--pdeathsig=QUIT", *change, "--", str(self._programs / program), *arguments]
+
+
+@contextmanager
+def temporary_database(server: URL) -> Iterator[str]:
+    """Yield the URL of a database of the server that goes with the block."""
+    name = f"tunery_{uuid.uuid4().hex}"
+    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _unprivileged() -> str:
+    """Return the user as whom the server runs; "" for the caller's own, which PostgreSQL refuses only if it is root."""
+    if os.geteuid() != 0:
+        return ""
+    known = {entry.pw_name for entry in pwd.getpwall()}
+    return next(name for name in ("postgres", "nobody") if name in known)
