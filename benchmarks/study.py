@@ -223,6 +223,7 @@ def suite(
     from tunery.cli import bench
     from tunery.cli.tune import watched
     from tunery.runtime.opening import thread_count
+    from tunery.service.session import Session
 
     request = options.make_request(
         "", target=target, store=store, threads=0, shapes=None, dialect=dialect, budget=budget
@@ -234,7 +235,8 @@ def suite(
     stopped: list[int] = []
 
     def tune(one: "Request") -> bool:
-        _, exit_code = watched(one, verbose=verbose)
+        with Session(one.store) as session:
+            _, exit_code = watched(session, one, verbose=verbose)
         stopped.extend([] if exit_code is None else [exit_code])
         return exit_code is None
 
@@ -242,7 +244,8 @@ def suite(
         return finished(one.model, one.threads)
 
     def timed(one: "Request", against: "Sequence[str]", seconds: float, others: "Mapping[str, Path]") -> "BenchReport":
-        return bench.compared_with(one, tuple(against), seconds, None, verbose=verbose, others=others)
+        with Session(one.store) as session:
+            return bench.compared_with(session, one, tuple(against), seconds, None, verbose=verbose, others=others)
 
     chosen = tune if request.budget != Budget() else None
     results = run_suite(plan, request, chosen, remark, timed=timed, stock=stock)

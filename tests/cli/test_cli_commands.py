@@ -279,6 +279,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, 
     asked = []
 
     def bench(
+        session: object,
         request: Request,
         against: tuple[str, ...],
         seconds: float,
@@ -294,7 +295,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Request, tuple[str, 
         chosen = {name: rivals[name] for name in against}
         return BenchReport("demo", 2, {"tunery": Latency(0.008, 0.007, 0.009, 70), **chosen}, float("inf"))
 
-    monkeypatch.setattr("tunery.service.session.bench", bench)
+    monkeypatch.setattr("tunery.service.session.Session.bench", bench)
     return asked
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from tunery._errors import CrashError, WorkError
 from tunery.delivery import KnownTask
+from tunery.delivery.bench import used_shares
 from tunery.delivery.compare import Output, checked_error
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request
@@ -19,8 +20,8 @@ from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
 from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.pools import Runtime
-from tunery.service.session import _used_shares, compile_model
 from tunery.service.session import bench as compare_networks
+from tunery.service.session import compile_model
 
 bench = importlib.import_module("tunery.delivery.compare")  # `tunery.jobs` has a function of that name
 _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
@@ -252,5 +253,5 @@ def test_a_default_that_was_timed_is_no_latency_of_a_file_that_predicts_in_its_p
     tasks = tuple(Task(Workload(key, key, "dense", "", (), 0, 1.0), target) for key in ("tuned", "looked-at"))
     imported = ImportedModel(Network("n", "n", "d", "", (), (), 0), target, "fake", tasks)
     choices = tuple(Choice(task.key, Rung.EXACT, Candidate("c", task.key, ""), 1e-3) for task in tasks)
-    found = _used_shares(imported, KnownTask(choices, (), untried=frozenset({tasks[1].key})))
+    found = used_shares(imported, KnownTask(choices, (), untried=frozenset({tasks[1].key})))
     assert [(share.name, share.latency_s) for share in found] == [("tuned", 1e-3), ("looked-at", None)]

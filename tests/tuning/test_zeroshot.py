@@ -12,6 +12,7 @@ from job_tools import records_in, register_model, request_in, run_in
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, registry
+from tunery.delivery import compile as compiling
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect
@@ -19,7 +20,6 @@ from tunery.domain import Mode, Outcome, Rung, Target, Task, TensorSpec, Workloa
 from tunery.domain.request import FillPolicy, Request
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
-from tunery.service import session
 from tunery.service.session import compile_model, extract, query
 
 SOURCE = "fake:unseen?tasks=3"
@@ -166,7 +166,7 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
         heard.append(list(lessons))
         return Suggestions(tuple(self.open(task, (), model, seed).propose(n)), f"of {task.workload.name}")
 
-    monkeypatch.setattr(FakeDialect, "foresee", suggest)
+    monkeypatch.setattr(FakeDialect, "suggest", suggest)
     tasks = extract(request_).tasks
     model = tmp_path / "model"
     model.write_text((registry.starting("fake", "fake") or ("", ""))[1])
@@ -251,7 +251,7 @@ def test_the_last_of_four_is_the_best_of_another_kind(request_: Request, monkeyp
     def suggest(*_: object, rivals: bool) -> Suggestions:
         return Suggestions(favourites, rivals=others if rivals else others[:1])
 
-    monkeypatch.setattr(FakeDialect, "foresee", suggest)
+    monkeypatch.setattr(FakeDialect, "suggest", suggest)
     monkeypatch.setattr(BoostedModel, "predict", lambda _, rows: np.arange(len(rows)) % 8.0)
     four = ProposerHost("fake").predict(task, 8, 4, found_model[1], 0).candidates
     assert four == (favourites[5], favourites[4], favourites[3], others[1])
@@ -285,8 +285,8 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
         done.append("chosen")
         return found
 
-    choose = session._chosen
-    monkeypatch.setattr(session, "onnxruntime_outputs", outputs)
-    monkeypatch.setattr(session, "_chosen", chosen)
+    choose = compiling._chosen
+    monkeypatch.setattr(compiling, "onnxruntime_outputs", outputs)
+    monkeypatch.setattr(compiling, "_chosen", chosen)
     compile_model(request_, tmp_path / "net", FillPolicy(few_shot=few_shot))
     assert done == (["chosen", "outputs"] if few_shot else ["outputs", "chosen"])

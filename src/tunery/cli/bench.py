@@ -12,6 +12,7 @@ from tunery.cli._output import emit, remark, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, Progress, Request
+    from tunery.service.session import Session
 
 
 def register(app: typer.Typer) -> None:
@@ -39,9 +40,11 @@ def bench(
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
     from tunery.reports.comparison import bench_text
     from tunery.reports.text import bench_data
+    from tunery.service.session import Session
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    report = compared_with(request, options.parse_rivals(against), seconds, None, verbose=verbose)
+    with Session(request.store) as session:
+        report = compared_with(session, request, options.parse_rivals(against), seconds, None, verbose=verbose)
     if json:
         emit(bench_data(report))
     else:
@@ -49,6 +52,7 @@ def bench(
 
 
 def compared_with(
+    session: "Session",
     request: "Request",
     rivals: tuple[str, ...],
     seconds: float,
@@ -65,7 +69,6 @@ def compared_with(
     from tunery.delivery.compare import predicted_s
     from tunery.domain.request import CONTESTANTS
     from tunery.reports.text import duration
-    from tunery.service.session import bench as bench_model
 
     names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""
@@ -77,4 +80,4 @@ def compared_with(
                 remark(beforehand.pop())
             live.show(progress)
 
-        return bench_model(request, rivals, seconds, compiled, show, others=others)
+        return session.bench(request, rivals, seconds, compiled, show, others=others)

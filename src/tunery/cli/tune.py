@@ -10,6 +10,7 @@ from tunery.cli._output import check_output, emit, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
+    from tunery.service.session import Session
 
 BENCH_S = 10.0
 Output = Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Also compile the network to this file.")]
@@ -69,10 +70,13 @@ def run(
     job_id: str = "",
 ) -> None:
     """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
-    report, exit_code = watched(request, verbose=verbose, job_id=job_id)
-    compiled = compared = None
-    if exit_code is None:
-        compiled, compared = _deliver(request, output, rivals, verbose=verbose)
+    from tunery.service.session import Session
+
+    with Session(request.store) as session:
+        report, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
+        compiled = compared = None
+        if exit_code is None:
+            compiled, compared = _deliver(session, request, output, rivals, verbose=verbose)
     if as_json:
         emit(_data(report, compiled, compared))
     else:
@@ -81,12 +85,13 @@ def run(
         raise typer.Exit(exit_code)
 
 
-def watched(request: "Request", *, verbose: bool, job_id: str = "") -> "tuple[TuneReport, int | None]":
+def watched(
+    session: "Session", request: "Request", *, verbose: bool, job_id: str = ""
+) -> "tuple[TuneReport, int | None]":
     """Tune with a live line; the second value is the exit code if a signal stopped it."""
     from tunery.cli._interrupt import Interrupt
     from tunery.cli._live import LiveLine
     from tunery.domain.request import Progress
-    from tunery.service.session import tune as tune_model
 
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
 
@@ -96,12 +101,12 @@ def watched(request: "Request", *, verbose: bool, job_id: str = "") -> "tuple[Tu
             if not interrupt.event.is_set():
                 live.show(progress)
 
-        report = tune_model(request, show, interrupt.event, job_id)
+        report = session.tune(request, show, interrupt.event, job_id)
     return report, interrupt.exit_code
 
 
 def _deliver(
-    request: "Request", output: Path | None, rivals: tuple[str, ...], *, verbose: bool
+    session: "Session", request: "Request", output: Path | None, rivals: tuple[str, ...], *, verbose: bool
 ) -> "tuple[CompileReport | None, BenchReport | None]":
     from tunery.cli._live import LiveLine
     from tunery.cli.bench import compared_with
@@ -109,13 +114,12 @@ def _deliver(
     compiled = compared = None
     if output is not None:
         from tunery.domain.request import FillPolicy
-        from tunery.service.session import compile_model
 
         with LiveLine(verbose=verbose) as live:
             live.say("compiling the network, and checking its outputs", phase="compiling")
-            compiled, _ = compile_model(request, output, FillPolicy())
+            compiled, _ = session.compile(request, output, FillPolicy())
     if rivals:
-        compared = compared_with(request, rivals, BENCH_S, output, verbose=verbose)
+        compared = compared_with(session, request, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared
 
 

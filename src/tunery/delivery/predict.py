@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
-from tunery.delivery import KnownTask, choose
+from tunery.delivery.ladder import KnownTask, choose
 from tunery.devices.cpu.device import this_device
 from tunery.domain import (
     Artifact,
@@ -43,7 +43,6 @@ from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.search.finals import time_in_turns
 
-JOB = "compile"
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
 _KEEP = 3  # picks that are tried until one is right
 # Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core. Where
@@ -63,7 +62,9 @@ class Filled:
     measured: int = 0
 
 
-async def get_ready(runtime: Runtime, request: Request, target: Target, compiler: str) -> InitialModel | None:
+async def get_ready(
+    runtime: Runtime, request: Request, target: Target, compiler: str, job_id: str
+) -> InitialModel | None:
     """Return the cost model to predict with, and have all builders read it, while tasks are still being extracted."""
     device = this_device(runtime.cores)
     start = await asyncio.to_thread(start_for, request.dialect, target.config, compiler, device)
@@ -72,7 +73,7 @@ async def get_ready(runtime: Runtime, request: Request, target: Target, compiler
         file.write_text(start.model)
 
         async def one(worker: str) -> None:
-            async with runtime.stage(JOB, "build", Role.BUILDER, worker=worker):
+            async with runtime.stage(job_id, "build", Role.BUILDER, worker=worker):
                 with suppress(EngineError):  # it will be read again
                     await runtime.call(worker, "read", file, deadline_s=PREDICT_DEADLINE_S)
 
@@ -87,6 +88,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     tasks: Sequence[Task],
     provenance: Provenance,
     guess: FillPolicy,
+    job_id: str,
     ready: Awaitable[InitialModel | None] | None = None,
 ) -> KnownTask:
     """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
@@ -104,7 +106,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     if guess.few_shot:
         start = start_for(request.dialect, target.config, provenance.compiler, this_device(runtime.cores))
     else:
-        start = await (ready or get_ready(runtime, request, target, provenance.compiler))
+        start = await (ready or get_ready(runtime, request, target, provenance.compiler, job_id))
     if start is None:
         why = (
             f"there is no cost model for {target}; train one with `tunery costmodel collect` and "
@@ -113,8 +115,8 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         if guess.few_shot:
             raise UsageError(why)
         return replace(known, refused={task.key: why for task in open_})
-    account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
-    context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, start.model))
+    account = Account(store, job_id, runtime, load_prices(request.prices), runtime.power)
+    context = Context(job_id, runtime, store, provenance, request.seed, account, Learning(runtime, job_id, start.model))
     filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
 

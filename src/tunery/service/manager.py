@@ -1,17 +1,19 @@
-"""A room of jobs: any number of them at once in one event loop, over one scheduler, one store and shared learning."""
+"""The manager of jobs: any number of them at once in one event loop, over one scheduler and one store."""
 
 import asyncio
+import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
 from tunery.accounting.prices import load_prices
+from tunery.delivery.work import Work
 from tunery.devices.cpu.device import this_device
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
@@ -28,6 +30,7 @@ from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.job import TuningJob
 from tunery.tuning.search_registry import SearchRegistry
 
+R = TypeVar("R")
 MOST_ACTIVE = 32
 _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _MOST_WAITING = 10_000
@@ -85,6 +88,7 @@ class JobManager:
         self._order = 0
         self._worked = False
         self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, SearchRegistry]] = {}
+        self._names: set[str] = set()
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -206,21 +210,21 @@ class JobManager:
         *,
         job_id: str = "",
         imported: ImportedModel | None = None,
+        began: float | None = None,
     ) -> TuneReport:
         """Run a job in the caller's own task, going on with an equal unfinished one; setting `stop` ends it resumably.
 
-        `imported` spares the import.
+        `imported` spares the import; the budget counts from `began` (monotonic seconds; None: from now).
 
         Raises:
             UsageError: the request cannot be right, or is no longer that of job `job_id`.
             WorkError: there is nothing to tune, or another process works on the same job.
             NothingFoundError: there is no job `job_id`.
         """
-        began = time.monotonic()
+        began = time.monotonic() if began is None else began
         runtime, searches = self._runtime(request)
         if imported is None:
-            begin = Progress("", "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)
-            imported = await self._import(runtime, request, ShareRequest(), "setup", lambda: notify(begin))
+            imported = await self.import_model(request, lambda: notify(importing(request)))
         plain = request_data(request, imported)
         found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
         if found is None:
@@ -240,7 +244,46 @@ class JobManager:
         done = await self._work(job, ShareRequest())
         return report_of(done, imported, runtime, resumed=found is not None, store=self.store)
 
+    async def import_model(
+        self, request: Request, begun: Callable[[], None] = lambda: None, claim: ShareRequest | None = None
+    ) -> ImportedModel:
+        """Return a request's model with its tasks; what it cost is charged to the job that it is given to.
+
+        Raises:
+            UsageError: the model, the shapes or the target are wrong.
+            WorkError: the model cannot be imported.
+        """
+        runtime, _ = self._runtime(request)
+        return await self._import(runtime, request, claim or ShareRequest(), self._name("import"), begun)
+
+    async def do(
+        self,
+        kind: str,
+        request: Request,
+        work: Callable[[Work], Awaitable[R]],
+        notify: Callable[[Progress], None] = lambda _: None,
+        imported: ImportedModel | None = None,
+    ) -> R:
+        """Run a job of another kind than tuning in the caller's own task, scheduled beside all others.
+
+        `kind` is what its stages are called; `imported` spares the import.
+        """
+        runtime, _ = self._runtime(request)
+        name = self._name(kind)
+        self.dispatch.submit(name)
+        self._names.add(name)
+        try:
+            return await work(Work(runtime, self.store, request, name, notify, imported))
+        finally:
+            self._names.discard(name)
+            self.dispatch.end(name)
+
     # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _name(self, kind: str) -> str:
+        """Return the name under which a job of this kind is scheduled: the kind itself where it is free."""
+        names = (kind if number == 1 else f"{kind} {number}" for number in itertools.count(1))
+        return next(name for name in names if name not in self._names)
 
     def _enter(self, job_id: str, request: Request, claim: ShareRequest, imported: ImportedModel | None = None) -> None:
         self._order += 1
@@ -301,8 +344,7 @@ class JobManager:
             entry.changed.set()
             entry.changed = asyncio.Event()
 
-        budget = entry.request.budget
-        notify(Progress(job_id, "importing", 0.0, budget.seconds, 0, budget.trials, None, None))
+        notify(importing(entry.request, job_id))
         imported, used = entry.imported, list[Reservation]()
         try:
             if imported is None:
@@ -434,3 +476,8 @@ class JobManager:
                 entry.work.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._entries.clear()
+
+
+def importing(request: Request, job_id: str = "") -> Progress:
+    """Return the progress of a job whose model is being read."""
+    return Progress(job_id, "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)

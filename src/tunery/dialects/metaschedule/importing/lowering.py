@@ -4,7 +4,7 @@ Extraction and compilation both run exactly this, so what was tuned is what is c
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,13 @@ def lower_and_keep(network: Network, target: Target) -> Lowered:
 
 
 def take_lowered(network: Network, target: Target) -> Lowered:
-    """Do as `lower`, with the latest result that was kept if it is of this network; the caller may change it.
+    """Do as `lower`, with a copy of the latest result that was kept if it is of this network; the caller may change it.
 
     Raises:
         DialectError: as `lower`.
     """
-    return _kept.pop((network.digest, target.key), None) or lower(network, target)
+    kept = _kept.get((network.digest, target.key)) or lower_and_keep(network, target)
+    return replace(kept, module=kept.module.clone())
 
 
 def _lowered(module: Any, target: Target, left_out: dict[str, str], *, channels_last: bool) -> Any:

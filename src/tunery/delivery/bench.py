@@ -1,0 +1,64 @@
+"""A model as tuned so far beside its rivals: compiled where no file is at hand, then timed interleaved."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+from tunery._errors import UsageError
+from tunery.delivery.compare import compare, with_tasks
+from tunery.delivery.compile import compile_only
+from tunery.delivery.ladder import KnownTask
+from tunery.delivery.work import Work, task_shares
+from tunery.domain.request import CONTESTANTS, BenchReport, Progress, TaskShare
+from tunery.engines import Role
+from tunery.runtime.importing import ImportedModel
+
+
+async def bench(
+    work: Work,
+    against: Sequence[str],
+    seconds: float,
+    compiled: Path | None = None,
+    others: Mapping[str, Path] = MappingProxyType({}),
+) -> BenchReport:
+    """Time a compiled model against rivals, interleaved, `seconds` for each.
+
+    `compiled` is the file to time; without it the model is compiled from the best records. `others` are further
+    compiled files of the same model, by the label that the report gives them.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong.
+        WorkError: the model does not compile, or computes something else than ONNX Runtime.
+    """
+    began = time.monotonic()
+
+    def tell(phase: str, current: str) -> None:
+        work.notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
+
+    runtime = work.runtime
+    paths = {"tunery": compiled or runtime.scratch / "tuned", **others}
+    if compiled:
+        imported = await work.model(lambda: tell("importing", ""))
+        network, shares = imported.network, used_shares(imported, work.choices(imported))
+    else:
+        report, network = await compile_only(
+            work, paths["tunery"], begun=partial(tell, "compiling", CONTESTANTS["tunery"])
+        )
+        shares = report.tasks
+    if not network.path:
+        raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
+    if "untuned" in against:
+        paths["untuned"] = runtime.scratch / "untuned"
+        tell("compiling", CONTESTANTS["untuned"])
+        await compile_only(work, paths["untuned"], tuned=False)
+    async with runtime.stage(work.job_id, "bench", Role.MEASURER):
+        return with_tasks(await compare(runtime, network, paths, against, seconds, work.notify), shares)
+
+
+def used_shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:
+    """Return `task_shares` without the times of the compiler's default: a file that predicts does not use it."""
+    used = tuple(choice for choice in known.choices if choice.task_key not in known.open)
+    return task_shares(imported, replace(known, choices=used))

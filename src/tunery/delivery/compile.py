@@ -1,0 +1,171 @@
+"""Building a network to one file, and checking its outputs before it is handed out."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tunery._errors import TuneryError, UsageError
+from tunery.delivery.compare import Output, check, onnxruntime_outputs
+from tunery.delivery.ladder import KnownTask
+from tunery.delivery.predict import get_ready
+from tunery.delivery.publishing import publish
+from tunery.delivery.work import Work, open_tasks, task_shares
+from tunery.domain import Candidate, Choice, Network, Rung, Target, Task
+from tunery.domain.request import CompileReport, FillPolicy
+from tunery.engines import Role
+from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both
+from tunery.runtime.pools import Runtime
+from tunery.tuning.calls import BUILD_DEADLINE_S
+from tunery.tuning.learning import InitialModel
+
+
+def check_place(output: Path) -> None:
+    """Check that a file can be written at `output`.
+
+    Raises:
+        UsageError: its directory does not exist, or something else than a file is there.
+    """
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no directory {output.parent}; create it, or choose another place with -o")
+    if output.exists() and not output.is_file():  # a device or a pipe would be replaced by a file
+        raise UsageError(f"{output} is not a file; choose another place with -o")
+
+
+async def compile_checked(
+    work: Work, output: Path, policy: FillPolicy | None, say: Callable[[str], None]
+) -> tuple[CompileReport, Network]:
+    """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime.
+
+    Operators without a record use the compiler's default, or with a `policy` what the cost model predicts to be
+    fastest, verified but not measured. `say` is called with what goes on.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong, or `output` cannot be written.
+        WorkError: the model does not compile, or computes something else than ONNX Runtime.
+    """
+    check_place(output)
+    fresh = work.runtime.scratch / "compiled"
+    prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
+
+    def allow(network: Network) -> None:
+        if not prepared.done():
+            prepared.set_result(network)
+
+    async def expected() -> Sequence[Output]:
+        return await onnxruntime_outputs(work.runtime, await prepared)
+
+    # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
+    say("reading the model")
+    made = _compile_and_allow(work, fresh, policy, allow, say)
+    (report, network), theirs = await both(made, expected())
+    error = None
+    if network.path:
+        say("checking the network's outputs")
+        # No measurement, so it need not wait until others leave the machine alone.
+        async with work.runtime.stage(work.job_id, "check", Role.IMPORTER):
+            error = await check(work.runtime, network, fresh, theirs)
+    publish(fresh, output)
+    return replace(report, path=str(output), max_abs_error=error), network
+
+
+async def compile_only(
+    work: Work, output: Path, *, tuned: bool = True, begun: Callable[[], None] = lambda: None
+) -> tuple[CompileReport, Network]:
+    """Compile without a check; if not `tuned`, with the compiler's default for every operator.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong.
+        WorkError: the model does not compile.
+    """
+    imported = await work.model(begun)
+    known, chosen = await _chosen(work, imported, FillPolicy() if tuned else None, tuned=tuned)
+    return await _link(work, imported, known, chosen, output), imported.network
+
+
+async def _compile_and_allow(
+    work: Work,
+    output: Path,
+    policy: FillPolicy | None,
+    allow: Callable[[Network], None],
+    say: Callable[[str], None],
+) -> tuple[CompileReport, Network]:
+    """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
+    measuring = policy is not None and policy.few_shot > 0
+    ready: list[asyncio.Task[InitialModel | None]] = []
+
+    def extracting(target: Target, compiler: str) -> None:
+        if policy is not None and not measuring:
+            ready.append(asyncio.create_task(get_ready(work.runtime, work.request, target, compiler, work.job_id)))
+
+    try:
+        imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)
+        say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
+        known, chosen = await _chosen(work, imported, policy, ready=ready[0] if ready else None)
+    finally:
+        await asyncio.gather(*ready, return_exceptions=True)
+    allow(imported.network)
+    say("compiling the network")
+    return await _link(work, imported, known, chosen, output), imported.network
+
+
+def _choosing(policy: FillPolicy | None) -> str:
+    if policy is None:
+        return "building what is known of"
+    return "measuring predictions for what is not known of" if policy.few_shot else "predicting what is not known of"
+
+
+async def _chosen(
+    work: Work,
+    imported: ImportedModel,
+    policy: FillPolicy | None,
+    *,
+    tuned: bool = True,
+    ready: "asyncio.Task[InitialModel | None] | None" = None,
+) -> tuple[KnownTask, dict[str, Candidate]]:
+    """Return what is known, and the candidates by workload key, with their code where that spares the linking time."""
+    known = await work.filled(imported, policy, ready)
+    workloads = {task.key: task.workload for task in imported.tasks}
+    chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
+    if chosen:
+        await _build_parts(work.runtime, imported.tasks, known.choices, work.job_id)
+    return known, chosen
+
+
+async def _link(
+    work: Work, imported: ImportedModel, known: KnownTask, chosen: Mapping[str, Candidate], output: Path
+) -> CompileReport:
+    workloads = {task.key: task.workload for task in imported.tasks}
+    runtime = work.runtime
+    async with runtime.stage(work.job_id, "compile", Role.IMPORTER) as grant:
+        compiled = await runtime.call(
+            grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(), runtime.artifacts,
+            deadline_s=IMPORT_DEADLINE_S,
+        )  # fmt: skip
+    rungs = {workloads[c.task_key].key: (workloads[c.task_key].label, c.rung) for c in known.choices}
+    coverage = {  # a candidate that could not be used left its place to the default
+        rungs[key][0]: ((rungs[key][1] if used else Rung.DEFAULT).value, used)
+        for key, used in compiled.coverage.items()
+        if key in rungs
+    }
+    refused = {workloads[key].name: why for key, why in known.refused.items()}
+    return CompileReport(
+        imported.network.name, str(output), output.stat().st_size, coverage, tasks=task_shares(imported, known),
+        refused=refused, measured=known.measured, untuned=len(open_tasks(imported, known)),
+        left_out={rungs[key][0]: why for key, why in compiled.left_out.items() if key in rungs},
+    )  # fmt: skip
+
+
+async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequence[Choice], job_id: str) -> None:
+    """Have all builders generate the code of the network's kernels; what fails is left to the compilation."""
+    by_key = {task.key: task for task in tasks}
+
+    async def one(task: Task, candidate: Candidate) -> None:
+        with suppress(TuneryError):
+            async with runtime.stage(job_id, "build", Role.BUILDER, task.workload.kind) as grant:
+                await runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
+
+    # What was predicted has just been built, to be verified.
+    open_ = [choice for choice in choices if choice.candidate and choice.rung is not Rung.ZERO_SHOT]
+    await asyncio.gather(*(one(by_key[c.task_key], c.candidate) for c in open_ if c.candidate))

@@ -1,0 +1,48 @@
+"""What the store knows of a model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tunery._errors import NothingFoundError
+from tunery.delivery.work import Work, open_tasks
+from tunery.domain import Choice, Network, Target, Task
+from tunery.domain.request import FillPolicy
+from tunery.store import Skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the store knows of a network: one choice per task, and what it holds but did not use, with reasons.
+
+    `open` are the keys of tunable tasks that were neither searched nor predicted.
+    """
+
+    network: Network
+    target: Target
+    tasks: tuple[Task, ...]
+    choices: tuple[Choice, ...]
+    skipped: tuple[tuple[str, Skipped], ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    open: frozenset[str] = frozenset()
+
+
+async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
+    """Return the best verified records for a model on this device; with a `policy`, predicted schedules beside them.
+
+    Raises:
+        UsageError: the model, shapes or target are wrong.
+        NothingFoundError: no task of the model has a record that may be delivered; the message says why.
+    """
+    imported = await work.model()
+    known = await work.filled(imported, policy)
+    if not any(choice.candidate for choice in known.choices):
+        skipped = {str(why) for _, why in known.skipped} | set(known.refused.values())
+        reasons = "; ".join(sorted(skipped)) or "nothing was measured yet"
+        raise NothingFoundError(
+            f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
+            f"run `tunery tune {work.request.model}`"
+        )
+    return Answer(
+        imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused,
+        open_tasks(imported, known),
+    )  # fmt: skip

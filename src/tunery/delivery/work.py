@@ -1,0 +1,95 @@
+"""What a job that delivers has at hand."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tunery.delivery.ladder import KnownTask, choose
+from tunery.delivery.predict import fill
+from tunery.devices.cpu.device import this_device
+from tunery.domain import Network, Provenance, Rung, Target
+from tunery.domain.request import FillPolicy, Progress, Request, TaskShare
+from tunery.measuring.inputs import size_bytes
+from tunery.measuring.settings import Settings
+from tunery.runtime.importing import ImportedModel, import_model
+from tunery.runtime.opening import cache_directory
+from tunery.runtime.pools import Runtime
+from tunery.store import Store
+from tunery.tuning.learning import InitialModel
+
+
+def _ignore(_: object) -> None:
+    """Show nothing."""
+
+
+@dataclass
+class Work:
+    """One job's workers, store and request; the scheduler knows it as `job_id`.
+
+    `imported` is the job's model once it was read: every part of the job works on these bytes, whatever happens to the
+    file meanwhile. `notify` is called with the job's progress.
+    """
+
+    runtime: Runtime
+    store: Store
+    request: Request
+    job_id: str
+    notify: Callable[[Progress], None] = field(default=_ignore)
+    imported: ImportedModel | None = None
+
+    async def model(
+        self,
+        begun: Callable[[], None] = lambda: None,
+        prepared: Callable[[Network], None] = _ignore,
+        extracting: Callable[[Target, str], None] = lambda *_: None,
+    ) -> ImportedModel:
+        """Return the model's network and tasks, read once; the callbacks are those of `import_model`.
+
+        Raises:
+            UsageError: the model, the shapes or the target are wrong.
+            WorkError: the model cannot be imported.
+        """
+        if self.imported is None:
+            self.imported = await import_model(
+                self.runtime, self.store, self.request, cache_directory(), self.job_id, begun,
+                prepared=prepared, extracting=extracting,
+            )  # fmt: skip
+        else:
+            begun()
+            prepared(self.imported.network)
+        return self.imported
+
+    def provenance(self, imported: ImportedModel) -> Provenance:
+        """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
+        device = this_device(self.runtime.cores)
+        return Provenance(self.request.dialect, imported.compiler, device.fingerprint, Settings().key)
+
+    def choices(self, imported: ImportedModel) -> KnownTask:
+        """Return the ladder's answer for each task, from the store alone."""
+        return choose(self.store, imported.tasks, self.provenance(imported))
+
+    async def filled(
+        self, imported: ImportedModel, policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
+    ) -> KnownTask:
+        """Return the ladder's answer for each task; with a `policy`, what no record answers is predicted."""
+        if policy is None:
+            return self.choices(imported)
+        provenance = self.provenance(imported)
+        return await fill(
+            self.runtime, self.store, self.request, imported.tasks, provenance, policy, self.job_id, ready
+        )  # fmt: skip
+
+
+def open_tasks(imported: ImportedModel, known: KnownTask) -> frozenset[str]:
+    """Return the keys of tunable tasks that were neither searched nor predicted."""
+    predicted = {choice.task_key for choice in known.choices if choice.rung is Rung.ZERO_SHOT}
+    return frozenset(task.key for task in imported.tasks if task.tunable and task.key in known.open - predicted)
+
+
+def task_shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:
+    """Return the network's tasks with what each is known to take."""
+    latency_s = {choice.task_key: choice.latency_s for choice in known.choices}
+    return tuple(
+        TaskShare(w.name, w.key, w.kind, task.weight, w.flop, latency_s.get(task.key), size_bytes(w.arguments))
+        for task in imported.tasks
+        for w in (task.workload,)
+    )

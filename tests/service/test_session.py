@@ -1,0 +1,63 @@
+"""Several verbs in one session: one set of workers, and each model read once."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper
+import psutil
+import pytest
+
+from tunery.delivery import load_compiled
+from tunery.domain import Budget
+from tunery.domain.request import FillPolicy, Request
+from tunery.service.session import Session
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children()}
+
+
+def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
+    before = children()
+    request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))
+    with Session(str(tmp_path / "store.db")) as session:
+        tuned = session.tune(request)
+        started = children() - before
+        assert session.extract(request).tasks == tuned.tasks
+        assert {choice.task_key for choice in session.query(request).choices} == {task.key for task in tuned.tasks}
+        report, _ = session.compile(request, tmp_path / "demo.tunery")
+        assert all(key is not None for _, key in report.coverage.values())
+        assert children() - before == started, "no verb starts an engine of its own"
+    assert children() <= before
+
+
+def model(path: Path, weight: float) -> Path:
+    value = onnx.helper.make_tensor_value_info
+    weights = onnx.numpy_helper.from_array(np.full((16, 16), weight, np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
+        [value("x", onnx.TensorProto.FLOAT, (4, 16))], [value("y", onnx.TensorProto.FLOAT, (4, 16))], [weights],
+    )  # fmt: skip
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.tvm
+def test_a_file_that_is_replaced_after_tuning_changes_nothing_of_what_is_delivered(tmp_path: Path) -> None:
+    source = model(tmp_path / "model.onnx", 1.0)
+    request = Request(str(source), threads=1, budget=Budget.parse("4trials"))
+    with Session(str(tmp_path / "store.db")) as session:
+        session.tune(request)
+        model(source, 2.0)
+        session.compile(request, tmp_path / "model.tunery", FillPolicy())
+        source.unlink()
+        report = session.bench(request, ("onnxruntime", "untuned"), 0.1, tmp_path / "model.tunery")
+    assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
+    [output] = load_compiled(tmp_path / "model.tunery")(np.ones((4, 16), np.float32))
+    np.testing.assert_array_equal(output, np.full((4, 16), 16.0, np.float32))
