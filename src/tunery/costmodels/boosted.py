@@ -322,7 +322,7 @@ class BoostedModel(CostModel):
 
 
 # A model that learns on grows one voter of several, and is written and read again each time: what has not changed is
-# neither put into words nor read again (docs/decisions/033).
+# neither put into words nor read again (docs/decisions/004).
 _texts: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 

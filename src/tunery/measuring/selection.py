@@ -7,7 +7,7 @@ from tunery.domain import Candidate, Contender, Measurement, Mode, Origin, Outco
 RACE_DRIFT = 0.1
 """How much slower than the best in a race a winner of the finals may be: finalists are this much wider than their
 intervals. The machine's speed moves by 3 % between two races, and weights that come from memory change the order
-(decision 013).
+(decision 007).
 """
 
 _RACED = {Outcome.OK, Outcome.ABANDONED}

@@ -218,7 +218,7 @@ class ProposerHost:
         return tuple(row.tobytes() for row in with_task(self._dialect.features(task, candidates), task))
 
 
-_WITH_RIVAL = 4  # of so many that are measured one is of another kind than the others (docs/decisions/025)
+_WITH_RIVAL = 4  # of so many that are measured one is of another kind than the others (docs/decisions/009)
 
 
 def _predict(  # noqa: PLR0917 - what a prediction depends on

@@ -114,7 +114,7 @@ _DEFAULTS: dict[str, float | int] = {
     "lambda_l2": 1e-3,
 }  # fmt: skip
 _STORE_DEFAULTS = {**_DEFAULTS, "rounds": 400, "learning_rate": 0.08, "feature_fraction": 0.15, "lambda_l2": 1.0}
-"""Trees on single stores need more rounds: each learns a part of a sum (docs/decisions/028)."""
+"""Trees on single stores need more rounds: each learns a part of a sum (docs/decisions/008)."""
 
 
 def _recipe(trial: Any, *, stores: bool) -> Recipe:

@@ -122,7 +122,7 @@ def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[
 def _alike(raced: _Found, whole: _Found, left_out: Counter[str]) -> _Found:
     """Return what may stand in one order, of candidates that were raced and of such that were sampled to the end.
 
-    Races end early, which is noise: where the others are not too few, they teach more without (docs/decisions/029).
+    Races end early, which is noise: where the others are not too few, they teach more without (docs/decisions/008).
     """
     if len(whole) < max(_LEAST_CANDIDATES, _LEAST_WHOLE * len(raced)):
         return raced | whole

@@ -7,11 +7,11 @@ from tunery.dialects.metaschedule._tvm import tvm
 from tunery.domain import Target
 
 # LLVM's level 3 builds a depthwise convolution in 0.51 s and level 2 in 0.24 s, for kernels equal within noise: their
-# loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/003).
+# loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/005).
 _OPT_LEVEL = 2
 # Level 2 leaves "am I in the padding?" inside the loop over channels, as masked loads from beyond the array. Where that
 # memory is not mapped, each is a fault to be suppressed: kernels two to three times as slow by the luck of an address.
-_OPTIONS = ("-enable-nontrivial-unswitch=true",)  # docs/decisions/011
+_OPTIONS = ("-enable-nontrivial-unswitch=true",)  # docs/decisions/005
 OWN = ("opt-level", "cl-opt", "vector-width")
 """What is added to a target for the user: how the compiler works, not what it generates code for."""
 # Features by which code differs; LLVM's lists also name tuning hints and system instructions, which kernels never use.

@@ -18,7 +18,7 @@ import numpy.typing as npt
 SHAPE = 0.5
 _PRIOR_A, _PRIOR_X = 12.0, 1.5
 """Seven per cent a doubling, and many doublings to outweigh it: tasks that had gained in their last one won 3 to 9 % in
-the next, and those that had not 5 to 11 % (decision 015)."""
+the next, and those that had not 5 to 11 % (decision 011)."""
 _MEMORY = 0.5
 
 

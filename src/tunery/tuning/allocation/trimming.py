@@ -18,11 +18,11 @@ MOST = 0.5
 ENOUGH = 0.25
 """Kendall's tau from which on it is dropped. A proposed candidate costs a fifth (a convolution) to a tenth (a dense
 layer) of one that is built and raced: asking for four times as many found more for a network's core-seconds, but made
-the trials of a convolution a third dearer (decision 015)."""
+the trials of a convolution a third dearer (decision 011)."""
 _PROVEN_AT = 12
 _WITHIN_PROPOSALS = 0.5
 """How much of the tau that a model has shown over random candidates is left within a proposal, which evolution has
-chosen by the same model (decision 015)."""
+chosen by the same model (decision 011)."""
 _PRIOR_COUNT = 48
 """As many candidates of the task itself outweigh what the model has shown on others."""
 _MEMORY = 48

@@ -35,7 +35,7 @@ _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64", "bool"})
 # The compiler's own elimination of common subexpressions repeats what LLVM does (10 % of a build), and the argument
 # checks of a kernel that only we call are code to compile for nothing.
 _BUILD_OPTIONS = {"tirx.disable_cse_tir": True, "tirx.disable_assert": True}
-# Above this, three runs of unoptimised code cost more than what not optimising it spares (docs/decisions/016).
+# Above this, three runs of unoptimised code cost more than what not optimising it spares (docs/decisions/010).
 _UNOPTIMISED_FLOP = 1e7
 _ROUNDING = re.compile(r'"\w+\.(round|floor|ceil|trunc|nearbyint)"')
 """Operators after which a difference in a sum's last bit may become one of a whole number."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tunery.dialects.metaschedule.search.genomes import TILE, Gene, Genome, divisors, tilings
 
 # Of 33 convolutions of the zoo, the fastest candidate's innermost channel tile was a power of two from 8 up 23 times,
-# another multiple of 8 once. For matrix products no such rule held (docs/decisions/005).
+# another multiple of 8 once. For matrix products no such rule held (docs/decisions/004).
 _VECTORS = (8, 16, 32, 64)
 _VECTORISED_KINDS = ("conv2d", "depthwise")
 _BIASED_SHARE = 0.85

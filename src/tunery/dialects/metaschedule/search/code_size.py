@@ -2,7 +2,7 @@
 
 MetaSchedule asks for a body to be unrolled up to a number of steps, a step being one store however wide. Beside one
 another such bodies become thousands of instructions, on which LLVM spends seconds; no such program has won a search
-(docs/decisions/012).
+(docs/decisions/005).
 """
 
 from typing import Any

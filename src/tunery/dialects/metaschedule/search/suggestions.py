@@ -1,7 +1,7 @@
 """Candidates for a task that is not going to be measured: winners of like tasks, or the best of few replays.
 
 What won for a like task, fitted to this one's extents, is near what tuning would end with: the cost model chooses among
-such (docs/decisions/025). Where there are none it chooses among what a search guided by it finds. Tasks of one network
+such (docs/decisions/009). Where there are none it chooses among what a search guided by it finds. Tasks of one network
 resemble one another, and often two have the same convolution with other operators fused to it. So what scored best for
 one is tried first for the next.
 """
@@ -27,7 +27,7 @@ from tunery.domain import Candidate, Task
 
 # F(2x2) has won no race against F(4x4), and another search costs as much to prepare as ten replays.
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
-# Was ahead in 59 of 60 tasks (docs/decisions/031), with nearly any tile, and no winners of it ship yet: leads where
+# Was ahead in 59 of 60 tasks (docs/decisions/003), with nearly any tile, and no winners of it ship yet: leads where
 # winners do not know better.
 _TRUSTED, _TRUSTED_LEAD = (rows.NAME,), 0.1
 _ROWS_PER_THREAD = 4

@@ -1,7 +1,7 @@
 """What was fastest for tasks that were tuned before: for a like task it is a start that no model's guess matches.
 
 A winner is kept as its genome with the extents it was found for, and fitted to the extents of another task. What ships
-was tuned on one kind of device and is for devices with vectors of the same length (docs/decisions/025).
+was tuned on one kind of device and is for devices with vectors of the same length (docs/decisions/009).
 """
 
 import gzip
