@@ -77,10 +77,10 @@ async def _study(
     with open_store(str(kept.directory / "study.db")) as store:
         subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say, kept)
         known = store.calibrations(this_device(runtime.cores).fingerprint)
+        runtime.submit("study")
         calibration = known[0] if known else await calibrate(
-            runtime, store, subjects[0].task.target, dialect, options.say
+            runtime, store, subjects[0].task.target, dialect, "study", options.say
         )  # fmt: skip
-    runtime.submit("study")
     sets = slots(runtime.cores, runtime.threads)
     references = str(runtime.scratch / "references")
     async with runtime.stage("study", "measure", Role.MEASURER):

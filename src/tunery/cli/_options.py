@@ -1,10 +1,11 @@
 """The options that commands share, and how a request is made of them."""
 
+import json
 import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -147,3 +148,23 @@ def parse_rivals(text: str) -> tuple[str, ...]:
         if name not in RIVALS:
             raise UsageError(f"unknown rival {name!r}; --against takes {', '.join(RIVALS)}, joined by commas")
     return tuple(chosen)
+
+
+def job_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Read `NAME=VALUE` options of a job: numbers, true, false and JSON lists as such, all else as text.
+
+    Paths are made absolute: the daemon has another working directory.
+
+    Raises:
+        UsageError: one is not NAME=VALUE.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise UsageError(f"--option {text!r} is not NAME=VALUE; write for example output=net.tunery")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = str(Path(value).absolute()) if name in {"output", "compiled"} else value
+    return found

@@ -1,6 +1,7 @@
 """`tunery jobs`: what was asked for, how it stands, and what the daemon shall do about it."""
 
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -58,14 +59,19 @@ def show(
 
     with open_store(store or daemon_store(socket), create=False) as opened:
         status = opened.job(job)
+        answers = [event.payload for event in opened.events.after(job_id=job) if event.kind == "answer"]
+    answer = answers[-1] if answers else None
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
         tasks = [task_data(task) for task in status.tasks]
-        emit({**summary(status), **more, "request": status.request, "tasks": tasks})
+        emit({**summary(status), **more, "request": status.request, "tasks": tasks, "answer": answer})
         return
     say(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip())
     say("  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"}))
-    say(as_text(tasks_table(status.tasks), width()))
+    if status.tasks:
+        say(as_text(tasks_table(status.tasks), width()))
+    for name, value in (answer or {}).items():
+        say(f"{name}: {value}")
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
     say("\n".join([*filter_lines(status), *cost_lines(status), *([f"of workers  {stages}"] if stages else [])]))
 
@@ -85,6 +91,13 @@ def submit(
     shape: options.Shapes = None,
     seed: options.Seed = 0,
     dialect: options.DialectName = options.DIALECT,
+    kind: Annotated[
+        str, typer.Option("--kind", help="What the job does: tune, compile, bench, query, extract or calibrate.")
+    ] = "tune",
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="NAME=VALUE", help="What a job of that kind is given: output=net.tunery."),
+    ] = None,
     owner: Annotated[str, typer.Option("--owner", help="Whose share of the machine it uses; else its own.")] = "",
     weight: Annotated[float, typer.Option("--weight", help="How large that share is beside others'.")] = 1.0,
     priority: Annotated[int, typer.Option("--priority", help="0 to 10; each step doubles the share.")] = 0,
@@ -100,6 +113,7 @@ def submit(
         model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
         dialect=dialect, prices=prices, latency_target=latency_target,
     )  # fmt: skip
+    request = replace(request, kind=kind, options=options.job_options(option or []))
     claim = ShareRequest(owner, weight, priority)
     daemon = daemon_at(socket)
     if detach:

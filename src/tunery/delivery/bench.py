@@ -54,7 +54,7 @@ async def bench(
         paths["untuned"] = runtime.scratch / "untuned"
         tell("compiling", CONTESTANTS["untuned"])
         await compile_only(work, paths["untuned"], tuned=False)
-    async with runtime.stage(work.job_id, "bench", Role.MEASURER):
+    async with work.stage("bench", Role.MEASURER):
         return with_tasks(await compare(runtime, network, paths, against, seconds, work.notify), shares)
 
 

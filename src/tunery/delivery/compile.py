@@ -16,7 +16,6 @@ from tunery.domain import Candidate, Choice, Network, Rung, Target, Task
 from tunery.domain.request import CompileReport, FillPolicy
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both
-from tunery.runtime.pools import Runtime
 from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
 
@@ -64,7 +63,7 @@ async def compile_checked(
     if network.path:
         say("checking the network's outputs")
         # No measurement, so it need not wait until others leave the machine alone.
-        async with work.runtime.stage(work.job_id, "check", Role.IMPORTER):
+        async with work.stage("check", Role.IMPORTER):
             error = await check(work.runtime, network, fresh, theirs)
     publish(fresh, output)
     return replace(report, path=str(output), max_abs_error=error), network
@@ -129,7 +128,7 @@ async def _chosen(
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
     if chosen:
-        await _build_parts(work.runtime, imported.tasks, known.choices, work.job_id)
+        await _build_parts(work, imported.tasks, known.choices)
     return known, chosen
 
 
@@ -138,7 +137,7 @@ async def _link(
 ) -> CompileReport:
     workloads = {task.key: task.workload for task in imported.tasks}
     runtime = work.runtime
-    async with runtime.stage(work.job_id, "compile", Role.IMPORTER) as grant:
+    async with work.stage("compile", Role.IMPORTER) as grant:
         compiled = await runtime.call(
             grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(), runtime.artifacts,
             deadline_s=IMPORT_DEADLINE_S,
@@ -157,14 +156,14 @@ async def _link(
     )  # fmt: skip
 
 
-async def _build_parts(runtime: Runtime, tasks: Sequence[Task], choices: Sequence[Choice], job_id: str) -> None:
+async def _build_parts(work: Work, tasks: Sequence[Task], choices: Sequence[Choice]) -> None:
     """Have all builders generate the code of the network's kernels; what fails is left to the compilation."""
     by_key = {task.key: task for task in tasks}
 
     async def one(task: Task, candidate: Candidate) -> None:
         with suppress(TuneryError):
-            async with runtime.stage(job_id, "build", Role.BUILDER, task.workload.kind) as grant:
-                await runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
+            async with work.stage("build", Role.BUILDER, task.workload.kind) as grant:
+                await work.runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
 
     # What was predicted has just been built, to be verified.
     open_ = [choice for choice in choices if choice.candidate and choice.rung is not Rung.ZERO_SHOT]

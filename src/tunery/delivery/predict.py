@@ -90,10 +90,11 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     guess: FillPolicy,
     job_id: str,
     ready: Awaitable[InitialModel | None] | None = None,
+    account: Account | None = None,
 ) -> KnownTask:
     """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
 
-    `ready` is `get_ready`'s result, if it was begun before.
+    `ready` is `get_ready`'s result, if it was begun before; `account` pays for what is measured.
 
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
@@ -115,7 +116,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         if guess.few_shot:
             raise UsageError(why)
         return replace(known, refused={task.key: why for task in open_})
-    account = Account(store, job_id, runtime, load_prices(request.prices), runtime.power)
+    account = account or Account(store, job_id, runtime, load_prices(request.prices), runtime.power)
     context = Context(job_id, runtime, store, provenance, request.seed, account, Learning(runtime, job_id, start.model))
     filled = Filled()
     whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0

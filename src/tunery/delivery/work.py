@@ -1,6 +1,7 @@
 """What a job that delivers has at hand."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tunery.delivery.ladder import KnownTask, choose
@@ -8,12 +9,14 @@ from tunery.delivery.predict import fill
 from tunery.devices.cpu.device import this_device
 from tunery.domain import Network, Provenance, Rung, Target
 from tunery.domain.request import FillPolicy, Progress, Request, TaskShare
+from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
 from tunery.measuring.settings import Settings
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.opening import cache_directory
-from tunery.runtime.pools import Runtime
-from tunery.store import Store
+from tunery.runtime.pools import Reservation, Runtime
+from tunery.store import Charge, Store
+from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.learning import InitialModel
 
 
@@ -26,7 +29,7 @@ class Work:
     """One job's workers, store and request; the scheduler knows it as `job_id`.
 
     `imported` is the job's model once it was read: every part of the job works on these bytes, whatever happens to the
-    file meanwhile. `notify` is called with the job's progress.
+    file meanwhile. `notify` is called with the job's progress. A job without an `account` is charged to nobody.
     """
 
     runtime: Runtime
@@ -35,6 +38,19 @@ class Work:
     job_id: str
     notify: Callable[[Progress], None] = field(default=_ignore)
     imported: ImportedModel | None = None
+    account: Account | None = None
+
+    @asynccontextmanager
+    async def stage(self, kind: str, role: Role, task_kind: str = "") -> AsyncIterator[Reservation]:
+        """Hold a worker for one stage of the job, and charge the job for it if it has an account."""
+        reservation: Reservation | None = None
+        try:
+            async with self.runtime.stage(self.job_id, kind, role, task_kind) as reservation:
+                yield reservation
+        finally:
+            if self.account is not None and reservation is not None:
+                used = Charge(self.job_id, "", kind, "", reservation.wall_s, reservation.core_s, 0.0)
+                self.account.post([PricedCharge(used, reservation.wall_s * reservation.cores)])
 
     async def model(
         self,
@@ -53,6 +69,9 @@ class Work:
                 self.runtime, self.store, self.request, cache_directory(), self.job_id, begun,
                 prepared=prepared, extracting=extracting,
             )  # fmt: skip
+            if self.account is not None:
+                spent = Charge(self.job_id, "", "import", "", self.imported.wall_s, self.imported.core_s, 0.0)
+                self.account.post([PricedCharge(spent, self.imported.wall_s)])
         else:
             begun()
             prepared(self.imported.network)
@@ -75,7 +94,8 @@ class Work:
             return self.choices(imported)
         provenance = self.provenance(imported)
         return await fill(
-            self.runtime, self.store, self.request, imported.tasks, provenance, policy, self.job_id, ready
+            self.runtime, self.store, self.request, imported.tasks, provenance, policy, self.job_id, ready,
+            self.account,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from tunery.domain import Budget, JobStatus, Network, Spend, Task
 from tunery.domain.trimming import Trimming
@@ -18,7 +19,9 @@ class Request:
     `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
     `trimming` is for studies;
     `prices` is the file of a price sheet ("": the user's own, or the one that ships with tunery);
-    `pretrained` says whether the search starts from the cost model that ships with tunery.
+    `pretrained` says whether the search starts from the cost model that ships with tunery;
+    `kind` is what the job does (`tune`, `compile`, `bench`, `query`, `extract`, `calibrate`), `options` what that kind
+    of job is given beside the rest.
     """
 
     model: str
@@ -34,6 +37,8 @@ class Request:
     prices: str = ""
     latency_target_s: float | None = None
     trimming: Trimming = field(default_factory=Trimming)
+    kind: str = "tune"
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 MOST_PRIORITY = 10

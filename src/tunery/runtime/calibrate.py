@@ -1,5 +1,6 @@
 """Calibrating a device: what measuring several candidates at once does to their timings."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +12,12 @@ from tunery._errors import EngineError, UsageError, WorkError
 from tunery.devices.cpu.device import this_device
 from tunery.devices.cpu.placement import slots
 from tunery.domain import Calibration, Measurement, Outcome, SharingPoint, Target
+from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.measuring.calibration import agreement, chosen_degree, degrees_to_try, point
 from tunery.measuring.sampling import clock_overhead
 from tunery.runtime.foreign_load import VARIABLE, ForeignWatch
+from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Specimen
 from tunery.runtime.slots import Pass, SlotWorkers
@@ -27,8 +30,29 @@ _TRIES = 3
 _ROUNDS = 3  # alone and beside others in turns: strangers on the physical cores come and go
 
 
-async def calibrate(
-    runtime: Runtime, store: Store, target: Target, dialect: str, say: Callable[[str], None] = lambda _: None
+async def calibrate_target(
+    runtime: Runtime, store: Store, request: Request, job_id: str, say: Callable[[str], None]
+) -> Calibration:
+    """Measure what sharing this device costs with kernels of the request's target, and store it.
+
+    Raises:
+        UsageError: the target is wrong, or the dialect has no reference kernels.
+        WorkError: the reference kernels do not build or run.
+    """
+    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
+        target, _ = await runtime.call(
+            grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
+        )
+    return await calibrate(runtime, store, target, request.dialect, job_id, say)
+
+
+async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
+    runtime: Runtime,
+    store: Store,
+    target: Target,
+    dialect: str,
+    job_id: str,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Calibration:
     """Time the dialect's reference kernels alone and beside one another at every degree, and store the curve.
 
@@ -36,19 +60,22 @@ async def calibrate(
         UsageError: the dialect has no reference kernels.
         WorkError: too few of them build and run, or others keep using the machine.
     """
-    runtime.submit("calibrate")
-    specimens = await _specimens(runtime, target)
+    specimens = await _specimens(runtime, target, job_id)
+    loop = asyncio.get_running_loop()
+
+    def tell(text: str) -> None:  # from the thread that waits for the timings
+        loop.call_soon_threadsafe(say, text)
+
     sets = slots(runtime.cores, runtime.threads)
-    async with runtime.stage("calibrate", "calibrate", Role.MEASURER):
+    async with runtime.stage(job_id, "calibrate", Role.MEASURER):
         workers = SlotWorkers(runtime.engine, dialect, sets, str(runtime.scratch / "references"))
         points: list[SharingPoint] = []
         taus: dict[str, float] = {}
         rates: dict[str, float] = {}
         for specimen in specimens:
-            found = _curve(workers, specimen, runtime.foreign, say)
+            found = await asyncio.to_thread(_curve, workers, specimen, runtime.foreign, tell)
             points += found.points
             taus[specimen.kind], rates[specimen.kind] = found.isolated_tau, _amount(specimen) / found.fastest_s
-    runtime.end("calibrate")
     calibration = Calibration(
         device=this_device(runtime.cores).fingerprint,
         dialect=dialect,
@@ -66,8 +93,8 @@ async def calibrate(
     return calibration
 
 
-async def _specimens(runtime: Runtime, target: Target) -> Sequence[Specimen]:
-    async with runtime.stage("calibrate", "import", Role.IMPORTER) as grant:
+async def _specimens(runtime: Runtime, target: Target, job_id: str) -> Sequence[Specimen]:
+    async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         try:
             found: list[Specimen] = await runtime.call(
                 grant.worker, "specimens", target, CANDIDATES, Path(runtime.scratch, "artifacts"),

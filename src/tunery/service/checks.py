@@ -9,6 +9,7 @@ from tunery.dialects import check_dialect
 from tunery.domain.request import MOST_PRIORITY, Request, ShareRequest
 from tunery.runtime.opening import thread_count
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
+from tunery.service.verbs import TUNE, options_of
 
 
 def check(request: Request, claim: ShareRequest) -> None:
@@ -18,6 +19,10 @@ def check(request: Request, claim: ShareRequest) -> None:
         UsageError: nobody can run it; the message says why.
     """
     check_limits(request)
+    if request.kind != TUNE:
+        options_of(request.kind, request.options)
+    elif request.options:
+        raise UsageError(f"a job that tunes has no option {sorted(request.options)[0]!r}")
     thread_count(request.threads)
     check_dialect(request.dialect)
     if not 0 <= claim.priority <= MOST_PRIORITY:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery.domain import Budget, JobStatus
+from tunery.domain.keys import canonical_json
 from tunery.domain.request import Request, ShareRequest
 from tunery.runtime.importing import ImportedModel
 
@@ -22,6 +23,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     """
     model = request.model if request.model.startswith(("zoo:", "fake:")) else str(Path(request.model).resolve())
     queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
+    other = {} if request.kind == "tune" else {"kind": request.kind, "options": canonical_json(dict(request.options))}
     return {
         "model": model,
         "network": imported.network.digest if imported else "",
@@ -41,6 +43,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         "budget_latency_target_s": request.latency_target_s,
         "seed": request.seed,
         "pretrained": request.pretrained,
+        **other,
         **queued,
     }
 
@@ -67,6 +70,8 @@ def request_of(status: JobStatus, store: str) -> Request:
         store=store,
         seed=data["seed"],
         pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
+        kind=data.get("kind", "tune"),
+        options=json.loads(data.get("options", "{}")),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tunery._errors import NothingFoundError, StoreError, UsageError, WorkError
+from tunery._errors import NothingFoundError, StoreError, TuneryError, UsageError, WorkError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.devices.cpu.device import this_device
@@ -25,6 +25,7 @@ from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of
 from tunery.service.queue_policy import QueuedJob, next_turn
 from tunery.service.resuming import check_currency, check_unchanged, refuse_twin, report_of
+from tunery.service.verbs import TUNE, VERBS, options_of
 from tunery.store import Charge, Store
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.job import TuningJob
@@ -51,6 +52,12 @@ class _Entry:
     leaving: bool = False
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def notify(self, progress: Progress) -> None:
+        """Keep the latest progress, and wake who follows."""
+        self.progress = progress
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 class JobManager:
@@ -312,11 +319,11 @@ class JobManager:
         try:
             # Another daemon of this store may have got it first, and there it may have been paused, too.
             if self.store.job(job_id).state in _TO_DO and self.store.acquire_job(job_id):
-                await self._do(job_id, entry)
+                await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, entry.ending, "")
         except Exception as error:  # noqa: BLE001 - one job's failure must not touch the others
-            text = str(error) if isinstance(error, (UsageError, WorkError)) else f"{type(error).__name__}: {error}"
+            text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
             await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
         finally:
             self._active.discard(job_id)
@@ -334,16 +341,29 @@ class JobManager:
         with suppress(StoreError, NothingFoundError):  # whoever takes it out hears of it
             self._leave_as(job_id, entry.ending, "")
 
-    async def _do(self, job_id: str, entry: _Entry) -> None:
-        began = time.monotonic()
+    async def _answer(self, job_id: str, entry: _Entry) -> None:
+        """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
+        began, request = time.monotonic(), entry.request
+        options = options_of(request.kind, request.options)
+        runtime, _ = self._runtime(request)
+        account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
+        work = Work(runtime, self.store, request, job_id, entry.notify, entry.imported, account)
+        self.dispatch.submit(job_id, entry.claim.owner, entry.claim.weight, entry.claim.priority)
+        try:
+            answer = await VERBS[request.kind].run(work, options)
+        finally:
+            self.dispatch.end(job_id)
+            with suppress(StoreError, UsageError):  # the first error is the one to tell
+                self._close(account, runtime, job_id, time.monotonic() - began)
+        self.store.events.append("answer", answer, job_id)
+        if work.imported is not None:
+            self.store.specify_job(job_id, request_data(request, work.imported, entry.claim))
+        self._leave_as(job_id, JobState.DONE, "")
+
+    async def _tune(self, job_id: str, entry: _Entry) -> None:
+        began, notify = time.monotonic(), entry.notify
         check_currency(self.store.job(job_id), load_prices(entry.request.prices))
         runtime, searches = self._runtime(entry.request)
-
-        def notify(progress: Progress) -> None:
-            entry.progress = progress
-            entry.changed.set()
-            entry.changed = asyncio.Event()
-
         notify(importing(entry.request, job_id))
         imported, used = entry.imported, list[Reservation]()
         try:
@@ -368,13 +388,16 @@ class JobManager:
         self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Reservation], wall_s: float
     ) -> None:
         """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
-        prices = load_prices(request.prices)
-        account = Account(self.store, job_id, runtime, prices, runtime.power)
+        account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         account.post(
             [PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used]
         )
+        self._close(account, runtime, job_id, wall_s)
+
+    def _close(self, account: Account, runtime: Runtime, job_id: str, wall_s: float) -> None:
+        """Charge a job for the machine in these `wall_s`, and store what it has spent in all."""
         account.close(wall_s)
-        status, joules = self.store.job(job_id), account.joules()
+        prices, status, joules = account.prices, self.store.job(job_id), account.joules()
         before, money = status.spend, prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules)
         spend = replace(
             before,

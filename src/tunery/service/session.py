@@ -23,9 +23,8 @@ from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
 from tunery.domain.request import BenchReport, CompileReport, FillPolicy, Progress, Request, TuneReport
-from tunery.engines import Role
-from tunery.runtime.calibrate import calibrate
-from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel
+from tunery.runtime.calibrate import calibrate_target
+from tunery.runtime.importing import ImportedModel
 from tunery.service.checks import check_limits
 from tunery.service.manager import JobManager, importing
 from tunery.store import open_store
@@ -191,11 +190,7 @@ class Session:
         """
 
         async def run(work: Work) -> Calibration:
-            async with work.runtime.stage(work.job_id, "import", Role.IMPORTER) as grant:
-                target, _ = await work.runtime.call(
-                    grant.worker, "target", request.target, work.runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
-                )
-            return await calibrate(work.runtime, work.store, target, request.dialect, say)
+            return await calibrate_target(work.runtime, work.store, request, work.job_id, say)
 
         return self._do("calibrate", request, run)
 

@@ -1,0 +1,133 @@
+"""The kinds of jobs beside tuning: what each is given, what it does, and what it answers as plain data."""
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tunery._errors import UsageError, misfit
+from tunery.delivery.bench import bench
+from tunery.delivery.compare import check_rivals
+from tunery.delivery.compile import check_place, compile_checked
+from tunery.delivery.query import query
+from tunery.delivery.work import Work
+from tunery.domain.request import FillPolicy, Progress
+from tunery.reports.text import bench_data, compile_data, plain
+from tunery.runtime.calibrate import calibrate_target
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """Where the compiled network goes, and whether operators without a record are predicted, or measured first."""
+
+    output: str
+    predict: bool = True
+    few_shot: int = 0
+    few_shot_seconds: float | None = None
+
+    def check(self) -> None:
+        """Raise UsageError where the file cannot be written."""
+        check_place(Path(self.output))
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """Which rivals are timed, for how many seconds each, and the file to time ("": compile the best records)."""
+
+    against: tuple[str, ...] = ("onnxruntime",)
+    seconds: float = 5.0
+    compiled: str = ""
+
+    def check(self) -> None:
+        """Raise UsageError where a rival is unknown or the time is not positive."""
+        check_rivals(self.against)
+        if not 0 < self.seconds < math.inf:
+            raise UsageError(f"{self.seconds:g} s is no time to measure a network for; write for example 5")
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """A job that needs nothing beside its request."""
+
+    def check(self) -> None:
+        """Accept."""
+
+
+Options = CompileOptions | BenchOptions | NoOptions
+
+
+async def _compile(work: Work, options: CompileOptions) -> Answer:
+    seconds = math.inf if options.few_shot_seconds is None else options.few_shot_seconds
+    policy = FillPolicy(options.few_shot, seconds) if options.predict or options.few_shot else None
+    report, _ = await compile_checked(work, Path(options.output), policy, lambda text: _say(work, text))
+    return compile_data(report)
+
+
+async def _bench(work: Work, options: BenchOptions) -> Answer:
+    compiled = Path(options.compiled) if options.compiled else None
+    return bench_data(await bench(work, options.against, options.seconds, compiled))
+
+
+async def _query(work: Work, _: NoOptions) -> Answer:
+    found = await query(work)
+    return {"network": found.network.name, "choices": plain(found.choices), "open": sorted(found.open)}
+
+
+async def _extract(work: Work, _: NoOptions) -> Answer:
+    found = await work.model()
+    tasks = [{"task": t.key, "name": t.workload.name, "kind": t.workload.kind, "weight": t.weight} for t in found.tasks]
+    return {"network": found.network.name, "target": str(found.target), "tasks": tasks}
+
+
+async def _calibrate(work: Work, _: NoOptions) -> Answer:
+    found = await calibrate_target(work.runtime, work.store, work.request, work.job_id, lambda text: _say(work, text))
+    answer: Answer = plain(found)
+    return answer
+
+
+def _say(work: Work, text: str) -> None:
+    work.notify(Progress(work.job_id, text, 0.0, None, 0, None, None, None))
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One kind of job: the options it takes, and the coroutine that does it."""
+
+    options: type[Any]
+    run: Callable[[Work, Any], Awaitable[Answer]]
+
+
+TUNE = "tune"
+VERBS: Mapping[str, Verb] = {
+    "compile": Verb(CompileOptions, _compile),
+    "bench": Verb(BenchOptions, _bench),
+    "query": Verb(NoOptions, _query),
+    "extract": Verb(NoOptions, _extract),
+    "calibrate": Verb(NoOptions, _calibrate),
+}
+
+
+def options_of(kind: str, data: Mapping[str, Any]) -> Options:
+    """Return the options of a job of this kind, checked: every key known, every value of its type.
+
+    Raises:
+        UsageError: the kind is unknown, or an option is not one of its.
+    """
+    if kind not in VERBS:
+        raise UsageError(f"there is no job of kind {kind!r}; use {', '.join([TUNE, *VERBS])}")
+    wanted = VERBS[kind].options
+    known = {field.name for field in fields(wanted)}
+    if unknown := sorted(data.keys() - known):
+        takes = f"takes {', '.join(sorted(known))}" if known else "takes no options"
+        raise UsageError(f"a job of kind {kind} has no option {unknown[0]!r}; it {takes}")
+    try:
+        options: Options = TypeAdapter(wanted).validate_python(dict(data))
+    except ValidationError as error:
+        raise UsageError(f"the option {misfit(error.errors())}") from error
+    options.check()
+    return options

@@ -1,0 +1,109 @@
+"""Jobs of every kind in one manager: queued, charged, answered, refused, and taken up again after a kill."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunery._errors import UsageError
+from tunery.domain import Budget, JobState, JobStatus
+from tunery.domain.request import Request
+from tunery.service.manager import JobManager
+from tunery.store import Store, open_store
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+
+
+def request(kind: str = "tune", **options: object) -> Request:
+    budget = Budget.parse("8trials") if kind == "tune" else Budget()
+    return Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=budget, kind=kind, options=options)
+
+
+def answer_of(store: Store, status: JobStatus) -> Any:
+    [answer] = [event.payload for event in store.events.after(job_id=status.job_id) if event.kind == "answer"]
+    return answer
+
+
+def test_one_manager_tunes_queries_compiles_and_extracts(tmp_path: Path) -> None:
+    output = tmp_path / "demo.tunery"
+
+    async def run(store: Store) -> None:
+        async with JobManager(store) as manager:
+            tuned = await manager.wait(manager.submit(request()))
+            assert tuned.state is JobState.DONE
+            both = [manager.submit(request("query")), manager.submit(request("compile", output=str(output)))]
+            queried, compiled = [await manager.wait(job) for job in both]
+            extracted = await manager.wait(manager.submit(request("extract")))
+            assert {one.state for one in (queried, compiled, extracted)} == {JobState.DONE}
+            tasks = {task.task_key for task in tuned.tasks}
+            assert {choice["task_key"] for choice in answer_of(store, queried)["choices"]} == tasks
+            assert {task["task"] for task in answer_of(store, extracted)["tasks"]} == tasks
+            coverage = answer_of(store, compiled)["coverage"]
+            assert all(one["rung"] == "exact" for one in coverage.values())
+            assert output.exists()
+            assert compiled.spend.core_s > 0
+            stages = {charge.stage for charge in store.ledger(compiled.job_id)}
+            assert {"compile", "import"} <= stages
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        asyncio.run(run(store))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "named"),
+    [
+        ("paint", {}, "paint"),
+        ("compile", {}, "output"),
+        ("compile", {"output": "/nowhere/x.tunery"}, "/nowhere"),
+        ("compile", {"output": "x", "colour": 1}, "colour"),
+        ("bench", {"against": ["nobody"]}, "nobody"),
+        ("bench", {"seconds": "long"}, "seconds"),
+        ("bench", {"seconds": -1.0}, "-1"),
+        ("query", {"few": 1}, "few"),
+        ("tune", {"output": "x"}, "output"),
+    ],
+)
+def test_what_a_kind_of_job_does_not_take_is_refused_before_it_is_queued(
+    kind: str, options: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    async def run(store: Store) -> None:
+        async with JobManager(store) as manager:
+            with pytest.raises(UsageError, match=named):
+                manager.submit(request(kind, **options))
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        asyncio.run(run(store))
+        assert store.jobs() == []
+
+
+def test_a_job_that_cannot_answer_fails_with_the_reason_and_pays_for_what_it_used(tmp_path: Path) -> None:
+    async def run(store: Store) -> JobStatus:
+        async with JobManager(store) as manager:
+            return await manager.wait(manager.submit(request("query")))
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        status = asyncio.run(run(store))
+    assert status.state is JobState.FAILED
+    assert "no verified record" in status.message
+    assert status.spend.wall_s > 0
+
+
+def test_a_queued_job_of_another_kind_is_done_by_the_next_manager(tmp_path: Path) -> None:
+    async def leave(store: Store) -> str:
+        async with JobManager(store, most_active=0) as manager:
+            return manager.submit(request("extract"))
+
+    async def take_up(store: Store, job_id: str) -> JobStatus:
+        async with JobManager(store) as manager:
+            assert manager.recover() == [job_id]
+            return await manager.wait(job_id)
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        job_id = asyncio.run(leave(store))
+        status = asyncio.run(take_up(store, job_id))
+        assert status.state is JobState.DONE
+        assert len(answer_of(store, status)["tasks"]) == 2
