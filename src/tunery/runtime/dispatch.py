@@ -12,7 +12,9 @@ from tunery.devices.cpu.placement import granted_cores
 from tunery.scheduling import (
     CapacityChanged,
     Event,
+    JobCancelled,
     JobEnded,
+    JobPaused,
     JobSubmitted,
     Refuse,
     Run,
@@ -105,6 +107,14 @@ class Dispatch:
     def end(self, job_id: str) -> None:
         """Say that a job wants nothing more."""
         self.decide(JobEnded(self.now(), job_id))
+
+    def pause(self, job_id: str) -> None:
+        """Start nothing more of a job: what waits goes on waiting, what runs may finish."""
+        self.decide(JobPaused(self.now(), job_id))
+
+    def cancel(self, job_id: str) -> None:
+        """Give a job up: nothing of it is started any more. Whoever holds a stage of it is to end it."""
+        self.decide(JobCancelled(self.now(), job_id))
 
     def stage_id(self, kind: str) -> str:
         """Return a new name for a stage."""

@@ -461,6 +461,7 @@ class JobManager:
             entry.leaving, entry.ending = True, state
             if entry.job is not None:
                 entry.job.ending = state
+            (self.dispatch.pause if state is JobState.PAUSED else self.dispatch.cancel)(job_id)
             entry.work.cancel()
             await asyncio.wait([entry.work])
             if job_id not in self._entries and self.store.job(job_id).state is not JobState.RUNNING:
