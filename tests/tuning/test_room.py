@@ -401,14 +401,14 @@ def test_a_store_that_is_full_for_a_while_leaves_no_job_that_nobody_can_end(
 ) -> None:
     monkeypatch.setattr(room_module, "_STORE_AGAIN_S", 0.05)
     full = False
-    write = Store._write
+    write = Store.write
 
-    def written(self: Store) -> Any:
+    def written(self: Store, *given: Any, **more: Any) -> Any:
         if full:
             raise StoreError("the disk is full")
-        return write(self)
+        return write(self, *given, **more)
 
-    monkeypatch.setattr(Store, "_write", written)
+    monkeypatch.setattr(Store, "write", written)
 
     async def main() -> None:
         nonlocal full
