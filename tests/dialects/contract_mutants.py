@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunery._errors import TargetError
+from tunery._errors import DialectError, TargetError
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
 from tunery.dialects.fake._space import FakeSpace
@@ -310,3 +310,33 @@ class Tuples(FakeDialect):
 class TestTuples(Base):
     made = Tuples
     expected = "test_everything_round_trips_as_json"
+
+
+class BelievesKeys(FakeDialect):
+    def check_workload(self, workload):
+        pass
+
+
+class TestBelievesKeys(Base):
+    made = BelievesKeys
+    expected = "test_a_workload_with_anothers_key_is_refused"
+
+
+class RefusesAll(FakeDialect):
+    def check_body(self, body):
+        raise DialectError("no")
+
+
+class TestRefusesAll(Base):
+    made = RefusesAll
+    expected = "test_its_own_workloads_and_candidates_pass_the_checks"
+
+
+class AcceptsAll(FakeDialect):
+    def check_body(self, body):
+        pass
+
+
+class TestAcceptsAll(Base):
+    made = AcceptsAll
+    expected = "test_garbage_from_elsewhere_is_refused"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import UsageError
-from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task, TensorSpec
+from tunery._errors import DialectError, UsageError
+from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task, TensorSpec, Workload
 
 Array = npt.NDArray[np.generic]
 
@@ -290,6 +290,33 @@ class Dialect(ABC):
 
     def forget(self, task: Task) -> None:  # noqa: B027 - for those that keep something
         """Drop what was kept for a task: nobody searches it any more in this process. It may be opened again."""
+
+    def check_workload(self, workload: Workload) -> None:  # noqa: ARG002 - refused by those that cannot tell
+        """Check a workload from elsewhere; no code of it runs.
+
+        Its key and its arguments must be its program's, and its program must consist of known constructs: no call of a
+        function outside it, no source code.
+
+        Raises:
+            DialectError: one of these does not hold; the message says which.
+        """
+        raise DialectError(f"the dialect {self.name} cannot check workloads from elsewhere")
+
+    def check_body(self, body: str) -> None:  # noqa: ARG002 - as above
+        """Check that the body of a candidate from elsewhere consists of known constructs; no code of it runs.
+
+        Raises:
+            DialectError: it does not.
+        """
+        raise DialectError(f"the dialect {self.name} cannot check candidates from elsewhere")
+
+    def identify(self, task: Task, body: str) -> Candidate:  # noqa: ARG002 - as above
+        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
+
+        Raises:
+            DialectError: it is no body of this task, or does not pass `check_body`.
+        """
+        raise DialectError(f"the dialect {self.name} cannot identify candidates from elsewhere")
 
     @abstractmethod
     def compile(

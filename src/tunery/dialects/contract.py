@@ -22,6 +22,7 @@ is tried; `task` (the task that is searched), `other_target` and `inputs` may be
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,37 @@ class DialectContract(ContractFixtures):
         np.testing.assert_array_equal(fresh.features(task, batch), rows)
         again = fresh.open(task, [], None, 0).propose(self.proposals)
         assert keys(again) == keys(proposed), "the same seed proposed other candidates after the task was forgotten"
+
+    # What comes from elsewhere
+
+    def test_its_own_workloads_and_candidates_pass_the_checks(
+        self, dialect: Dialect, tasks: list[Task], task: Task, proposed: list[Candidate]
+    ) -> None:
+        """Records are exchanged between stores: what one search made is accepted by another, under the same keys."""
+        for one in tasks:
+            dialect.check_workload(one.workload)
+        for candidate in proposed:
+            dialect.check_body(candidate.body)
+            found = dialect.identify(task, candidate.body)
+            assert (found.key, found.task_key) == (candidate.key, task.key), f"{candidate.key} is now {found.key}"
+
+    def test_a_workload_with_anothers_key_is_refused(self, dialect: Dialect, tasks: list[Task]) -> None:
+        """A key is computed from the program: what a file claims of itself decides nothing."""
+        workload = tasks[0].workload
+        with pytest.raises(DialectError):
+            dialect.check_workload(replace(workload, key="0123456789abcdef"))
+        with pytest.raises(DialectError):
+            dialect.check_workload(replace(workload, program=f"{workload.program} "[1:]))
+
+    def test_garbage_from_elsewhere_is_refused(self, dialect: Dialect, task: Task) -> None:
+        """Whatever text a file holds in the place of a program or of a body, there is one kind of error for it."""
+        for text in (self.garbage, "[" * 100_000, '{"a": 1, "a": 2}', "[[1], 2]"):
+            with pytest.raises(DialectError):
+                dialect.check_workload(replace(task.workload, program=text))
+            with pytest.raises(DialectError):
+                dialect.check_body(text)
+            with pytest.raises(DialectError):
+                dialect.identify(task, text)
 
     # Build and load
 

@@ -15,8 +15,8 @@ from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
 from tunery.dialects.fake._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
 from tunery.dialects.fake._search import FakeProposer
-from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, FakeSpace
-from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, canonical_json, digest
+from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, FakeSpace, check_schedule
+from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, Workload, canonical_json, digest
 
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
@@ -118,6 +118,20 @@ class FakeDialect(Dialect):
             except DialectError:
                 continue
         return rows
+
+    def check_workload(self, workload: Workload) -> None:
+        try:
+            sound = workload_of(FakeProgram.parse(workload.program)) == workload
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise DialectError(f"the program of workload {workload.key} is none of the fake dialect") from error
+        if not sound:
+            raise DialectError(f"the program of workload {workload.key} is not the one that its key names")
+
+    def check_body(self, body: str) -> None:
+        check_schedule(body)
+
+    def identify(self, task: Task, body: str) -> Candidate:
+        return FakeSpace(task).identified(body)
 
     def compile(
         self,

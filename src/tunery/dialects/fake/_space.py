@@ -40,6 +40,15 @@ class FakeSpace:
         text = canonical_json(body)
         return Candidate(digest(self.task.workload.key, text), self.task.key, text, origin, score)
 
+    def identified(self, body: str) -> Candidate:
+        """Return the candidate of a body from elsewhere.
+
+        Raises:
+            DialectError: the body is no schedule of this task.
+        """
+        self.index(body)
+        return self._candidate(json.loads(body), Origin.SEARCH, None)
+
     def index(self, body: str) -> int | None:
         """Return a config's index, None for the default and the reference schedule.
 
@@ -53,7 +62,7 @@ class FakeSpace:
             if data["schedule"] != TILED or len(data) != len(_AXES) + 1 or not self.size:
                 raise ValueError("no such schedule")  # noqa: TRY301 - one message for all mistakes
             return int(np.ravel_multi_index([int(data[name]) - 1 for name in _AXES], self.script.axes))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DialectError(f"{body[:200]!r} is no schedule of task {self.task.workload.name}: {error}") from error
 
     def fault(self, body: str) -> str | None:
@@ -103,6 +112,23 @@ class FakeSpace:
         # The target decides where the optimum lies, so a record served to the wrong target shows up as a slow kernel.
         seed = digest(str(script.seed), str(self.program.index), self.task.target.key)
         return _landscape(seed, script.axes, script.spread, script.levels)
+
+
+def check_schedule(body: str) -> None:
+    """Check that a body is a schedule, of whatever task.
+
+    Raises:
+        DialectError: it is none.
+    """
+    try:
+        data = json.loads(body)
+        named = data in ({"schedule": DEFAULT}, {"schedule": REFERENCE})
+        if not named and not (data.keys() == {"schedule", *_AXES} and data["schedule"] == TILED):
+            raise ValueError("no such schedule")  # noqa: TRY301 - one message for all mistakes
+        if not all(isinstance(data[axis], int) for axis in data.keys() & set(_AXES)):
+            raise ValueError("tiles are whole numbers")  # noqa: TRY301 - as above
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise DialectError(f"{body[:200]!r} is no schedule: {error}") from error
 
 
 FEATURES = 12

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Observation, Proposer, Suggestions
-from tunery.domain import Artifact, Candidate, Network, Target, Task
+from tunery.domain import Artifact, Candidate, Network, Target, Task, Workload
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -159,6 +159,24 @@ class MetaScheduleDialect(Dialect):
         cache = self._features.get(task.key)
         row = cache.get(candidate.key) if cache else None
         return "" if row is None else beyond_cache(row, cache_share(task.target.threads))
+
+    @override
+    def check_workload(self, workload: Workload) -> None:
+        from tunery.dialects.metaschedule.importing.checking import check_workload
+
+        check_workload(workload)
+
+    @override
+    def check_body(self, body: str) -> None:
+        from tunery.dialects.metaschedule.constructs import check_body
+
+        check_body(body)
+
+    @override
+    def identify(self, task: Task, body: str) -> Candidate:
+        from tunery.dialects.metaschedule.variants.program import identify
+
+        return identify(task, body)
 
     @override
     def forget(self, task: Task) -> None:

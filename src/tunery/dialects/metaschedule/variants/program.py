@@ -7,6 +7,7 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import meta_schedule, tvm, tvm_ffi
+from tunery.dialects.metaschedule.constructs import check_body
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import (
     GENERIC,
@@ -112,14 +113,36 @@ def _generator(expression: Variant) -> Any:
     return meta_schedule.space_generator.ScheduleFn(expression.design, sch_rules=[])
 
 
-def _parsed(program: str) -> Any:
-    """Read a program without TVM's upgrade from older versions, which takes ten times as long: keys say the version."""
-    return tvm_ffi.serialization.from_json_graph_str(program)
+def parsed(workload_key: str, program: str) -> Any:
+    """Return a workload's module.
+
+    TVM's upgrade from older versions, which takes ten times as long, is left out: keys say the version.
+
+    Raises:
+        DialectError: it is not the program that the key names.
+    """
+    module = tvm_ffi.serialization.from_json_graph_str(program)
+    key = program_key(tvm.IRModule({"main": module["main"]}))  # without what its network was lowered without
+    if key != workload_key:
+        raise DialectError(
+            f"the program of workload {workload_key} has the key {key}: it is not what the store says it is; "
+            "name another store with --store, and import nothing there from whom this program came from"
+        )
+    return module
+
+
+def identify(task: Task, body: str) -> Candidate:
+    """Return the candidate that a body describes, with the key of the program that it lowers to.
+
+    Raises:
+        DialectError: it is not a body, or it does not replay on the task's program.
+    """
+    return Candidate(program_key(replay(space_for(task, body), body).mod), task.key, body)
 
 
 @lru_cache(maxsize=256)
-def _expressions(workload_key: str, program: str, target_json: str) -> Expressions:  # noqa: ARG001 - a cheap hash
-    return expressions_of(_parsed(program), tvm.target.Target(json.loads(target_json)))
+def _expressions(workload_key: str, program: str, target_json: str) -> Expressions:
+    return expressions_of(parsed(workload_key, program), tvm.target.Target(json.loads(target_json)))
 
 
 @lru_cache(maxsize=256)
@@ -171,6 +194,7 @@ def replay(space: DesignSpace, body: str) -> Any:
     Raises:
         DialectError: the body is not a trace of this program, or breaks one of the target's limits.
     """
+    check_body(body)
     schedule = tvm.s_tir.Schedule(space.module)
     if body == UNSCHEDULED:
         return schedule
@@ -212,7 +236,7 @@ def check_key(module: Any, candidate: Candidate) -> None:
     Raises:
         DialectError: it is another.
     """
-    if candidate.body != UNSCHEDULED and program_key(module) != candidate.key:
+    if program_key(module) != candidate.key:
         raise DialectError(f"candidate {candidate.key} replays to another program; was it made by another TVM version?")
 
 

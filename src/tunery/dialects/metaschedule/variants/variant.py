@@ -155,7 +155,7 @@ def read_body(body: str) -> tuple[str, Any]:
     try:
         data = json.loads(body) if body.startswith(("[", "{")) else None
         return (str(data["expression"]), data["trace"]) if isinstance(data, dict) else (GENERIC, data)
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, RecursionError) as error:
         raise DialectError(f"this is not a candidate's body: {error}") from error
 
 
