@@ -192,10 +192,25 @@ def batched(keys: Collection[str]) -> Iterator[list[str]]:
         yield some
 
 
-def insert_new(connection: Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert those of `rows` whose primary key is not there yet."""
-    if rows:
-        connection.execute(_insert(connection)(table).on_conflict_do_nothing(), list(rows))
+def insert_new(
+    connection: Connection,
+    table: sa.Table,
+    rows: Sequence[dict[str, Any]],
+    *,
+    replaced: sa.ColumnElement[bool] | None = None,
+) -> None:
+    """Insert those of `rows` whose primary key is not there yet, or is that of a row to be `replaced`."""
+    if not rows:
+        return
+    insert = _insert(connection)(table)
+    if replaced is None:
+        connection.execute(insert.on_conflict_do_nothing(), list(rows))
+        return
+    changed = {name: insert.excluded[name] for name in rows[0] if not table.c[name].primary_key}
+    keys = [column.name for column in table.primary_key]
+    connection.execute(
+        insert.on_conflict_do_update(index_elements=keys, set_=changed, where=replaced), list(rows)
+    )
 
 
 def upsert(connection: Connection, table: sa.Table, row: Mapping[str, Any], replaced: Collection[str]) -> None:

@@ -1,37 +1,41 @@
 """Records to JSON lines and back: plain data that any program can read, and no way to run code."""
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import sqlalchemy as sa
-from pydantic import ValidationError
 from sqlalchemy.engine import Connection
 
-from tunery._errors import StoreError, misfit
-from tunery.domain import Record, Task
+from tunery._errors import StoreError
 from tunery.store import _schema
-from tunery.store._codec import decode, encode
+from tunery.store._codec import encode
 from tunery.store._database import Database
+from tunery.store._import_file import FORMAT, VERSION, Checks, Described, Measured, Survey, entries, survey
 from tunery.store._networks import holders, insert_holders
 from tunery.store._records import insert_tasks, task_query
 from tunery.store._rows import record_row, stored_task, to_record
 
-FORMAT = "tunery-records"
-VERSION = 1
 _records = _schema.records
 
 
 @dataclass(frozen=True, slots=True)
 class ImportSummary:
-    """How many records an import brought, and how many of the file's were known already."""
+    """How many records an import brought, how many of the file's were known already, and how many were refused.
+
+    `reasons` counts the refused ones by why.
+    """
 
     added: int
     known: int
+    refused: int = 0
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
 
 class Interchange(Database):
@@ -53,21 +57,18 @@ class Interchange(Database):
         with _whole_file(Path(path)) as file:
             return self.read(lambda connection: _export(connection, file), repeat=False)  # half the file is written
 
-    def import_records(self, path: str | Path) -> ImportSummary:
+    def import_records(self, path: str | Path, checks: Checks) -> ImportSummary:
         """Take in a file that `export_records` wrote; records that are here already are not doubled.
 
+        What is taken in is a hint (`hints`): it answers no query, and no search takes its measurements for its own.
+        A task or a candidate that does not pass `checks` is left out, with its records.
+
         Raises:
-            StoreError: the file cannot be read or a line of it is wrong; nothing at all was taken in then.
+            StoreError: the file cannot be read, a line of it is wrong, or it changes meanwhile; nothing at all was
+                taken in then.
         """
-        return self.write(lambda connection: _import(connection, Path(path)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Described:
-    """A task, and the names of the networks that hold its workload, by their digests."""
-
-    task: Task
-    networks: dict[str, str]
+        surveyed = survey(Path(path), checks)  # before the store is locked: a compiler takes its time
+        return self.write(lambda connection: _take_in(connection, Path(path), surveyed))
 
 
 def _export(connection: Connection, file: TextIO) -> int:
@@ -111,72 +112,34 @@ def _whole_file(path: Path) -> Iterator[TextIO]:
         raise StoreError(f"{path} cannot be written ({error.strerror}); name another file") from error
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            number = 0
-            for number, line in enumerate(file, 1):
-                yield number, line
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise StoreError(f"{path} cannot be read ({reason}); name a file that `tunery records export` wrote") from error
-    if number == 0:
-        raise StoreError(f"{path} is empty; name a file that `tunery records export` wrote")
-
-
-def _parse(line: str, number: int) -> _Described | tuple[Record, float] | None:
-    data = json.loads(line)
-    if not isinstance(data, dict):
-        raise ValueError("no JSON object")  # noqa: TRY004 - the file's mistake
-    if number == 1:
-        if data.get("format") != FORMAT:
-            raise ValueError(f"no {FORMAT} file")
-        if data.get("version") != VERSION:
-            raise ValueError(f"version {data.get('version')} is unknown, this tunery reads {VERSION}")
-        return None
-    if "task" in data:
-        return _Described(decode(Task, data["task"]), decode(dict[str, str], data.get("networks", {})))
-    return decode(Record, data["record"]), float(data["created_at"])
-
-
-def _import(connection: Connection, path: Path) -> ImportSummary:
+def _take_in(connection: Connection, path: Path, surveyed: Survey) -> ImportSummary:
     added = known = 0
-    tasks: set[str] = set()
+    seen: set[str] = set()
     held: dict[str, dict[str, str]] = {}
-    for number, line in _lines(path):
-        try:
-            entry = _parse(line, number)
-            if isinstance(entry, _Described):
-                tasks.add(entry.task.key)
-                insert_tasks(connection, [entry.task])
+    state = hashlib.sha256()
+    for number, entry in entries(path, state):
+        if isinstance(entry, Described):
+            key = entry.task.key
+            if key in surveyed.wanted and key not in seen:
+                seen.add(key)
+                insert_tasks(connection, [entry.task], imported=True)
                 held.setdefault(entry.task.workload.key, {}).update(entry.networks)
-            elif entry is not None:
-                new = _insert(connection, *entry, tasks)
-                added, known = added + new, known + (not new)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise StoreError(
-                f"{path} line {number}: {_reason(error)}; nothing was imported, export the file again"
-            ) from error
+        elif number not in surveyed.lines:
+            new = _insert(connection, entry, seen)
+            added, known = added + new, known + (not new)
+    if state.hexdigest() != surveyed.digest:
+        raise StoreError(f"{path} changed while it was read; nothing was imported, give the same command again")
     insert_holders(connection, held)
-    return ImportSummary(added, known)
+    reasons = Counter(surveyed.lines.values())
+    return ImportSummary(added, known, reasons.total(), dict(reasons.most_common()))
 
 
-def _insert(connection: Connection, record: Record, created_at: float, tasks: set[str]) -> bool:
-    if record.candidate.task_key not in tasks:
-        raise ValueError(f"a record of task {record.candidate.task_key}, which no line above describes")
-    # What another machine calls verified was not verified here: it is known, and proposed to the finals, not delivered.
-    row = record_row(record, created_at) | {"deliverable": False}
+def _insert(connection: Connection, entry: Measured, seen: set[str]) -> bool:
+    if entry.record.candidate.task_key not in seen:
+        return False  # only in a file that has changed meanwhile
+    # What another machine calls verified was not verified here: it is a hint, and not delivered.
+    row = record_row(entry.record, entry.created_at) | {"deliverable": False, "imported": True}
     if connection.execute(sa.select(_records.c.id).where(_records.c.digest == row["digest"])).first():
         return False
     connection.execute(sa.insert(_records), row)
     return True
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return "no JSON (was the file cut off?)"
-    if isinstance(error, ValidationError):
-        return misfit(error.errors())
-    if isinstance(error, KeyError):
-        return f"{error} is missing"
-    return str(error)

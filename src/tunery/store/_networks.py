@@ -34,7 +34,9 @@ class Networks(Database):
         self.write(insert)
 
     def load_tasks(self, digest: str, target_key: str, compiler: str, *, programs: bool = True) -> list[Task] | None:
-        """Return what was extracted from the network with this digest, None if that was never done.
+        """Return what was extracted from the network with this digest, None if that was never done, or may not be used.
+
+        It may not where a program of it came by an import: the network itself gives it.
 
         An empty list says that it was done and there is nothing to tune. Without `programs` every workload's program is
         "": enough for counting, and read in a fraction of the time.
@@ -48,7 +50,7 @@ class Networks(Database):
             return listed, _programs(connection, keys)
 
         listed, found = self.read(ask)
-        if listed is None:
+        if listed is None or (programs and any(entry["workload"]["key"] not in found for entry in listed)):
             return None
         return [
             to_task(
@@ -79,11 +81,11 @@ class Networks(Database):
 
 
 def _programs(connection: Connection, keys: Sequence[str]) -> dict[str, bytes]:
-    """Return the compressed programs of workloads by key."""
+    """Return the compressed programs of workloads by key, without those that an import has brought."""
     table = _schema.workloads
     found: dict[str, bytes] = {}
     for some in batched(keys):
-        wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(some))
+        wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(some), sa.not_(table.c.imported))
         found.update((row[0], row[1]) for row in connection.execute(wanted))
     return found
 

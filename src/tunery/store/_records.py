@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
-from tunery.domain import Mode, Outcome, Provenance, Record, Task, paced
+from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task, paced
 from tunery.store import _schema
+from tunery.store._codec import unpack
 from tunery.store._database import Database, insert_new
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._ranking import Entry, ranked
@@ -18,6 +19,8 @@ from tunery.store._rows import provenance_row, record_row, stored_task, target_r
 from tunery.store._skipped import Skipped, classify
 
 _records = _schema.records
+_own = sa.not_(_records.c.imported)
+_HINTS_READ = 200
 _entry_columns = tuple(
     _records.c.id.label(name) if name == "row_id" else _records.c[name]
     for name in Entry.__dataclass_fields__
@@ -76,9 +79,15 @@ class Records(Database):
         outcomes: Collection[Outcome] | None = None,
         job_id: str | None = None,
         limit: int | None = None,
+        imported: bool = False,
     ) -> list[Record]:
-        """Return the records that agree with everything given, oldest first; `limit` keeps the latest ones."""
+        """Return the records that agree with everything given, oldest first; `limit` keeps the latest ones.
+
+        Those that were imported are among them only where that is asked for: nobody here has seen what they tell.
+        """
         query = sa.select(_records.c.body, _records.c.document).order_by(_records.c.id.desc()).limit(limit)
+        if not imported:
+            query = query.where(_own)
         wanted = {"task_key": task_key, "device": device, "compiler": compiler, "job_id": job_id}
         for name, value in wanted.items():
             query = query if value is None else query.where(_records.c[name] == value)
@@ -97,7 +106,8 @@ class Records(Database):
         What a filter dropped was not tried.
         """
         tried = _records.c.outcome != Outcome.FILTERED.value
-        query = sa.select(_records.c.candidate_key).where(_records.c.task_key == task_key, holds(provenance), tried)
+        here = (_records.c.task_key == task_key, holds(provenance), _own)
+        query = sa.select(_records.c.candidate_key).where(*here, tried)
         return set(self.read(lambda connection: connection.execute(query.distinct()).scalars().all()))
 
     def best(self, task_key: str, provenance: Provenance, *, limit: int | None = 1) -> list[Record]:
@@ -116,10 +126,38 @@ class Records(Database):
 
         return [to_record(row) for row in self.read(ask)]
 
+    def hints(self, task_key: str, provenance: Provenance, limit: int) -> list[str]:
+        """Return bodies of the candidates that imported records of a task call fast, those of this device first.
+
+        Made by the same compiler. Neither that they are right nor that they are fast is known here.
+        """
+        query = (
+            sa.select(_records.c.body)
+            .where(
+                _records.c.task_key == task_key,
+                _records.c.imported,
+                _records.c.dialect == provenance.dialect,
+                _records.c.compiler == provenance.compiler,
+                _records.c.outcome == Outcome.OK.value,
+                _records.c.origin != Origin.BASELINE.value,
+                _records.c.latency_s.is_not(None),
+            )
+            .order_by(_records.c.device != provenance.device, _records.c.latency_s, _records.c.id)
+            .limit(_HINTS_READ)
+        )
+        bodies = self.read(lambda connection: connection.execute(query).scalars().all())
+        return list(dict.fromkeys(unpack(body) for body in bodies))[:limit]
+
+    def imported_workloads(self) -> set[str]:
+        """Return the keys of workloads whose programs came from another store, and from no network here."""
+        query = sa.select(_schema.workloads.c.key).where(_schema.workloads.c.imported)
+        return set(self.read(lambda connection: connection.execute(query).scalars().all()))
+
     def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
         """Say which records of the task's workload `best` did not use, and why."""
         columns = (_records.c.task_key, _schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
-                   _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable)  # fmt: skip
+                   _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable,
+                   _records.c.imported)  # fmt: skip
         base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, _schema.tasks)
 
         def ask(connection: Connection) -> Sequence[RowMapping]:
@@ -203,9 +241,14 @@ def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
     return sa.and_(*(_records.c[name] == value for name, value in provenance_row(provenance).items()))
 
 
-def entries(connection: Connection, task_key: str, provenance: Provenance) -> list[Entry]:
-    """Return what ranking needs of all records of a task under these conditions, oldest first."""
-    here = (_records.c.task_key == task_key, holds(provenance))
+def entries(
+    connection: Connection, task_key: str, provenance: Provenance, *, imported: bool = False
+) -> list[Entry]:
+    """Return what ranking needs of all records of a task under these conditions, oldest first.
+
+    Own ones, or the `imported` ones, and never both: these may claim what they like.
+    """
+    here = (_records.c.task_key == task_key, holds(provenance), _records.c.imported if imported else _own)
     finals = sa.select(_records.c.id, _records.c.document).where(*here, _records.c.mode == Mode.FINAL.value)
     measured = ((row.id, row.document["measurement"]) for row in connection.execute(finals))
     samples = {row_id: paced(found["samples_s"], found.get("context") or {}) for row_id, found in measured}
@@ -213,9 +256,14 @@ def entries(connection: Connection, task_key: str, provenance: Provenance) -> li
     return [replace(Entry(*row), samples_s=samples.get(row.row_id, ())) for row in connection.execute(query)]
 
 
-def insert_tasks(connection: Connection, tasks: Iterable[Task]) -> None:
-    """Insert those tasks, with their workloads and targets, that are not there yet."""
+def insert_tasks(connection: Connection, tasks: Iterable[Task], *, imported: bool = False) -> None:
+    """Insert those tasks, with their workloads and targets, that are not there yet.
+
+    A workload that an import has brought gives way to one of a network here.
+    """
     by_key = {task.key: task for task in tasks}.values()
-    insert_new(connection, _schema.workloads, [workload_row(task.workload) for task in by_key])
+    rows = [workload_row(task.workload) | {"imported": imported} for task in by_key]
+    insert_new(connection, _schema.workloads, rows, replaced=None if imported else _schema.workloads.c.imported)
     insert_new(connection, _schema.targets, [target_row(task.target) for task in by_key])
-    insert_new(connection, _schema.tasks, [task_row(task) for task in by_key])
+    other = None if imported else _schema.tasks.c.tunable != sa.literal_column("excluded.tunable")
+    insert_new(connection, _schema.tasks, [task_row(task) for task in by_key], replaced=other)

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0005"
+HEAD = "0006"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -25,6 +25,7 @@ workloads = sa.Table(
     sa.Column("kind", sa.String, nullable=False),
     sa.Column("program", sa.LargeBinary, nullable=False),
     sa.Column("document", Document, nullable=False),
+    sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
 )  # fmt: skip
 
 targets = sa.Table(
@@ -61,6 +62,7 @@ records = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("document", Document, nullable=False),
+    sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_records_key", "task_key", "dialect", "compiler", "device", "settings"),
     sqlite_autoincrement=True,
 )  # fmt: skip

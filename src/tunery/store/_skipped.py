@@ -15,6 +15,7 @@ _SENTENCES = {
     "compiler": "of another compiler ({found})",
     "device": "measured on another device ({found})",
     "settings": "measured with other settings ({found})",
+    "imported": "imported from another store, and not measured here",
     "failed": "ended as {found}",
     "unverified": "whose numerics were not fully checked",
     "outdone": "of candidates that gave a wrong result, failed their final or had no usable timing",
@@ -24,7 +25,7 @@ _SENTENCES = {
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """`count` records that were not used. `reason` is the first thing that differs: target, dialect, compiler, device,
-    settings, failed, unverified or outdone; `found` is its value in these records.
+    settings, imported, failed, unverified or outdone; `found` is its value in these records.
     """
 
     reason: str
@@ -53,6 +54,8 @@ def _reason(row: RowMapping, task_key: str, wanted: Provenance) -> tuple[str, st
     }
     if differing:
         return next(iter(differing.items()))
+    if row["imported"]:
+        return "imported", ""
     if row["outcome"] != Outcome.OK:
         return "failed", row["outcome"]
     return ("outdone", "") if row["deliverable"] else ("unverified", "")

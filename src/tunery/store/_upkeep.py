@@ -60,7 +60,8 @@ class Upkeep(Database):
     def prune(self, task_key: str | None = None, *, keep: int) -> int:
         """Delete all but the `keep` fastest candidates' records, the baselines and wrong results; return how many went.
 
-        Candidates are ranked per task and provenance as `best` does, unverified ones behind verified ones. What is
+        Candidates are ranked per task and provenance as `best` does, unverified ones behind verified ones, and imported
+        ones among themselves. What is
         forgotten may be proposed and paid for again.
 
         Raises:
@@ -68,15 +69,15 @@ class Upkeep(Database):
         """
         if keep < 0:
             raise UsageError(f"cannot keep {keep} candidates; write 0 or more")
-        group = tuple(_records.c[name] for name in ("task_key", "dialect", "compiler", "device", "settings"))
+        group = tuple(_records.c[name] for name in ("task_key", "dialect", "compiler", "device", "settings", "imported"))
         query = sa.select(*group).distinct()
         if task_key is not None:
             query = query.where(_records.c.task_key == task_key)
 
         def delete(connection: Connection) -> int:
             removed = 0
-            for key, *provenance in connection.execute(query).all():
-                found = entries(connection, key, Provenance(*provenance))
+            for key, *provenance, imported in connection.execute(query).all():
+                found = entries(connection, key, Provenance(*provenance), imported=imported)
                 survivors = kept(found, keep)
                 doomed = [{"row": entry.row_id} for entry in found if entry.row_id not in survivors]
                 if doomed:

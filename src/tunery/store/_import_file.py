@@ -1,0 +1,181 @@
+"""A file of records from elsewhere: read line by line, in bounds, and checked before the store takes anything in."""
+
+import hashlib
+import json
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from tunery._errors import StoreError, misfit
+from tunery.domain import Record, Task
+from tunery.store._bounds import check_plain, check_record, check_task
+from tunery.store._codec import decode
+
+FORMAT = "tunery-records"
+VERSION = 1
+_LONGEST_LINE = 64 << 20
+_AT_ONCE, _AT_ONCE_CHARACTERS = 64, 1 << 20  # bodies that are checked by one call
+
+
+class Checks(Protocol):
+    """What is asked of a dialect about each workload and each candidate of a file; "" where nothing speaks against it.
+
+    The store knows no compiler: without these checks a program could be stored under another's key.
+    """
+
+    def workload(self, task: Task) -> str:
+        """Return why a task's workload must not be taken in."""
+        ...
+
+    def bodies(self, dialect: str, bodies: Sequence[str]) -> Sequence[str]:
+        """Return for each candidate's body why it must not be taken in."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A task, and the names of the networks that hold its workload, by their digests."""
+
+    task: Task
+    networks: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A record, and when it was made, in seconds since 1970."""
+
+    record: Record
+    created_at: float
+
+
+@dataclass
+class Survey:
+    """What a first reading of a file found: its digest, why tasks (by key) and lines (by number) are refused.
+
+    `wanted` are the keys of tasks that have a record to be taken in; what has none is left out.
+    """
+
+    digest: str = ""
+    tasks: dict[str, str] = field(default_factory=dict)
+    lines: dict[int, str] = field(default_factory=dict)
+    wanted: set[str] = field(default_factory=set)
+
+
+def survey(path: Path, checks: Checks) -> Survey:
+    """Read a file once and check all of it.
+
+    Raises:
+        StoreError: the file cannot be read, or a line of it is wrong.
+    """
+    found = Survey()
+    state = hashlib.sha256()
+    dialects: dict[str, str] = {}
+    waiting: list[tuple[int, str, Record]] = []
+
+    def ask() -> None:
+        for dialect in dict.fromkeys(dialect for _, dialect, _ in waiting):
+            mine = [(number, record) for number, of, record in waiting if of == dialect]
+            reasons = checks.bodies(dialect, [record.candidate.body for _, record in mine])
+            for (number, record), reason in zip(mine, reasons, strict=True):
+                if reason:
+                    found.lines[number] = reason
+                else:
+                    found.wanted.add(record.candidate.task_key)
+        waiting.clear()
+
+    for number, entry in entries(path, state):
+        if isinstance(entry, Described):
+            key = entry.task.key
+            if key not in dialects:
+                dialects[key] = entry.task.target.dialect
+                if reason := checks.workload(entry.task):
+                    found.tasks[key] = reason
+            continue
+        key = entry.record.candidate.task_key
+        if key not in dialects:
+            raise _wrong(path, number, ValueError(f"a record of task {key}, which no line above describes"))
+        if entry.record.provenance.dialect != dialects[key]:
+            found.lines[number] = f"it is of {entry.record.provenance.dialect}, its task of {dialects[key]}"
+        elif reason := found.tasks.get(key):
+            found.lines[number] = reason
+        else:
+            waiting.append((number, dialects[key], entry.record))
+        if len(waiting) >= _AT_ONCE or sum(len(r.candidate.body) for *_, r in waiting) > _AT_ONCE_CHARACTERS:
+            ask()
+    ask()
+    found.digest = state.hexdigest()
+    return found
+
+
+def entries(path: Path, state: Any) -> Iterator[tuple[int, Described | Measured]]:
+    """Yield the tasks and records of a file with their lines' numbers; `state` (of hashlib) takes in what is read.
+
+    Raises:
+        StoreError: the file cannot be read, or a line of it is wrong.
+    """
+    number = 0
+    for number, line in _lines(path, state):
+        try:
+            entry = _parse(line, number)
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
+            raise _wrong(path, number, error) from error
+        if entry is not None:
+            yield number, entry
+    if number == 0:
+        raise StoreError(f"{path} is empty; name a file that `tunery records export` wrote")
+
+
+def _lines(path: Path, state: Any) -> Iterator[tuple[int, str]]:
+    wanted = "name a file that `tunery records export` wrote"
+    try:
+        with path.open("rb") as file:
+            if not stat.S_ISREG(path.stat().st_mode):
+                raise StoreError(f"{path} is no plain file, and is read twice; {wanted}")
+            number = 0
+            while line := file.readline(_LONGEST_LINE + 1):
+                number += 1
+                if len(line) > _LONGEST_LINE:
+                    raise StoreError(f"{path} line {number} is longer than {_LONGEST_LINE >> 20} MiB; {wanted}")
+                state.update(line)
+                yield number, line.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise StoreError(f"{path} cannot be read ({reason}); {wanted}") from error
+
+
+def _parse(line: str, number: int) -> Described | Measured | None:
+    data = json.loads(line)
+    if not isinstance(data, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - the file's mistake
+    if number == 1:
+        if data.get("format") != FORMAT:
+            raise ValueError(f"no {FORMAT} file")
+        if data.get("version") != VERSION:
+            raise ValueError(f"version {data.get('version')} is unknown, this tunery reads {VERSION}")
+        return None
+    check_plain(data)
+    if "task" in data:
+        described = Described(decode(Task, data["task"]), decode(dict[str, str], data.get("networks", {})))
+        check_task(described.task, described.networks)
+        return described
+    measured = Measured(decode(Record, data["record"]), float(data["created_at"]))
+    check_record(measured.record, measured.created_at)
+    return measured
+
+
+def _wrong(path: Path, number: int, error: Exception) -> StoreError:
+    return StoreError(f"{path} line {number}: {_reason(error)}; nothing was imported, export the file again")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return "no JSON (was the file cut off?)"
+    if isinstance(error, ValidationError):
+        return misfit(error.errors())
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    return str(error)
