@@ -253,7 +253,12 @@ def test_records_travel_from_store_to_store(tuned: Run, tmp_path: Path) -> None:
     count = tuned("records", "stats", "--json").data["records"]
     assert tuned("records", "export", "all.jsonl", "--json").data == {"records": count, "path": "all.jsonl"}
     other = ("--store", str(tmp_path / "other.db"))
-    assert tuned("records", "import", "all.jsonl", *other, "--json").data == {"added": count, "known": 0}
+    assert tuned("records", "import", "all.jsonl", *other, "--json").data == {
+        "added": count,
+        "known": 0,
+        "refused": 0,
+        "reasons": {},
+    }
     assert f"0 records added, {count} were known" in tuned("records", "import", "all.jsonl", *other).out
     removed = tuned("records", "prune", "--keep", "1", *other, "--json").data["removed"]
     assert 0 < removed < count

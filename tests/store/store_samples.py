@@ -1,6 +1,7 @@
 """Small tasks and records, and Hypothesis strategies for records of any content."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -59,13 +60,32 @@ def network(digest: str = "net-1") -> Network:
     return Network("resnet", "resnet.onnx", digest, "prepared.onnx", (spec,), (spec,), 11_689_512)
 
 
+class Accept:
+    """Checks that let everything through: what a store does with a file is one thing, what dialects say another."""
+
+    def workload(self, task: Task) -> str:
+        return ""
+
+    def bodies(self, dialect: str, bodies: Sequence[str]) -> Sequence[str]:
+        return [""] * len(bodies)
+
+
+ACCEPT = Accept()
+
+
 _any_text = st.text(st.characters(exclude_categories=()), max_size=20)
 _plain_text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | _any_text,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_any_text | st.just("$float"), inner, max_size=3),
-    max_leaves=8,
-)
+
+
+def _nested(integers: st.SearchStrategy[int]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        st.none() | st.booleans() | integers | st.floats() | _any_text,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_any_text | st.just("$float"), inner, max_size=3),
+        max_leaves=8,
+    )
+
+
+_json, _small_json = _nested(st.integers()), _nested(st.integers(-(2**63), 2**63 - 1))
 verifications = st.builds(Verification, _any_text, st.integers(0, 9), st.floats(), st.booleans(), detail=_any_text)
 measurements = st.builds(
     Measurement,
@@ -82,8 +102,37 @@ measurements = st.builds(
 
 def records_of(of: Task) -> st.SearchStrategy[Record]:
     """Records of a task with any content."""
-    candidates = st.builds(
-        Candidate, _plain_text, st.just(of.key), _any_text, st.sampled_from(Origin), st.none() | st.floats()
+    return _records_of(of, _plain_text, _plain_text, measurements, _plain_text)
+
+
+def exchangeable_records_of(of: Task) -> st.SearchStrategy[Record]:
+    """Records of a task with any content that may come from another store."""
+    keys = st.from_regex(r"[0-9A-Za-z][0-9A-Za-z_.:-]{0,30}", fullmatch=True)
+    names = st.text(st.characters(categories=("L", "N", "P", "S"), include_characters=" "), min_size=1, max_size=20)
+    seconds = st.floats(0, 1e9)
+    measured = st.builds(
+        Measurement,
+        st.sampled_from(Outcome),
+        st.lists(seconds | st.just(math.nan), max_size=5).map(tuple),
+        st.sampled_from(Mode),
+        _any_text,
+        st.dictionaries(_any_text, _small_json, max_size=3),
+        st.none() | verifications,
+        seconds,
+        seconds,
     )
-    provenances = st.builds(Provenance, _plain_text, _plain_text, _plain_text, _plain_text)
-    return st.builds(Record, candidates, measurements, provenances, _plain_text)
+    return _records_of(of, keys, names, measured, st.just(of.target.dialect))
+
+
+def _records_of(
+    of: Task,
+    keys: st.SearchStrategy[str],
+    names: st.SearchStrategy[str],
+    measured: st.SearchStrategy[Measurement],
+    dialects: st.SearchStrategy[str],
+) -> st.SearchStrategy[Record]:
+    candidates = st.builds(
+        Candidate, keys, st.just(of.key), _any_text, st.sampled_from(Origin), st.none() | st.floats()
+    )
+    provenances = st.builds(Provenance, dialects, names, names, names)
+    return st.builds(Record, candidates, measured, provenances, keys)

@@ -1,4 +1,5 @@
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
-from store_samples import HERE, network, task
+from store_samples import HALF_CHECKED, HERE, network, record, task
 
-from tunery.domain import JobState, Outcome
+from tunery.domain import JobState, Outcome, Record, Task
 from tunery.store import Store, _schema, open_store
 from tunery.store._migrate import alembic_config
+from tunery.store._records import insert_tasks
+from tunery.store._rows import record_row
 
 ASSETS = Path(__file__).parent / "assets"
 CONV = task()
@@ -44,6 +47,54 @@ def test_an_older_store_keeps_its_rows_and_gains_the_new_tables(tmp_path: Path, 
             store.save_tasks(network(), [CONV], target=CONV.target, compiler="fake-1")
             store.devices.save("device-a", {"model": "x"}, "host")
             assert store.events.append("opened") > 0
+
+
+def import_as_before(url: str, theirs: Task, record_of: Record) -> None:
+    """Put a record into a store as an import did when nothing told its records and its programs from others."""
+    row = record_row(record_of, 1.0) | {"deliverable": False}
+    with open_store(url) as store:
+        store.write(lambda c: insert_tasks(c, [theirs]))
+        store.write(lambda c: c.execute(sa.insert(_schema.records).values(row)))
+        store.write(lambda c: downgrade(c, "0005"))
+
+
+def downgrade(connection: sa.Connection, version: str) -> None:
+    from alembic import command
+
+    command.downgrade(alembic_config(connection), version)
+
+
+def test_what_an_older_store_imported_is_told_from_what_it_measured(tmp_path: Path) -> None:
+    url, other = str(tmp_path / "old.db"), task("other")
+    hostile = replace(CONV, workload=replace(CONV.workload, program="hostile"))
+    with open_store(url) as store:
+        store.add_record(other, record(other, "mine", job_id=store.create_job({"model": "x"}).job_id))
+        store.add_record(other, record(other, "half", verification=HALF_CHECKED))
+    import_as_before(url, hostile, record(CONV, "theirs", 1e-9, job_id="elsewhere"))
+    with open_store(url) as store:
+        store.write(lambda c: downgrade(c, "0005"))
+    with open_store(url) as store:
+        assert [one.candidate.key for one in store.records()] == ["mine", "half"]
+        assert store.hints(CONV.key, HERE, 9) == ["body of theirs"]
+        assert store.imported_workloads() >= {CONV.workload.key}
+        store.save_tasks(network(), [CONV, other], target=CONV.target, compiler="fake-1")
+        assert store.load_tasks("net-1", CONV.target.key, "fake-1") == [CONV, other]
+        assert store.imported_workloads() == set()
+
+
+@pytest.mark.parametrize("with_import", [False, True])
+def test_networks_are_extracted_again_only_where_there_was_an_import(tmp_path: Path, with_import: bool) -> None:
+    url, other = str(tmp_path / "old.db"), task("other")
+    with open_store(url) as store:
+        store.save_tasks(network(), [CONV], target=CONV.target, compiler="fake-1")
+        store.add_record(CONV, record(CONV, "mine"))
+        store.write(lambda c: downgrade(c, "0005"))
+    if with_import:
+        import_as_before(url, other, record(other, "theirs", 1e-9))
+    with open_store(url) as store:
+        assert [one.candidate.key for one in store.best(CONV.key, HERE)] == ["mine"]
+        known = store.load_tasks("net-1", CONV.target.key, "fake-1")
+        assert known == (None if with_import else [CONV])
 
 
 def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:

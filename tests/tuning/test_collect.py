@@ -21,6 +21,7 @@ from tunery.domain.trimming import Trimming
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.extraction import Extraction, extract_many
 from tunery.runtime.pools import Runtime
+from tunery.runtime.record_checks import import_records
 from tunery.store import open_store
 
 FIRST, SECOND = "fake:one?tasks=3&frozen=1", "fake:two?tasks=3&seed=7"
@@ -307,9 +308,9 @@ def test_an_empty_store_and_foreign_records_are_named(tmp_path: Path) -> None:
 def test_imported_records_still_know_their_networks(tmp_path: Path) -> None:
     request = request_in(tmp_path, "collect", "72trials")
     collect(request, [FIRST, SECOND], tasks=6, per_task=12)
-    with open_store(request.store) as store, open_store(str(tmp_path / "copy.db")) as copy:
+    with open_store(request.store) as store:
         store.export_records(tmp_path / "records.jsonl")
-        copy.import_records(tmp_path / "records.jsonl")
+    import_records(str(tmp_path / "copy.db"), tmp_path / "records.jsonl")
     here, there = load(request.store, "fake"), load(str(tmp_path / "copy.db"), "fake")
     assert {name for group in here for name in group.networks} == {"one", "two"}
     assert {g.workload_key: g.networks for g in there} == {g.workload_key: g.networks for g in here}

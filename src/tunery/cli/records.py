@@ -88,15 +88,19 @@ def import_(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Take in the records of a file; those that are here already are not doubled."""
-    from tunery.store import open_store
+    """Take in the records of a file as hints for later searches; those that are here already are not doubled.
 
-    with open_store(store) as opened:
-        taken = opened.import_records(file)
+    What a file says is not believed: a candidate is checked, built, verified and timed here before it is delivered.
+    """
+    from tunery.runtime.record_checks import import_records
+
+    taken = import_records(store, file)
     if json:
         emit(taken)
-    else:
-        say(f"{taken.added} records added, {taken.known} were known")
+        return
+    say(f"{taken.added} records added, {taken.known} were known")
+    for reason, count in taken.reasons.items():
+        say(f"refused: {count} {'record' if count == 1 else 'records'} {reason}")
 
 
 @app.command("prune", epilog="Example: tunery records prune --keep 20")

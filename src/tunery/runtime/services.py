@@ -12,7 +12,7 @@ import numpy as np
 from tunery._errors import DialectError, UsageError
 from tunery.costmodels import CostModel, load_cost_model
 from tunery.dialects import Compiled, Dialect, Observation, Proposer, get_dialect
-from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification
+from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.preparing import Preparer
@@ -126,6 +126,32 @@ class Importer(Preparer):
     ) -> Compiled:
         """Build the network with the chosen candidates (by workload key), from what builders left in `parts`."""
         return self._dialect.compile(network, target, chosen, output, parts)
+
+
+class Checker:
+    """Checks what another store says, in a process that a hostile program may take down without harm."""
+
+    def __init__(self, dialect: str) -> None:
+        self._dialect = get_dialect(dialect)
+
+    def workload(self, workload: Workload) -> str:
+        """Return why a workload must not be taken in, "" where nothing speaks against it."""
+        try:
+            self._dialect.check_workload(workload)
+        except DialectError as error:
+            return str(error)
+        return ""
+
+    def bodies(self, bodies: Sequence[str]) -> list[str]:
+        """Return the same for the bodies of candidates."""
+        return [self._body(body) for body in bodies]
+
+    def _body(self, body: str) -> str:
+        try:
+            self._dialect.check_body(body)
+        except DialectError as error:
+            return str(error)
+        return ""
 
 
 class Peak:
@@ -304,6 +330,14 @@ class Builder:
         except Exception:
             self._check_room()
             raise
+
+    def identify(self, task: Task, body: str) -> Candidate:
+        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
+
+        Raises:
+            DialectError: it is none of this task.
+        """
+        return self._dialect.identify(task, body)
 
     def part(self, task: Task, candidate: Candidate) -> None:
         """Leave what spares `Importer.compile` this candidate's code generation, if the dialect has such.

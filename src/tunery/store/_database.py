@@ -208,9 +208,7 @@ def insert_new(
         return
     changed = {name: insert.excluded[name] for name in rows[0] if not table.c[name].primary_key}
     keys = [column.name for column in table.primary_key]
-    connection.execute(
-        insert.on_conflict_do_update(index_elements=keys, set_=changed, where=replaced), list(rows)
-    )
+    connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=changed, where=replaced), list(rows))
 
 
 def upsert(connection: Connection, table: sa.Table, row: Mapping[str, Any], replaced: Collection[str]) -> None:

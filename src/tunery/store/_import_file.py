@@ -17,7 +17,7 @@ from tunery.store._codec import decode
 
 FORMAT = "tunery-records"
 VERSION = 1
-_LONGEST_LINE = 64 << 20
+LONGEST_LINE = 64 << 20
 _AT_ONCE, _AT_ONCE_CHARACTERS = 64, 1 << 20  # bodies that are checked by one call
 
 
@@ -54,13 +54,12 @@ class Measured:
 
 @dataclass
 class Survey:
-    """What a first reading of a file found: its digest, why tasks (by key) and lines (by number) are refused.
+    """What a first reading of a file found: its digest, and why lines (by number) are refused.
 
     `wanted` are the keys of tasks that have a record to be taken in; what has none is left out.
     """
 
     digest: str = ""
-    tasks: dict[str, str] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)
     wanted: set[str] = field(default_factory=set)
 
@@ -71,44 +70,61 @@ def survey(path: Path, checks: Checks) -> Survey:
     Raises:
         StoreError: the file cannot be read, or a line of it is wrong.
     """
-    found = Survey()
-    state = hashlib.sha256()
-    dialects: dict[str, str] = {}
-    waiting: list[tuple[int, str, Record]] = []
-
-    def ask() -> None:
-        for dialect in dict.fromkeys(dialect for _, dialect, _ in waiting):
-            mine = [(number, record) for number, of, record in waiting if of == dialect]
-            reasons = checks.bodies(dialect, [record.candidate.body for _, record in mine])
-            for (number, record), reason in zip(mine, reasons, strict=True):
-                if reason:
-                    found.lines[number] = reason
-                else:
-                    found.wanted.add(record.candidate.task_key)
-        waiting.clear()
-
+    surveyor, state = _Surveyor(path, checks), hashlib.sha256()
     for number, entry in entries(path, state):
         if isinstance(entry, Described):
-            key = entry.task.key
-            if key not in dialects:
-                dialects[key] = entry.task.target.dialect
-                if reason := checks.workload(entry.task):
-                    found.tasks[key] = reason
-            continue
-        key = entry.record.candidate.task_key
-        if key not in dialects:
-            raise _wrong(path, number, ValueError(f"a record of task {key}, which no line above describes"))
-        if entry.record.provenance.dialect != dialects[key]:
-            found.lines[number] = f"it is of {entry.record.provenance.dialect}, its task of {dialects[key]}"
-        elif reason := found.tasks.get(key):
-            found.lines[number] = reason
+            surveyor.describe(entry.task)
         else:
-            waiting.append((number, dialects[key], entry.record))
-        if len(waiting) >= _AT_ONCE or sum(len(r.candidate.body) for *_, r in waiting) > _AT_ONCE_CHARACTERS:
-            ask()
-    ask()
-    found.digest = state.hexdigest()
-    return found
+            surveyor.measure(number, entry.record)
+    surveyor.ask()
+    surveyor.found.digest = state.hexdigest()
+    return surveyor.found
+
+
+class _Surveyor:
+    """Asks the checks about tasks one by one, and about candidates many at a time."""
+
+    def __init__(self, path: Path, checks: Checks) -> None:
+        self.found = Survey()
+        self._path, self._checks = path, checks
+        self._dialects: dict[str, str] = {}  # by task
+        self._refused: dict[str, str] = {}  # by task
+        self._waiting: dict[str, list[tuple[int, Record]]] = {}  # by dialect
+        self._characters = 0
+
+    def describe(self, task: Task) -> None:
+        """Check a task; what another line said of it counts."""
+        if task.key not in self._dialects:
+            self._dialects[task.key] = task.target.dialect
+            if reason := self._checks.workload(task):
+                self._refused[task.key] = reason
+
+    def measure(self, number: int, record: Record) -> None:
+        """Refuse a record for its task, or have its candidate checked."""
+        key, claimed = record.candidate.task_key, record.provenance.dialect
+        if key not in self._dialects:
+            raise _wrong(self._path, number, ValueError(f"a record of task {key}, which no line above describes"))
+        dialect = self._dialects[key]
+        if key in self._refused:
+            self.found.lines[number] = self._refused[key]
+        elif claimed != dialect:
+            self.found.lines[number] = f"that call themselves of {claimed} and are of {dialect}"
+        else:
+            self._waiting.setdefault(dialect, []).append((number, record))
+            self._characters += len(record.candidate.body)
+            if len(self._waiting[dialect]) >= _AT_ONCE or self._characters > _AT_ONCE_CHARACTERS:
+                self.ask()
+
+    def ask(self) -> None:
+        """Check the candidates that wait."""
+        for dialect, waiting in self._waiting.items():
+            reasons = self._checks.bodies(dialect, [record.candidate.body for _, record in waiting])
+            for (number, record), reason in zip(waiting, reasons, strict=True):
+                if reason:
+                    self.found.lines[number] = reason
+                else:
+                    self.found.wanted.add(record.candidate.task_key)
+        self._waiting, self._characters = {}, 0
 
 
 def entries(path: Path, state: Any) -> Iterator[tuple[int, Described | Measured]]:
@@ -132,14 +148,14 @@ def entries(path: Path, state: Any) -> Iterator[tuple[int, Described | Measured]
 def _lines(path: Path, state: Any) -> Iterator[tuple[int, str]]:
     wanted = "name a file that `tunery records export` wrote"
     try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise StoreError(f"{path} is no plain file, and it is read twice; {wanted}")
         with path.open("rb") as file:
-            if not stat.S_ISREG(path.stat().st_mode):
-                raise StoreError(f"{path} is no plain file, and is read twice; {wanted}")
             number = 0
-            while line := file.readline(_LONGEST_LINE + 1):
+            while line := file.readline(LONGEST_LINE + 1):
                 number += 1
-                if len(line) > _LONGEST_LINE:
-                    raise StoreError(f"{path} line {number} is longer than {_LONGEST_LINE >> 20} MiB; {wanted}")
+                if len(line) > LONGEST_LINE:
+                    raise StoreError(f"{path} line {number} is longer than {LONGEST_LINE >> 20} MiB; {wanted}")
                 state.update(line)
                 yield number, line.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

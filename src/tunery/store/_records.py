@@ -241,9 +241,7 @@ def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
     return sa.and_(*(_records.c[name] == value for name, value in provenance_row(provenance).items()))
 
 
-def entries(
-    connection: Connection, task_key: str, provenance: Provenance, *, imported: bool = False
-) -> list[Entry]:
+def entries(connection: Connection, task_key: str, provenance: Provenance, *, imported: bool = False) -> list[Entry]:
     """Return what ranking needs of all records of a task under these conditions, oldest first.
 
     Own ones, or the `imported` ones, and never both: these may claim what they like.

@@ -69,7 +69,9 @@ class Upkeep(Database):
         """
         if keep < 0:
             raise UsageError(f"cannot keep {keep} candidates; write 0 or more")
-        group = tuple(_records.c[name] for name in ("task_key", "dialect", "compiler", "device", "settings", "imported"))
+        group = tuple(
+            _records.c[name] for name in ("task_key", "dialect", "compiler", "device", "settings", "imported")
+        )
         query = sa.select(*group).distinct()
         if task_key is not None:
             query = query.where(_records.c.task_key == task_key)

@@ -24,6 +24,7 @@ from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.opening import cache_directory, workplace
+from tunery.runtime.record_checks import RecordChecks
 from tunery.runtime.services import Block
 from tunery.store import open_store
 
@@ -48,6 +49,8 @@ def load(
 ) -> Table:
     """Return all race records of a store that this compiler's code generator made, as a dataset.
 
+    Imported ones are among them: they may make the model a worse one, and a model decides nothing.
+
     With `any_compiler` records of other versions are taken too, in groups of their own: their latencies are compared
     with one another only. Features are always those of this version.
 
@@ -64,9 +67,10 @@ def load(
     with open_store(store_url, create=False) as store:
         place = store.place
         owners = {key: tuple(sorted({_base(name) for name in names})) for key, names in store.owners().items()}
+        imported = store.imported_workloads()
         for task in store.tasks():
             if task.target.dialect == dialect:
-                records = store.records(task.key, modes=[Mode.RACE, Mode.SHARED])
+                records = store.records(task.key, modes=[Mode.RACE, Mode.SHARED], imported=True)
                 made = _sources(records, None if any_compiler else compiler, left_out)
                 families[family(dialect, task.target.config)] += sum(len(found) for _, found in made)
                 work += [(task, *one) for one in made]
@@ -78,8 +82,12 @@ def load(
     work = [one for one in work if family(dialect, one[0].target.config) == usual]
     groups: list[Group] = []
     with workplace(Request("", dialect=dialect)) as (engine, _, _):
-        features = Features(engine, dialect, compiler)
+        features, checks = Features(engine, dialect, compiler), RecordChecks(engine)
+        refused = {task.key for task, *_ in work if task.workload.key in imported and checks.workload(task)}
         for number, (task, source, found) in enumerate(work):
+            if task.key in refused:
+                left_out["of imported tasks whose programs are not what they say they are"] += len(found)
+                continue
             groups += _group(features, task, source, found, owners.get(task.workload.key, ()), left_out)
             notify(f"features of {number + 1}/{len(work)} tasks")
     table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out))
@@ -103,8 +111,8 @@ def _sources(records: Sequence[Record], compiler: str | None, left_out: Counter[
         if compiler is not None and generator(made_by) != generator(compiler):
             left_out[f"made by another compiler ({made_by})"] += 1
             continue
-        if measurement.outcome in _RAN and measurement.latency_s:
-            latency_s = measurement.latency_s
+        if measurement.outcome in _RAN and 0 < (measurement.latency_s or 0) < math.inf:
+            latency_s = float(measurement.latency_s or 0)
         elif measurement.outcome in _WRONG:
             latency_s = math.inf
         else:

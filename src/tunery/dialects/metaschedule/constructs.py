@@ -7,7 +7,7 @@ reads it, against lists of what operators and schedules of ours are made of. Wha
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tunery._errors import DialectError
@@ -102,7 +102,7 @@ def check_body(body: str) -> None:
     if not body.startswith(("[", "{")):
         return  # a program that is named by a word, or the program as it came
     whole = _read(body, "body")
-    trace = whole.get("trace") if isinstance(whole, dict) else whole
+    trace: Any = whole.get("trace") if isinstance(whole, dict) else whole
     if isinstance(whole, dict) and not whole.keys() <= {"expression", "trace", "left_out"}:
         raise DialectError("the body is none of a candidate")
     try:
@@ -139,28 +139,70 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_node(node: Mapping[str, Any], nodes: list[Any]) -> None:
-    kind, data = node["type"], node.get("data")
-    if kind == "ir.Op" and data not in _OPERATORS:
+    kind: str = node["type"]
+    if kind in _CHECKS:
+        _CHECKS[kind](node.get("data"), nodes)
+
+
+def _check_operator(data: Any, nodes: list[Any]) -> None:  # noqa: ARG001 - one of several
+    if data not in _OPERATORS:
         raise DialectError(f"the program calls {_short(data)}")
-    if kind == "ir.Call" and (nodes[data["op"]]["type"] != "ir.Op" or nodes[data["attrs"]]["type"] != "None"):
-        raise DialectError(f"the program calls {_short(nodes[data['op']]['type'])}")
-    if kind == "ir.PrimType" and not _DTYPE.fullmatch(data["dtype"]):
+
+
+def _check_call(data: Any, nodes: list[Any]) -> None:
+    kind, attributes = nodes[data["op"]]["type"], nodes[data["attrs"]]["type"]
+    if kind != "ir.Op" or attributes != "None":
+        raise DialectError(f"the program calls {_short(kind if kind != 'ir.Op' else attributes)}")
+
+
+def _check_dtype(data: Any, nodes: list[Any]) -> None:  # noqa: ARG001 - one of several
+    if not _DTYPE.fullmatch(data["dtype"]):
         raise DialectError(f"the program computes with {_short(data['dtype'])}")
-    if kind == "relax.FuncType" and nodes[data["derive_func"]]["type"] != "None":
+
+
+def _check_type(data: Any, nodes: list[Any]) -> None:
+    if nodes[data["derive_func"]]["type"] != "None":
         raise DialectError("the program's type is told by a function")
-    if kind == "tirx.BufferType":
-        scope = nodes[data["storage_scope"]].get("data")
-        if scope not in {"", "global"}:
-            raise DialectError(f"the program has a buffer in {_short(scope)}")
-    if kind == "tirx.For":
-        _check_attributes(data["annotations"], nodes, ())
-    if kind == "s_tir.SBlock":
-        _check_attributes(data["annotations"], nodes, _BLOCK_ATTRIBUTES)
-    if kind in {"tirx.PrimFunc", "ir.IRModule"}:
-        attributes = nodes[data["attrs"]]
-        known = _FUNCTION_ATTRIBUTES if kind == "tirx.PrimFunc" else _MODULE_ATTRIBUTES
-        if attributes["type"] != "None":
-            _check_attributes(attributes["data"]["__dict__"], nodes, known)
+
+
+def _check_buffer(data: Any, nodes: list[Any]) -> None:
+    scope = nodes[data["storage_scope"]].get("data")
+    if scope not in {"", "global"}:
+        raise DialectError(f"the program has a buffer in {_short(scope)}")
+
+
+def _check_loop(data: Any, nodes: list[Any]) -> None:
+    _check_attributes(data["annotations"], nodes, ())
+
+
+def _check_block(data: Any, nodes: list[Any]) -> None:
+    _check_attributes(data["annotations"], nodes, _BLOCK_ATTRIBUTES)
+
+
+def _check_function(data: Any, nodes: list[Any]) -> None:
+    _check_dictionary(data["attrs"], nodes, _FUNCTION_ATTRIBUTES)
+
+
+def _check_module(data: Any, nodes: list[Any]) -> None:
+    _check_dictionary(data["attrs"], nodes, _MODULE_ATTRIBUTES)
+
+
+_CHECKS: Mapping[str, Callable[[Any, list[Any]], None]] = {
+    "ir.Call": _check_call,
+    "ir.IRModule": _check_module,
+    "ir.Op": _check_operator,
+    "ir.PrimType": _check_dtype,
+    "relax.FuncType": _check_type,
+    "s_tir.SBlock": _check_block,
+    "tirx.BufferType": _check_buffer,
+    "tirx.For": _check_loop,
+    "tirx.PrimFunc": _check_function,
+}
+
+
+def _check_dictionary(place: int, nodes: list[Any], known: Collection[str]) -> None:
+    if nodes[place]["type"] != "None":
+        _check_attributes(nodes[place]["data"]["__dict__"], nodes, known)
 
 
 def _check_attributes(place: int, nodes: list[Any], known: Collection[str]) -> None:

@@ -21,6 +21,7 @@ from tunery.tuning.charging import Charged, charge, charge_by_outcome
 from tunery.tuning.context import Context, working_for
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
+from tunery.tuning.search.hints import hinted
 from tunery.tuning.search.known import KnownCandidates, tried
 from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.races import BuiltCandidate, Races, together
@@ -53,6 +54,7 @@ class TaskSearch:
         self.problem = ""
         self._stale = 0.0
         self._proposed: set[str] = set()
+        self._hints: list[Candidate] | None = None
         self._known = KnownCandidates()
         self._features: dict[str, bytes] = {}
         self._yardsticks: TaskBaselines | None = None
@@ -238,6 +240,8 @@ class TaskSearch:
 
     async def _propose(self, size: int) -> list[Candidate]:
         context, asked = self.context, self._sifter.ask(size)
+        if hints := await self._next_hints(size):
+            return hints
         while True:
             try:
                 async with stage(context, self.task, "propose", Role.PROPOSER, asked, self._proposer) as grant:
@@ -272,6 +276,16 @@ class TaskSearch:
         if not proposal.candidates or self._stale >= _STALE_TRIES:
             self.standing.exhausted = True
         return list(sifted.build)
+
+    async def _next_hints(self, size: int) -> list[Candidate]:
+        """Return up to `size` candidates that imported records call fast, and that nobody has tried here."""
+        if self._hints is None:
+            self._hints = []  # another batch of the task goes on meanwhile
+            self._hints = await hinted(self.context, self.task)
+        fresh = [one for one in self._hints if one.key not in self._known and one.key not in self._proposed]
+        self._hints = fresh[size:]
+        self._proposed.update(one.key for one in fresh[:size])
+        return fresh[:size]
 
     async def _open_if_needed(self) -> None:
         context = self.context

@@ -23,7 +23,7 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()))
     connection = op.get_bind()
     told = _told_imported(connection)
-    _mark(connection, _records.c.id, told)
+    _mark(connection, _records, "id", told)
     # Which programs an import brought was not written down. Where there was one, networks are extracted once more.
     listed = connection.execute(sa.select(_extractions.c.target_key, _extractions.c.document)).all()
     if told or any(not target for target, _ in listed):
@@ -31,7 +31,7 @@ def upgrade() -> None:
     else:
         here = {entry["workload"]["key"] for _, document in listed for entry in document}
         keys = set(connection.execute(sa.select(_workloads.c.key)).scalars())
-        _mark(connection, _workloads.c.key, keys - here if listed else set())
+        _mark(connection, _workloads, "key", keys - here if listed else set())
 
 
 def downgrade() -> None:
@@ -49,7 +49,7 @@ def _told_imported(connection: sa.Connection) -> set[Any]:
     )
     ids: set[Any] = set()
     jobs: set[str] = set()
-    for row in connection.execution_options(yield_per=500).execute(query):
+    for row in connection.execute(query, execution_options={"yield_per": 500}):
         verification = row.document["measurement"].get("verification") or {}
         if verification.get("passed") and verification.get("inputs", 0) >= 3:
             ids.add(row.id)
@@ -60,7 +60,7 @@ def _told_imported(connection: sa.Connection) -> set[Any]:
     return ids
 
 
-def _mark(connection: sa.Connection, column: sa.ColumnClause[Any], chosen: set[Any]) -> None:
+def _mark(connection: sa.Connection, table: sa.TableClause, column: str, chosen: set[Any]) -> None:
     if chosen:
-        marked = sa.update(column.table).where(column == sa.bindparam("one")).values(imported=True)
+        marked = sa.update(table).where(table.c[column] == sa.bindparam("one")).values(imported=True)
         connection.execute(marked, [{"one": one} for one in chosen])
