@@ -28,7 +28,7 @@ def old_store(path: Path, name: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("version", ["v1", "v2", "v4"])
+@pytest.mark.parametrize("version", ["v1", "v2", "v4", "v5"])
 def test_an_older_store_keeps_its_rows_and_gains_the_new_tables(tmp_path: Path, version: str) -> None:
     url = old_store(tmp_path / "old.db", f"{version}.sql")
     for _ in range(2):  # migrating, and opening what was migrated
