@@ -5,10 +5,12 @@ TuneryError                what happened, with which value, and what to do next
 │   ├── ModelError         the model file cannot be read, bound or imported
 │   ├── TargetError        the target is unknown or incomplete
 │   ├── BudgetError        the budget is malformed
-│   └── StoreError         the store cannot be opened or written
+│   ├── StoreError         the store cannot be opened or written
+│   └── BlobError          a host's blobs cannot be read or written
 ├── WorkError              the request was right and the work failed (exit code 1)
 │   ├── DialectError       the compiler refused a task or a network
-│   └── NothingFoundError  no record answers the query
+│   ├── NothingFoundError  no record answers the query
+│   └── BlobNotFoundError  a host does not have a blob; carries its digest
 └── EngineError            a worker did not answer
     ├── DeadlineError      it ran past its deadline and was killed
     ├── CrashError         its process ended
@@ -43,6 +45,10 @@ class StoreError(UsageError):
     """The store cannot be opened or written."""
 
 
+class BlobError(UsageError):
+    """A host's blobs cannot be read or written."""
+
+
 class WorkError(TuneryError):
     """The request was right, the work failed."""
 
@@ -53,6 +59,14 @@ class DialectError(WorkError):
 
 class NothingFoundError(WorkError):
     """No record answers the query; the message says why."""
+
+
+class BlobNotFoundError(WorkError):
+    """A host does not have the blob `digest`."""
+
+    def __init__(self, message: str, digest: str = "") -> None:
+        super().__init__(message)
+        self.digest = digest
 
 
 class EngineError(TuneryError):

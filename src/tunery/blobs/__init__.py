@@ -1,0 +1,7 @@
+"""Bytes by their SHA-256: models, artifacts, reference outputs, compiled networks. A host keeps its own."""
+
+from tunery.blobs._base import BlobPlace, Blobs, check_digest
+from tunery.blobs.directory import DirectoryBlobs, open_blobs
+from tunery.blobs.fake import FakeBlobs
+
+__all__ = ["BlobPlace", "Blobs", "DirectoryBlobs", "FakeBlobs", "check_digest", "open_blobs"]
