@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunery.costmodels import load_cost_model, with_task
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Task
 from tunery.domain.request import Request
@@ -86,7 +85,7 @@ def measure(task: Task, count: int) -> dict[str, float]:
     from tunery.dialects.metaschedule.variants.program import replay, space_for
 
     dialect = get_dialect("metaschedule")
-    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    start = start_for("metaschedule", task.target.config, dialect.compiler, open_device("cpu").describe())
     candidates = dialect.open(task, [], None, 0).propose(count)  # the cache of this task has their rows now
     extractor = meta_schedule.feature_extractor.PerStoreFeature()
 
@@ -150,7 +149,7 @@ def ours(task: Task) -> Spent:
     """Propose as a job does, with the model that it would start from."""
     dialect = get_dialect("metaschedule")
     dialect.forget(task)
-    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    start = start_for("metaschedule", task.target.config, dialect.compiler, open_device("cpu").describe())
     found = 0
     with spending(PROPOSED) as spent:
         proposer = dialect.open(task, [], start.model if start else None, 0, warm_start=start is not None)

@@ -45,7 +45,7 @@ from rows import Kept, Row
 from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
-from tunery.devices.cpu.device import this_device
+from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import Dialect, Observation, get_dialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
@@ -84,7 +84,9 @@ class Bench:
 
     def renew(self) -> None:
         """Measure with a new measurer from now on: what one has learned of the noise is not the next one's."""
-        self.measurer = Measurer("metaschedule", usable_cores()[: self.task.target.threads], str(self.directory))
+        self.measurer = Measurer(
+            "metaschedule", open_device("cpu", usable_cores()[: self.task.target.threads]), str(self.directory)
+        )
 
     def measure(self, course: Course, candidates: Sequence[Candidate]) -> list[Observation]:
         """Race the candidates against the course's best and note its progress."""
@@ -150,7 +152,7 @@ def tunery(bench: Bench, trials: int, seed: int) -> Course:
     from tunery.tuning.learning import start_for
 
     task, dialect = bench.task, bench.dialect
-    start = start_for("metaschedule", task.target.config, dialect.compiler, this_device(usable_cores()))
+    start = start_for("metaschedule", task.target.config, dialect.compiler, open_device("cpu").describe())
     with bench.anew():
         return _ours(bench, trials, seed, start.model if start else None)
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from sources import sources
 
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.domain import digest
 
 Row = dict[str, Any]
@@ -49,7 +48,7 @@ class Kept:
 def made_by(script: str) -> dict[str, str]:
     """Return what decides a row beside what was asked for: the code, by a digest of it, and the device."""
     code = digest(sources(), Path(script).read_text(encoding="utf-8"))
-    return {"code": code[:16], "device": this_device(usable_cores()).fingerprint}
+    return {"code": code[:16], "device": open_device("cpu").describe().fingerprint}
 
 
 def _agrees(row: Row, conditions: Mapping[str, object]) -> bool:

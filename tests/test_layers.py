@@ -29,6 +29,9 @@ BESIDE = {
     ("delivery", "tuning"),  # a few-shot delivery measures as a search does
     ("domain", "_errors"),
 }
+# What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
+# tuning know a device by its contract.
+KNOWS_CPU = ("devices/", "runtime/", "accounting/", "cli/", "costmodels/training/")
 # Rooms that may import less than what lies below them.
 ONLY = {
     "scheduling": {"domain", "_errors"},
@@ -98,6 +101,12 @@ def test_imports_point_downward(file: str) -> None:
         allowed = set(LEVEL)
     wrong = [f"{file}:{line} imports {other}" for line, other in ours(file) if other not in allowed]
     assert wrong == []
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_cpu_is_known_by_its_contract(file: str) -> None:
+    wrong = [f"{file}:{line} imports {name}" for line, name in imports(file) if name.startswith("tunery.devices.cpu")]
+    assert file.startswith(KNOWS_CPU) or wrong == []
 
 
 @pytest.mark.parametrize("file", FILES)

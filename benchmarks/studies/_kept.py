@@ -10,8 +10,7 @@ from typing import Any
 from sources import sources
 
 from tunery._errors import UsageError
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.domain import Candidate, Origin, digest
 
 
@@ -26,7 +25,7 @@ class Kept:
     """
 
     def __init__(self, cache: Path, name: str, scale: str, *, foreign: bool = False) -> None:
-        key = digest(scale) if foreign else digest(sources(), this_device(usable_cores()).fingerprint, scale)
+        key = digest(scale) if foreign else digest(sources(), open_device("cpu").describe().fingerprint, scale)
         self.directory = cache / f"study-{name}-{key[:16]}"  # beside the lock
         try:
             self.directory.mkdir(parents=True, exist_ok=True)

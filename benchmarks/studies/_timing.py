@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tunery.devices.cpu.load import Load, Mark, Watch
+from tunery.devices import Load, Watch
+from tunery.devices.cpu.device import CpuDevice
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.measuring.racing import Rule
 from tunery.measuring.service import Measurer
@@ -16,16 +17,23 @@ _NUMBER, _MIN_REPEAT_S = 3, 0.1
 _GROWTH = 1.618
 
 
-class BlindWatch(Watch):
+class BlindWatch(Watch[None]):
     """Sees nothing: every sample counts as clean."""
 
-    def mark(self, full: bool = False) -> Mark:
+    def mark(self, full: bool = False) -> None:
         """Look at nothing."""
-        return Mark(0.0, full=full)
 
-    def since(self, mark: Mark) -> Load:  # noqa: ARG002 - there was nothing to see
+    def since(self, mark: None) -> Load:  # noqa: ARG002 - there was nothing to see
         """Find nothing."""
         return Load(0.0)
+
+
+class UnwatchedCpu(CpuDevice):
+    """This machine's CPU, whatever else it does."""
+
+    def watch(self) -> BlindWatch:  # type: ignore[override]  # another kind of watch, on purpose
+        """Return a watch that sees nothing."""
+        return BlindWatch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +46,12 @@ class _Kit:
 class StudyMeasurer(MeasurerHost):
     """The measurer with other procedures beside `race`; all take its arguments."""
 
-    def __init__(self, dialect: str, cores: tuple[int, ...], cache_dir: str) -> None:
-        super().__init__(dialect, cores, cache_dir)
-        self._fixed = Measurer(self._dialect, cores, cache_dir, FIXED)
-        self._blind = Measurer(self._dialect, cores, cache_dir, watch=BlindWatch())
+    def __init__(
+        self, dialect: str, device: str, cores: tuple[int, ...], slot: tuple[int, ...], cache_dir: str
+    ) -> None:
+        super().__init__(dialect, device, cores, slot, cache_dir)
+        self._fixed = Measurer(self._dialect, CpuDevice(cores, slot), cache_dir, FIXED)
+        self._blind = Measurer(self._dialect, UnwatchedCpu(cores, slot), cache_dir)
 
     def fixed(
         self,
@@ -73,8 +83,8 @@ class StudyMeasurer(MeasurerHost):
         """Run a kernel over and over for so many seconds; return how often a second it ran."""
         kernel = self._dialect.load(task, artifact)
         kernel.bind(self._references.get(task, reference, 0)[0])
-        calls, start = 0, self._clock()
-        while (spent_s := self._clock() - start) < seconds or not calls:
+        calls, start = 0, self._device.clock()
+        while (spent_s := self._device.clock() - start) < seconds or not calls:
             kernel.run()
             calls += 1
         return calls / spent_s
@@ -95,9 +105,9 @@ class StudyMeasurer(MeasurerHost):
         """
         kernel = self._dialect.load(task, artifact)
         kernel.bind(self._references.get(task, reference, 0)[0])
-        start = self._clock()
+        start = self._device.clock()
         kernel.run()
-        warm_up_s = float(self._clock() - start)
+        warm_up_s = float(self._device.clock() - start)
         number, spent_s = _NUMBER, kernel.time(_NUMBER)
         total_s = spent_s
         while spent_s < _MIN_REPEAT_S and spent_s > 0:
@@ -107,7 +117,7 @@ class StudyMeasurer(MeasurerHost):
         context: dict[str, Any] = {"calls": number, "warm_up_s": warm_up_s, "device_s": warm_up_s + total_s}
         return Measurement(
             Outcome.OK, (spent_s / number,), Mode.RACE if degree == 1 else Mode.SHARED,
-            context={**context, "candidate": candidate.key}, measure_s=self._clock() - start,
+            context={**context, "candidate": candidate.key}, measure_s=self._device.clock() - start,
         )  # fmt: skip
 
 

@@ -12,8 +12,6 @@ from studies._base import Options, StudyReport
 from studies._kept import Kept
 from studies._procedures import Bench, Findings, Procedure, hog, rival
 from studies._subjects import Subject, prepare
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import slots
 from tunery.domain import Calibration
 from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role
@@ -23,7 +21,7 @@ from tunery.runtime import PRELOAD
 from tunery.runtime.calibrate import calibrate
 from tunery.runtime.opening import cache_directory, thread_count
 from tunery.runtime.pools import Runtime
-from tunery.runtime.slots import SlotWorkers, measurer_spec
+from tunery.runtime.slots import SlotWorkers
 from tunery.store import open_store
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
@@ -76,16 +74,15 @@ async def _study(
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
     with open_store(str(kept.directory / "study.db")) as store:
         subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say, kept)
-        known = store.calibrations(this_device(runtime.cores).fingerprint)
+        known = store.calibrations((await runtime.device()).fingerprint)
         runtime.submit("study")
         calibration = known[0] if known else await calibrate(
             runtime, store, subjects[0].task.target, dialect, "study", options.say
         )  # fmt: skip
-    sets = slots(runtime.cores, runtime.threads)
-    references = str(runtime.scratch / "references")
+    specs = [runtime.measurer_spec(slot, _SERVICE) for slot in runtime.all_slots]
     async with runtime.stage("study", "measure", Role.MEASURER):
-        workers = SlotWorkers(runtime.engine, dialect, sets, references, _SERVICE)
-        spare = runtime.engine.start(measurer_spec(dialect, sets[0], references, _SERVICE))
+        workers = SlotWorkers(runtime.engine, specs)
+        spare = runtime.engine.start(specs[0])
         found = [_one(workers, subject, calibration, options, spare, kept) for subject in subjects]
     runtime.end("study")
     return calibration, found

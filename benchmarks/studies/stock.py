@@ -28,8 +28,7 @@ from studies.stock_sides import (
     stock_side,
 )
 from tunery._errors import WorkError
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.reports.text import as_text, milliseconds, new_table
 from tunery.runtime.opening import cache_directory
@@ -219,7 +218,7 @@ def _slug(model: str) -> str:
 
 def _conditions(*, channels_last: bool = False) -> str:
     layout = " channels last" if channels_last else ""
-    return f"{version('apache-tvm')} {version('apache-tvm-ffi')} {this_device(usable_cores()).fingerprint}{layout}"
+    return f"{version('apache-tvm')} {version('apache-tvm-ffi')} {open_device('cpu').describe().fingerprint}{layout}"
 
 
 def _plain(row: Row) -> dict[str, Any]:

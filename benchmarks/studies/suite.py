@@ -14,8 +14,7 @@ from sources import sources
 
 from tunery._errors import EngineError, TuneryError, UsageError, WorkError
 from tunery.delivery.compare import NO_TORCH, TORCH, ContestantError
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.engines import Role, WorkerSpec
@@ -319,7 +318,7 @@ def _conditions(request: Request, seconds: float) -> dict[str, str]:
         "target": request.target,
         "dialect": request.dialect,
         "compiler": get_dialect(request.dialect).compiler,
-        "device": this_device(usable_cores()).fingerprint,
+        "device": open_device("cpu").describe().fingerprint,
         "store": place_of(request.store),
         "seconds": f"{seconds:g}",
         "versions": ", ".join(f"{name} {version(name)}" for name in _VERSIONS),

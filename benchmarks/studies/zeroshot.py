@@ -22,8 +22,7 @@ from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
 from tunery.costmodels.registry import family, starting
 from tunery.costmodels.training.evaluation import ALL, EvaluationRow
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain import digest
 from tunery.reports.text import as_text, milliseconds, new_table
@@ -93,7 +92,7 @@ def _model() -> tuple[Version, str]:
     """
     dialect = get_dialect("metaschedule")
     config = dialect.resolve_target("native", 0).config
-    bits = float(device_columns(this_device(usable_cores()).facts)[0])
+    bits = float(device_columns(open_device("cpu").describe().facts)[0])
     found = starting(dialect.name, family(dialect.name, config), compiler=dialect.compiler, vector_bits=bits)
     if found is None:
         raise UsageError(

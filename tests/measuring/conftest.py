@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array, Dialect, Kernel
 from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
-from tunery.measuring.fake import FakeKernel, FakeMachine, FakeWatch
+from tunery.measuring.fake import FakeKernel
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import Settings
@@ -32,8 +33,8 @@ class ScriptedDialect(Dialect):
 
     name = "scripted"
 
-    def __init__(self, machine: FakeMachine) -> None:
-        self.machine = machine
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
         self.scripts: dict[str, Mapping[str, Any] | Exception] = {"reference": {"latency_s": 0.1}}
         self.loaded: list[str] = []
         self.kernels: dict[str, FakeKernel] = {}
@@ -48,7 +49,7 @@ class ScriptedDialect(Dialect):
         if isinstance(script, Exception):
             raise script
         empty = [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in task.workload.output_specs]
-        kernel = FakeKernel(self.machine, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
+        kernel = FakeKernel(self.device, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
         self.kernels[artifact.candidate_key] = kernel
         return kernel
 
@@ -66,19 +67,13 @@ def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
 
 
 class Bench:
-    """A measurer on a scripted machine."""
+    """A measurer on a scripted device."""
 
-    def __init__(self, cache_dir: str = "", settings: Settings | None = None, **machine: Any) -> None:
-        self.machine = FakeMachine(**machine)
-        self.dialect = ScriptedDialect(self.machine)
+    def __init__(self, cache_dir: str = "", settings: Settings | None = None, **device: Any) -> None:
+        self.device = FakeDevice(**device)
+        self.dialect = ScriptedDialect(self.device)
         self.task = make_task()
-        self.measurer = Measurer(
-            self.dialect,
-            cache_dir=cache_dir,
-            settings=settings,
-            watch=FakeWatch(self.machine),
-            clock=self.machine.clock,
-        )
+        self.measurer = Measurer(self.dialect, self.device, cache_dir, settings)
 
     def race(self, incumbent_s: float | None = None, **script: Any) -> Any:
         self.dialect.scripts["c"] = script

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from tunery.devices.fake import FakeDevice
 from tunery.dialects import get_dialect
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Measurement, Origin, Outcome, Provenance, Record, Task
-from tunery.measuring.fake import FakeMachine, FakeWatch
 from tunery.measuring.selection import finalists, winner
 from tunery.measuring.service import Measurer
 
@@ -15,7 +15,7 @@ PLANTED = {"one_off": 3, "all_nan": 5, "constant": 7, "partial": 9, "zero_time":
 
 
 def measurer(dialect: FakeDialect, directory: Path) -> Measurer:
-    return Measurer(dialect, cache_dir=str(directory / "references"), watch=FakeWatch(FakeMachine()))
+    return Measurer(dialect, FakeDevice(), str(directory / "references"))
 
 
 def task_with(options: str) -> Task:
@@ -69,5 +69,7 @@ def test_the_measurer_finds_its_dialect_by_name(tmp_path: Path) -> None:
     dialect = get_dialect("fake")
     candidate = dialect.baseline(task)
     built = dialect.build(task, candidate, tmp_path)
-    result = Measurer("fake").race(task, built, candidate, None, dialect.build(task, dialect.reference(task), tmp_path))
+    result = Measurer("fake", FakeDevice()).race(
+        task, built, candidate, None, dialect.build(task, dialect.reference(task), tmp_path)
+    )
     assert result.outcome is Outcome.OK

@@ -5,7 +5,7 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Verification, paced
-from tunery.measuring.hygiene import Flush, Repeats, drift, identical, pace
+from tunery.measuring.hygiene import Repeats, drift, identical, pace
 from tunery.measuring.selection import winner
 from tunery.measuring.settings import Settings
 
@@ -38,13 +38,6 @@ def test_finalists_with_the_same_times_are_found() -> None:
 def test_drift_is_what_the_last_third_took_more_than_the_first() -> None:
     assert drift([[1.0] * 4 + [1.1] * 4, [2.0] * 4 + [2.2] * 4, [5.0]]) == pytest.approx(0.1)
     assert drift([[1.0] * 5]) is None
-
-
-def test_flushing_writes_more_than_the_caches_hold() -> None:
-    flush = Flush(40 * 2**20)
-    flush()
-    assert flush._filler.nbytes >= 80 * 2**20
-    assert flush._filler.min() == 1
 
 
 def test_the_cache_mode_is_part_of_what_names_a_timing() -> None:

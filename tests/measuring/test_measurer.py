@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from tunery.devices.cpu.placement import Placement, memory_facts, usable_cores
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
 from tunery.measuring.fake import bimodal, gaussian
 from tunery.measuring.racing import Rule
@@ -31,7 +30,8 @@ def test_a_good_candidate_is_verified_and_sampled(bench: BenchMaker) -> None:
     assert result.measure_s >= sum(result.samples_s)
     assert result.context["affinity_held"]
     assert result.context["contaminated"] is False
-    assert memory_facts(usable_cores()).items() <= result.context.items()
+    assert machine.device.conditions().items() <= result.context.items()
+    assert result.context["device"] == machine.measurer.describe().fingerprint
 
 
 def test_losers_cost_one_or_two_runs(bench: BenchMaker) -> None:
@@ -57,7 +57,7 @@ def test_a_warm_up_beside_others_is_judged_by_its_bare_time(bench: BenchMaker) -
     machine = bench()
     for _ in range(50):
         machine.race(incumbent_s=1e-3, noise=gaussian(0.01))
-    machine.machine.interference = [(machine.machine.now_s, machine.machine.now_s + 1e-3, 4.0)]
+    machine.device.interference = [(machine.device.now_s, machine.device.now_s + 1e-3, 4.0)]
     spared = machine.race(incumbent_s=1e-3, noise=gaussian(0.01))
     assert spared.outcome is Outcome.OK
     assert spared.context["warm_up_s"] > 2e-3
@@ -241,7 +241,7 @@ def test_naive_loops_run_once_in_a_race_and_once_in_the_finals(bench: BenchMaker
     assert len(fast.samples_s) == 20
     assert naive.samples_s == (1.0,)
     assert not naive.verification.deliverable
-    assert machine.machine.now_s < 2.5, "it ran more often than it was counted"
+    assert machine.device.now_s < 2.5, "it ran more often than it was counted"
 
 
 def test_a_slow_finalist_that_may_win_is_verified_fully(bench: BenchMaker) -> None:
@@ -258,12 +258,9 @@ def test_a_slow_finalist_that_may_win_is_verified_fully(bench: BenchMaker) -> No
     assert wrong.outcome is Outcome.WRONG_RESULT
 
 
-def test_threads_that_stray_while_timing_contaminate(bench: BenchMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([True, False, True, False])
-    monkeypatch.setattr(
-        "tunery.measuring.service.inspect_placement", lambda cores: Placement((0,), next(answers), threads=1, nice=0)
-    )
+def test_threads_that_stray_while_timing_contaminate(bench: BenchMaker) -> None:
     machine = bench()
+    machine.device.strays = iter([False, True, False, True])
     raced, (final,) = machine.race(), machine.finals(rounds=3, a={})
     for result in (raced, final):
         assert result.outcome is Outcome.OK
@@ -308,14 +305,14 @@ def test_on_a_coarse_clock_equal_times_are_no_sign_of_a_broken_one(bench: BenchM
 def test_a_measurement_beside_others_is_marked_and_allowed_their_disturbance(bench: BenchMaker) -> None:
     machine = bench(sharing={2: 1.2})
     machine.dialect.scripts["c"] = {"latency_s": 0.99e-3, "noise": gaussian(0.002)}
-    machine.machine.busy = 2
+    machine.device.busy = 2
     arguments = (machine.task, Artifact("c", "c.so", 1), Candidate("c", "t", "{}"), 1e-3, REFERENCE, 2)
     strict, shared = (machine.measurer.race(*arguments, deviation) for deviation in (0.0, 0.2))
     assert strict.outcome is Outcome.ABANDONED, "a true winner is lost if the disturbance is not allowed for"
     assert shared.outcome is Outcome.OK
     assert shared.mode is Mode.SHARED
     assert (shared.context["degree"], shared.context["isolated"], shared.context["deviation"]) == (2, False, 0.2)
-    machine.machine.busy = 1
+    machine.device.busy = 1
     alone = machine.race(1e-3, noise=gaussian(0.002))
     assert (alone.mode, alone.context["degree"], alone.context["isolated"]) == (Mode.RACE, 1, True)
 
@@ -331,4 +328,13 @@ def test_with_cold_caches_kernels_are_timed_after_a_flush(bench: BenchMaker) -> 
     result = machine.race(noise=gaussian(0.01))
     assert result.context["cache"] == "cold"
     assert result.context["calls"] == 1
-    assert machine.measurer._flush._filler.max() >= len(result.samples_s)
+    assert machine.device.flushes >= len(result.samples_s)
+
+
+def test_finals_find_weights_elsewhere_and_races_do_not(bench: Callable[..., Any]) -> None:
+    for cache, rotates in (("network", True), ("warm", False), ("cold", False)):
+        machine = bench(settings=Settings(cache=cache))
+        assert machine.race().context["cache"] == cache
+        assert machine.dialect.kernels["c"].place is None
+        machine.finals(a={})
+        assert (machine.dialect.kernels["a"].place is not None) == rotates

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from typer.testing import CliRunner
 
 from tunery._errors import WorkError
-from tunery.devices.cpu.device import this_device
+from tunery.devices import open_device
 from tunery.devices.cpu.foreign import Foreign
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Budget, Calibration, SharingPoint
@@ -72,7 +72,7 @@ def test_a_machine_that_others_use_is_not_calibrated(tmp_path: Path, monkeypatch
         calibrate_device(request_in(tmp_path), said.append)
     assert any("once more" in line for line in said)
     with open_store(str(tmp_path / "store.db")) as store:
-        assert store.calibrations(this_device(usable_cores()).fingerprint) == [], "nothing false is kept"
+        assert store.calibrations(open_device("cpu").describe().fingerprint) == [], "nothing false is kept"
 
 
 def test_a_pass_that_others_disturbed_is_made_once_more() -> None:
@@ -116,7 +116,7 @@ def test_whoever_stops_a_calibration_hears_that_nothing_is_kept(
     assert ended.value.code == 130
     assert "nothing of this calibration is kept" in capsys.readouterr().err
     with open_store(place) as store:
-        assert store.calibrations(this_device(usable_cores()).fingerprint) == []
+        assert store.calibrations(open_device("cpu").describe().fingerprint) == []
 
 
 def test_a_calibration_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from job_tools import run_in
 from tunery.costmodels import BoostedModel, Recipe, device_columns, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.costmodels.training.replay import _read, _write
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
+from tunery.devices import open_device
 from tunery.dialects import Observation
 from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Candidate, Outcome
@@ -169,7 +168,7 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
     [start] = started
     assert start is not None
     told = np.asarray(json.loads(start.model)["device"], np.float32)
-    assert np.array_equal(told, device_columns(this_device(usable_cores()).facts), equal_nan=True)
+    assert np.array_equal(told, device_columns(open_device("cpu").describe().facts), equal_nan=True)
     assert np.isfinite(told).any()
 
 

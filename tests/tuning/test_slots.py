@@ -10,7 +10,7 @@ from job_tools import run_in, runtimes
 from test_job_spend import os_core_s
 from test_runtime import expect_whole
 
-from tunery.devices.cpu.device import this_device
+from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import (
     Budget,
@@ -42,7 +42,7 @@ def calibrated(directory: Path, dialect: str = "fake", threads: int = 1) -> str:
     place = str(directory / "store.db")
     degrees = {"compute": 2, "memory": 2}
     with open_store(place) as store:
-        fingerprint = this_device(usable_cores()).fingerprint
+        fingerprint = open_device("cpu").describe().fingerprint
         store.save_calibration(Calibration(fingerprint, dialect, threads, 2, (), {}, degrees, 1.0, 1.0, 0.0))
     return place
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import psutil
 
-from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, EnergyMeter, ModelledMeter, open_meter
+from tunery.devices import EnergyMeter
+from tunery.devices.cpu.energy import MODELLED_W_PER_CORE, ModelledMeter, open_meter
 
 _WINDOW_S, _LONGEST_S = 1.0, 60.0
 

@@ -21,11 +21,10 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List this machine's devices, with their fingerprint, their records, and what calibration found."""
-    from tunery.devices.cpu.device import this_device
-    from tunery.devices.cpu.placement import usable_cores
+    from tunery.devices import open_device
     from tunery.store import open_store
 
-    device = this_device(usable_cores())
+    device = open_device("cpu").describe()
     with open_store(store, create=False) as opened:
         known = dict(opened.stats().devices)
         calibrations = opened.calibrations(device.fingerprint)

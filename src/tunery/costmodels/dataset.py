@@ -49,7 +49,7 @@ class Group:
 
     `rows` is `(n, width)`, task and device columns included. `latencies` are seconds, inf for a candidate that failed;
     `build_s` the seconds its build took; `stores`, where a dialect has them, are the per-store features that `rows`
-    were folded from; `networks` are all that hold the task.
+    were folded from; `networks` are all that hold the task; `device_columns` are the device's where `rows` have none.
     """
 
     task_key: str
@@ -64,6 +64,7 @@ class Group:
     latencies: Floats
     build_s: Floats
     stores: tuple[Rows, ...] | None = None
+    device_columns: Rows | None = None
 
     @property
     def gains(self) -> Floats:
@@ -131,13 +132,18 @@ def stacked(groups: Sequence[Group]) -> Rows:
 def without_devices(groups: Sequence[Group]) -> tuple[Group, ...]:
     """Return the groups, with the device's columns empty (NaN) where they are of several devices.
 
-    A store knows the facts of the machine at hand only. Trees would learn what it means that they are there, and where
-    a job on another device fills them in, take that device for this one. Where the facts of all are known, what two or
-    three devices differ in says which of them it is, and with that how its candidates were chosen and sampled.
+    What two or three devices differ in says which of them it is, and with that how its candidates were chosen and
+    sampled: trees would learn that. Where the facts of one are not known, they would learn what it means that the
+    columns are there. Each group keeps its own beside its rows.
     """
     if len({group.device for group in groups}) < 2:
         return tuple(groups)
-    return tuple(replace(group, rows=_emptied(group.rows)) for group in groups)
+    return tuple(replace(group, rows=_emptied(group.rows), device_columns=columns_of(group)) for group in groups)
+
+
+def columns_of(group: Group) -> Rows:
+    """Return the columns of a group's device; NaN where its facts are not known."""
+    return group.rows[0, -DEVICE_COLUMNS:] if group.device_columns is None else group.device_columns
 
 
 def _emptied(rows: Rows) -> Rows:

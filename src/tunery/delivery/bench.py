@@ -42,7 +42,7 @@ async def bench(
     paths = {"tunery": compiled or runtime.scratch / "tuned", **others}
     if compiled:
         imported = await work.model(lambda: tell("importing", ""))
-        network, shares = imported.network, used_shares(imported, work.choices(imported))
+        network, shares = imported.network, used_shares(imported, await work.choices(imported))
     else:
         report, network = await compile_only(
             work, paths["tunery"], begun=partial(tell, "compiling", CONTESTANTS["tunery"])

@@ -17,7 +17,6 @@ from pathlib import Path
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.ladder import KnownTask, choose
-from tunery.devices.cpu.device import this_device
 from tunery.domain import (
     Artifact,
     Candidate,
@@ -34,6 +33,7 @@ from tunery.domain import (
 )
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import Role
+from tunery.runtime.introducing import introduce
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Pick, Prediction
 from tunery.store import Store
@@ -66,7 +66,7 @@ async def get_ready(
     runtime: Runtime, request: Request, target: Target, compiler: str, job_id: str
 ) -> InitialModel | None:
     """Return the cost model to predict with, and have all builders read it, while tasks are still being extracted."""
-    device = this_device(runtime.cores)
+    device = await runtime.device()
     start = await asyncio.to_thread(start_for, request.dialect, target.config, compiler, device)
     if start is not None:
         file = _model_file(runtime)
@@ -105,7 +105,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         return known
     target = tasks[0].target
     if guess.few_shot:
-        start = start_for(request.dialect, target.config, provenance.compiler, this_device(runtime.cores))
+        start = start_for(request.dialect, target.config, provenance.compiler, await introduce(runtime, store))
     else:
         start = await (ready or get_ready(runtime, request, target, provenance.compiler, job_id))
     if start is None:

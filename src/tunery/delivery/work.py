@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from tunery.delivery.ladder import KnownTask, choose
 from tunery.delivery.predict import fill
-from tunery.devices.cpu.device import this_device
 from tunery.domain import Network, Provenance, Rung, Target
 from tunery.domain.request import FillPolicy, Progress, Request, TaskShare
 from tunery.engines import Role
@@ -77,22 +76,22 @@ class Work:
             prepared(self.imported.network)
         return self.imported
 
-    def provenance(self, imported: ImportedModel) -> Provenance:
+    async def provenance(self, imported: ImportedModel) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
-        device = this_device(self.runtime.cores)
+        device = await self.runtime.device()
         return Provenance(self.request.dialect, imported.compiler, device.fingerprint, Settings().key)
 
-    def choices(self, imported: ImportedModel) -> KnownTask:
+    async def choices(self, imported: ImportedModel) -> KnownTask:
         """Return the ladder's answer for each task, from the store alone."""
-        return choose(self.store, imported.tasks, self.provenance(imported))
+        return choose(self.store, imported.tasks, await self.provenance(imported))
 
     async def filled(
         self, imported: ImportedModel, policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
     ) -> KnownTask:
         """Return the ladder's answer for each task; with a `policy`, what no record answers is predicted."""
         if policy is None:
-            return self.choices(imported)
-        provenance = self.provenance(imported)
+            return await self.choices(imported)
+        provenance = await self.provenance(imported)
         return await fill(
             self.runtime, self.store, self.request, imported.tasks, provenance, policy, self.job_id, ready,
             self.account,

@@ -20,8 +20,8 @@ from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task, T
 
 Array = npt.NDArray[np.generic]
 
-Place = Callable[[Sequence[int], str], Array]
-"""Gives an array of a shape and dtype that holds numbers and lies at another place each time, aligned to 64 bytes."""
+Place = Callable[[Sequence[int], str], object]
+"""Gives a buffer of DLPack, of a shape and dtype: it holds numbers, is aligned, and lies at another place each time."""
 
 
 @dataclass(frozen=True, slots=True)

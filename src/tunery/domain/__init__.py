@@ -3,7 +3,7 @@
 from tunery.domain.budget import CURRENCIES, LEAST, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.delivery import Choice, Rung
-from tunery.domain.device import Calibration, Device, SharingPoint
+from tunery.domain.device import Calibration, DeviceDescription, SharingPoint
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
@@ -21,7 +21,7 @@ __all__ = [
     "Candidate",
     "Choice",
     "Contender",
-    "Device",
+    "DeviceDescription",
     "JobState",
     "JobStatus",
     "Measurement",

@@ -9,8 +9,11 @@ from tunery.domain.keys import canonical_json, digest
 
 
 @dataclass(frozen=True)
-class Device:
-    """A machine's processor or accelerator: `facts` make timings comparable (model, cores, caches, driver)."""
+class DeviceDescription:
+    """A processor or accelerator, as it describes itself: `facts` make timings comparable (model, caches, driver).
+
+    `cores` are those of the host that it runs on; only their number is part of the fingerprint.
+    """
 
     kind: str
     name: str
@@ -21,6 +24,10 @@ class Device:
     def fingerprint(self) -> str:
         """Identity for comparing timings: the same machine type and core count give the same fingerprint."""
         return digest(self.kind, self.name, str(len(self.cores)), canonical_json(dict(self.facts)))
+
+    def as_facts(self) -> Mapping[str, Any]:
+        """Return all of it as one flat mapping, as a store keeps it."""
+        return {"kind": self.kind, "name": self.name, "cores": len(self.cores), **self.facts}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,12 @@
-"""A machine with scripted noise, drift, bursts, interference and sharing, in virtual time: measuring is tested on it.
-
-Nothing here waits: a kernel's run moves the machine's clock. The same seed gives the same samples.
-"""
+"""Kernels with scripted latency, noise, drift and bursts, on the fake device: measuring is tested with them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from tunery.devices.cpu.load import Limits, Load, Mark, Watch, judge
+from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array, Kernel, Place
 from tunery.measuring.verification import is_float
 
@@ -65,62 +61,6 @@ def drifting(swing: float = 0.01, period: int = 500, sigma: float = 0.01) -> Noi
     return script
 
 
-@dataclass
-class FakeMachine:
-    """A clock, a random generator, and spells of interference: (from, to, factor by which all is slower).
-
-    `sharing` maps how many slots measure at once (`busy`) to the factor by which each of them is slower; no counter of
-    the operating system sees that. `throttled` are spells too, in which the processor is slowed down for its heat:
-    nobody waits then, but a counter sees every run.
-    """
-
-    seed: int = 0
-    interference: Sequence[tuple[float, float, float]] = ()
-    sharing: Mapping[int, float] = field(default_factory=dict)
-    throttled: Sequence[tuple[float, float, float]] = ()
-    busy: int = 1
-    now_s: float = 0.0
-    waited_s: float = 0.0
-    throttles: int = 0
-    generator: np.random.Generator = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.generator = np.random.default_rng(self.seed)
-
-    def clock(self) -> float:
-        """Return the virtual time."""
-        return self.now_s
-
-    def pass_time(self, seconds: float) -> float:
-        """Let a kernel run that takes `seconds` undisturbed, and return how long it took."""
-        waiting, hot = self._now(self.interference), self._now(self.throttled)
-        seconds *= hot * self.sharing.get(self.busy, 1.0)
-        self.waited_s += seconds * (waiting - 1)
-        self.throttles += hot > 1
-        self.now_s += seconds * waiting
-        return seconds * waiting
-
-    def _now(self, spells: Sequence[tuple[float, float, float]]) -> float:
-        return max((factor for start, end, factor in spells if start <= self.now_s < end), default=1.0)
-
-
-class FakeWatch(Watch):
-    """Sees a FakeMachine's interference as time that our threads waited."""
-
-    def __init__(self, machine: FakeMachine, limits: Limits | None = None) -> None:
-        self._machine = machine
-        self._limits = limits or Limits()
-
-    def mark(self, full: bool = False) -> Mark:
-        """Read the machine's counters."""
-        machine = self._machine
-        return Mark(machine.now_s, waited_s=machine.waited_s, full=full, throttles=machine.throttles)
-
-    def since(self, mark: Mark) -> Load:
-        """Read them again and compare."""
-        return judge(mark, self.mark(mark.full), self._limits)
-
-
 class FakeKernel(Kernel):
     """A kernel of scripted latency that writes scripted outputs.
 
@@ -131,7 +71,7 @@ class FakeKernel(Kernel):
 
     def __init__(
         self,
-        machine: FakeMachine,
+        device: FakeDevice,
         latency_s: float,
         compute: Callable[[Sequence[Array]], Sequence[Array | None]],
         *,
@@ -142,7 +82,7 @@ class FakeKernel(Kernel):
         error: Exception | None = None,
         hang_s: float = 0.0,
     ) -> None:
-        self._machine = machine
+        self._device = device
         self._latency_s = latency_s
         self._compute = compute
         self._outputs = [array.copy() for array in empty]
@@ -195,8 +135,8 @@ class FakeKernel(Kernel):
         self._fresh = False
         warm = self._first if not self.executions else 1.0
         self.executions += calls
-        factor = float(self._noise(self._machine.generator, 1)[0])
-        return self._machine.pass_time(self._latency_s * calls * factor * warm)
+        factor = float(self._noise(self._device.generator, 1)[0])
+        return self._device.run_for(self._latency_s * calls * factor * warm)
 
 
 def _poison(dtype: np.dtype[np.generic]) -> float | int | bool:

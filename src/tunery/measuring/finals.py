@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from tunery.devices.cpu.load import Watch
+from tunery.devices import Watch
 from tunery.domain import Measurement, Mode, Outcome, Verification, median_interval
 from tunery.domain.ties import CLOSE
 from tunery.measuring.hygiene import pace
@@ -109,7 +109,9 @@ class Finalist:
         )
 
 
-def run_finals(finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch, look: int = LOOK) -> int:
+def run_finals(
+    finalists: Sequence[Finalist], rounds: int, settings: Settings, watch: Watch[Any], look: int = LOOK
+) -> int:
     """Time the finalists in rounds, in a new (seeded) order each, and return how many rounds were repeated.
 
     After every `look` rounds (0: never) those leave that are behind, so that many may enter, and near ones stay long

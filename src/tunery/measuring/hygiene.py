@@ -1,16 +1,13 @@
-"""Times that cannot be, and caches that are emptied on purpose."""
+"""Times that cannot be, and what the machine did to all that were timed in turn."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-import numpy as np
-
 _TELLING = 3
 """Equal samples in a row that no two kernels show by chance at a clock's full resolution; fewer may be an accident."""
 _ACCIDENTS = 3
 _KEPT = 2048
-_LEAST_FLUSH_BYTES = 32 * 2**20
 
 
 class Repeats:
@@ -69,14 +66,3 @@ def pace(samples: Sequence[Mapping[int, float]]) -> dict[int, float]:
     if len(usual) < 2 or not all(middle > 0 for _, middle in usual):
         return {}
     return {i: median(taken[i] / middle for taken, middle in usual) for i in rounds}
-
-
-class Flush:
-    """Empties the caches by writing more than they hold."""
-
-    def __init__(self, cache_bytes: int) -> None:
-        self._filler = np.zeros(max(_LEAST_FLUSH_BYTES, 2 * cache_bytes) // 8, np.int64)
-
-    def __call__(self) -> None:
-        """Write every line once."""
-        self._filler += 1

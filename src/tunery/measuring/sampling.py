@@ -4,8 +4,9 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
-from tunery.devices.cpu.load import Load, Watch
+from tunery.devices import Load, Watch
 from tunery.dialects import Kernel
 from tunery.measuring.racing import Rule, Verdict, decide
 from tunery.measuring.settings import Settings
@@ -69,7 +70,7 @@ class Sampler:
     def __init__(  # noqa: PLR0917 - the clock and the flush are the tests' and the cold mode's
         self,
         kernel: Kernel,
-        watch: Watch,
+        watch: Watch[Any],
         settings: Settings,
         overhead_s: float,
         clock: Clock = time.perf_counter,

@@ -1,7 +1,6 @@
 """The measurer's worker: loads a built candidate, verifies and times it. Hangs and crashes are ended from outside."""
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -9,20 +8,27 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tunery.devices.cpu.clocks import read_clocks
-from tunery.devices.cpu.device import cache_bytes
-from tunery.devices.cpu.energy import open_meter
-from tunery.devices.cpu.load import Load, LoadWatch, Mark, Watch
-from tunery.devices.cpu.placement import Placement, inspect_placement, memory_facts, pin
-from tunery.dialects import Dialect, Kernel, get_dialect
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
-from tunery.measuring.constant_buffers import ConstantBuffers
+from tunery.devices import Device, Load
+from tunery.dialects import Array, Dialect, Kernel, get_dialect
+from tunery.domain import (
+    Artifact,
+    Candidate,
+    DeviceDescription,
+    Measurement,
+    Mode,
+    Origin,
+    Outcome,
+    Task,
+    TensorSpec,
+    Verification,
+)
 from tunery.measuring.finals import LOOK, Finalist, run_finals
-from tunery.measuring.hygiene import Flush, Repeats, drift, identical, pace
+from tunery.measuring.hygiene import Repeats, drift, identical, pace
+from tunery.measuring.inputs import make_inputs
 from tunery.measuring.noise import Noise
 from tunery.measuring.racing import Rule, Verdict, decide
 from tunery.measuring.references import References
-from tunery.measuring.sampling import BadTimeError, Clock, Race, Sample, Sampler, clock_overhead, run_race
+from tunery.measuring.sampling import BadTimeError, Race, Sample, Sampler, clock_overhead, run_race
 from tunery.measuring.settings import Settings
 from tunery.measuring.verification import compare, merge
 
@@ -42,38 +48,34 @@ it is only what the others are first compared with, and is timed again beside th
 class Measurer:
     """The service of a measurer worker; every method takes and returns plain data.
 
-    `dialect` names the compiler, `cores` the CPUs to run on (empty: all usable ones), `cache_dir` where reference
-    outputs are kept between processes (empty: nowhere). A dialect object, a watch and a clock may be given instead of
-    the real ones, to test without a compiler and without waiting.
+    `dialect` is the compiler's plug-in or its name; `device` is opened, but its process not pinned yet. `cache_dir` is
+    where reference outputs are kept between processes (empty: nowhere).
     """
 
     def __init__(
-        self,
-        dialect: str | Dialect,
-        cores: Sequence[int] = (),
-        cache_dir: str = "",
-        settings: Settings | None = None,
-        *,
-        watch: Watch | None = None,
-        clock: Clock = time.perf_counter,
+        self, dialect: str | Dialect, device: Device, cache_dir: str = "", settings: Settings | None = None
     ) -> None:
-        self._cores = pin(cores)  # before the compiler's runtime is loaded
+        device.pin()  # before the compiler's runtime is loaded
+        self._device = device
+        self._described = device.describe()
         self._dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self._settings = settings or Settings()
         self._references = References(self._dialect, Path(cache_dir) if cache_dir else None, self._settings.seed)
-        self._watch = watch or LoadWatch(self._cores)
-        self._clock = clock
-        self._overhead_s = clock_overhead()
-        self._flush = Flush(cache_bytes()) if self._settings.cache == "cold" else None
-        self._slab = ConstantBuffers(cache_bytes(), self._settings.seed) if self._settings.cache == "network" else None
+        self._watch = device.watch()
+        self._overhead_s = clock_overhead(device.clock)
+        self._flush = device.flush_caches if self._settings.cache == "cold" else None
+        self._buffers = device.constant_buffers(self._numbers) if self._settings.cache == "network" else None
         self._noise = {False: Noise(), True: Noise()}  # alone, and beside others
         self._lost_early = 0
         self._repeats = Repeats()
-        self._meter = open_meter()
-        self._memory = memory_facts(self._cores)
-        self._window: Mark = self._watch.mark(full=True)
-        self._window_from = self._clock()
+        self._meter = device.meter()
+        self._window = self._watch.mark(full=True)
+        self._window_from = device.clock()
         self._last_load: dict[str, Any] | None = None
+
+    def describe(self) -> DeviceDescription:
+        """Return what the device is that this worker measures on."""
+        return self._described
 
     def settings_key(self) -> str:
         """Return the settings' identity, for a record's provenance."""
@@ -98,7 +100,7 @@ class Measurer:
         share that was seen to slow kernels of this task: a candidate is not given up for less. Whatever the kernel
         raises is an outcome: this method returns a measurement.
         """
-        start = self._clock()
+        start = self._device.clock()
         long_s = self._settings.rule.max_s * (_LONG_UNTUNED if candidate.origin is Origin.BASELINE else _LONG)
         measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation, long_s)
         if self._telling(measurement):
@@ -110,7 +112,7 @@ class Measurer:
             measurement,
             mode=Mode.RACE if degree == 1 else Mode.SHARED,
             context={**measurement.context, **sharing, "candidate": candidate.key},
-            measure_s=self._clock() - start,
+            measure_s=self._device.clock() - start,
         )
 
     def finals(  # noqa: PLR0917 - as `race`
@@ -128,7 +130,7 @@ class Measurer:
         measurement per candidate, in their order, in mode FINAL.
         """
         finalists = [self._prepare(task, artifact, reference) for artifact in artifacts]
-        self._keep_placement()
+        self._device.hold()
         mark, energy_j = self._watch.mark(full=True), self._meter.read_j()
         repeats = run_finals(finalists, rounds, self._settings, self._watch, look)
         load = self._watch.since(mark)
@@ -175,7 +177,7 @@ class Measurer:
             sampler = self._sampler(kernel)
             warm_up = sampler.first_run()
             outputs = kernel.outputs()
-            self._keep_placement()  # a runtime starts its threads, and may move them, at its first call
+            self._device.hold()  # a runtime starts its threads, and may move them, at its first call
             noise = self._noise[degree > 1]
             rule = noise.rule(self._settings.rule, task.key)
             rule = replace(rule, drift=rule.drift + deviation)
@@ -237,13 +239,13 @@ class Measurer:
 
     def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
         """Load one finalist and compare it on all independent inputs."""
-        start = self._clock()
+        start = self._device.clock()
         finalist = Finalist()
         try:
             kernel = self._dialect.load(task, artifact)
             finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
-            if self._slab is not None:
-                finalist.rotate = partial(kernel.rotate, self._slab.take)
+            if self._buffers is not None:
+                finalist.rotate = partial(kernel.rotate, self._buffers.take)
             if artifact.path == reference.path:
                 # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])
@@ -252,7 +254,7 @@ class Measurer:
                 self._verify_finalist(task, finalist, kernel, reference)
         except Exception as error:  # noqa: BLE001 - as in a race
             finalist.fail(error)
-        finalist.measure_s = self._clock() - start
+        finalist.measure_s = self._device.clock() - start
         return finalist
 
     def _verify_finalist(self, task: Task, finalist: Finalist, kernel: Kernel, reference: Artifact) -> None:
@@ -277,38 +279,31 @@ class Measurer:
             verdicts.append(compare(expected, kernel.outputs(), slack=kernel.slack))
         return merge(verdicts)
 
+    def _numbers(self, count: int, dtype: str) -> Array:
+        return make_inputs([TensorSpec("", (count,), dtype)], self._settings.seed)[0]
+
     def _sampler(self, kernel: Kernel) -> Sampler:
-        return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._clock, self._flush)
+        return Sampler(kernel, self._watch, self._settings, self._overhead_s, self._device.clock, self._flush)
 
     def _context(self, task: Task) -> dict[str, Any]:
-        placement = self._keep_placement()
+        held = self._device.hold()
         return {
-            "cores": list(self._cores),
-            "affinity_held": placement.held,
-            "process_threads": placement.threads,
-            "nice": placement.nice,
+            "device": self._described.fingerprint,
+            "affinity_held": held,
             "threads": task.target.threads,
             "isolated": True,
             "degree": 1,
             "cache": self._settings.cache,
             "settings": self._settings.key,
             "clock_overhead_s": self._overhead_s,
-            **self._memory,
-            **read_clocks(self._cores),
+            **self._device.conditions(),
         }
-
-    def _keep_placement(self) -> Placement:
-        """Return where our threads were allowed to run, and pin them again if they had left our cores."""
-        placement = inspect_placement(self._cores)
-        if not placement.held:
-            pin(self._cores)
-        return placement
 
     def _load(self) -> dict[str, Any]:
         """Return the load over the latest window that has ended; a full look is dear beside a short race."""
-        if self._last_load is None or self._clock() - self._window_from >= _WINDOW_S:
+        if self._last_load is None or self._device.clock() - self._window_from >= _WINDOW_S:
             self._last_load = _plain(self._watch.since(self._window))
-            self._window, self._window_from = self._watch.mark(full=True), self._clock()
+            self._window, self._window_from = self._watch.mark(full=True), self._device.clock()
         return self._last_load
 
 

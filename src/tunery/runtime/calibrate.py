@@ -9,13 +9,10 @@ from pathlib import Path
 from statistics import median
 
 from tunery._errors import EngineError, UsageError, WorkError
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import slots
 from tunery.domain import Calibration, Measurement, Outcome, SharingPoint, Target
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.measuring.calibration import agreement, chosen_degree, degrees_to_try, point
-from tunery.measuring.sampling import clock_overhead
 from tunery.runtime.foreign_load import VARIABLE, ForeignWatch
 from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.pools import Runtime
@@ -66,27 +63,28 @@ async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
     def tell(text: str) -> None:  # from the thread that waits for the timings
         loop.call_soon_threadsafe(say, text)
 
-    sets = slots(runtime.cores, runtime.threads)
     async with runtime.stage(job_id, "calibrate", Role.MEASURER):
-        workers = SlotWorkers(runtime.engine, dialect, sets, str(runtime.scratch / "references"))
+        workers = SlotWorkers(runtime.engine, [runtime.measurer_spec(slot) for slot in runtime.all_slots])
         points: list[SharingPoint] = []
         taus: dict[str, float] = {}
         rates: dict[str, float] = {}
+        overhead_s = 0.0
         for specimen in specimens:
             found = await asyncio.to_thread(_curve, workers, specimen, runtime.foreign, tell)
             points += found.points
             taus[specimen.kind], rates[specimen.kind] = found.isolated_tau, _amount(specimen) / found.fastest_s
+            overhead_s = found.clock_overhead_s
     calibration = Calibration(
-        device=this_device(runtime.cores).fingerprint,
+        device=(await runtime.device()).fingerprint,
         dialect=dialect,
         threads=runtime.threads,
-        slots=len(sets),
+        slots=len(runtime.all_slots),
         points=tuple(points),
         isolated_tau=taus,
         degrees={kind: chosen_degree(points, kind, tau) for kind, tau in taus.items()},
         flop_per_s=rates.get("compute", 0.0),
         bytes_per_s=rates.get("memory", 0.0),
-        clock_overhead_s=clock_overhead(),
+        clock_overhead_s=overhead_s,
         made_at=time.time(),
     )
     store.save_calibration(calibration)
@@ -112,6 +110,7 @@ class _Curve:
     points: tuple[SharingPoint, ...]
     isolated_tau: float
     fastest_s: float
+    clock_overhead_s: float
 
 
 def _curve(
@@ -137,7 +136,9 @@ def _curve(
         failed = next((m.detail for m in alone[0].measurements if m.outcome is not Outcome.OK), "")
         raise WorkError(f"too few {kind}-bound reference kernels run to calibrate with ({failed})")
     points = tuple(_middle(specimen, degree, passes, alone) for degree, passes in shared.items())
-    return _Curve(points, median(agreement(one, two) for one, two in pairwise(each)), min(usual.values()))
+    overhead_s = max(float(m.context.get("clock_overhead_s", 0.0)) for done in alone for m in done.measurements)
+    tau = median(agreement(one, two) for one, two in pairwise(each))
+    return _Curve(points, tau, min(usual.values()), overhead_s)
 
 
 def _middle(specimen: Specimen, degree: int, shared: Sequence[Pass], alone: Sequence[Pass]) -> SharingPoint:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tunery.devices import Watch
 from tunery.devices.cpu.foreign import Foreign, Share, taken_cores
-from tunery.devices.cpu.load import LoadWatch, Mark, Watch
+from tunery.devices.cpu.load import LoadWatch, Mark
 from tunery.domain import Measurement
 
 VARIABLE = "TUNERY_LOAD_WATCH"
@@ -25,7 +26,7 @@ class ForeignWatch:
         self,
         cores: Sequence[int],
         foreign: Foreign | None = None,
-        watch: Watch | None = None,
+        watch: Watch[Mark] | None = None,
         taken: Callable[[Mark, Mark], float] = taken_cores,
     ) -> None:
         self.foreign = foreign or Foreign(len(cores))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery.devices.cpu.placement import granted_cores, usable_cores
-from tunery.domain import Calibration
 from tunery.domain.request import Request
 from tunery.engines import Engine, LocalEngine
 from tunery.runtime import PRELOAD
@@ -55,10 +54,8 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
 
 
 @contextmanager
-def open_runtime(
-    request: Request, dispatch: Dispatch | None = None, label: str = "", calibration: Calibration | None = None
-) -> Iterator[Runtime]:
-    """Open a workplace with a request's pools of workers; `calibration` says how many measurers there may be.
+def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str = "") -> Iterator[Runtime]:
+    """Open a workplace with a request's pools of workers.
 
     Raises:
         UsageError: the cache cannot be written, or there are not as many cores as threads.
@@ -66,5 +63,5 @@ def open_runtime(
     with workplace(request) as (engine, scratch, threads):
         yield Runtime(
             engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
-            foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon, calibration=calibration,
+            foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon,
         )  # fmt: skip

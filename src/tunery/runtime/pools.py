@@ -5,26 +5,30 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import CrashError, EngineError
+from tunery._errors import CrashError, EngineError, WorkError
 from tunery.accounting.power import Power
+from tunery.devices import device_class
 from tunery.devices.cpu.foreign import Share
-from tunery.devices.cpu.placement import granted_bytes, slots
-from tunery.domain import Calibration
+from tunery.devices.cpu.placement import granted_bytes
+from tunery.domain import Calibration, DeviceDescription
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime.device_lock import DeviceLock
 from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
 from tunery.runtime.foreign_load import ForeignWatch
-from tunery.runtime.slots import measurer_spec
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
 DEVICE = "device:cpu"
 BUILDER_BYTES = 8 << 30
 """Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
+MEASURER_BYTES = 16 << 30
+MEASURER = "tunery.runtime.services:MeasurerHost"
+_DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
 _NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
 
@@ -53,9 +57,10 @@ class Runtime:
 
     Several runtimes share cores and device through one `dispatch`: stages of all of them are placed together. `label`
     tells their workers apart. A measurement takes as many cores as the target has threads, a build or a proposal one:
-    on a target that uses all cores, measuring and building alternate by resources alone. Where `calibration` allows it,
-    there is a measurer for each of several slots, and measurements that say so share the device. `cores` are those that
-    it may use, `granted` is how many of them at a time: a container may allow fewer.
+    on a target that uses all cores, measuring and building alternate by resources alone. The measurers open the device
+    of a `kind` and describe it; what they say is kept here. Where `share` is told so, there is one for each of several
+    `slots`, and measurements that say so share the device. `cores` are those that it may use, `granted` is how many of
+    them at a time: a container may allow fewer.
     """
 
     def __init__(
@@ -69,22 +74,25 @@ class Runtime:
         label: str = "",
         foreign: ForeignWatch | None = None,
         full_length: bool = False,
-        calibration: Calibration | None = None,
+        device: str = "cpu",
     ) -> None:
         self.engine = engine
         self.scratch = scratch
-        self.artifacts = scratch / "artifacts"
+        self.artifacts, self.references = scratch / "artifacts", scratch / "references"
         self.threads = threads
         self.dispatch = dispatch or Dispatch()
         self.cores = self.dispatch.cores
-        self.calibration = calibration
-        at_once = max([1, *calibration.degrees.values()]) if calibration else 1
-        self.slots = slots(self.cores, threads)[:at_once]
+        self.calibration: Calibration | None = None
+        self._dialect, self._kind, self._full_length = dialect, device, full_length
+        self.all_slots = device_class(device).slots(self.cores, threads)
+        self.slots = self.all_slots[:1]
         self.measure_cores = self.slots[0]
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
         self.granted = max(self.dispatch.granted, len(self.measure_cores))
-        self._pools = self._start_workers(dialect, full_length)
+        self._slot: dict[str, tuple[int, ...]] = {}
+        self._pools = self._start_workers(dialect)
+        self._described = self._ask_device()
         self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
         self.dispatch.add({DEVICE: len(self.cores)})
         self.foreign = foreign
@@ -102,7 +110,7 @@ class Runtime:
         """Return the scheduler's name for the workers of a role."""
         return f"{role}{self._label}"
 
-    def _start_workers(self, dialect: str, full_length: bool) -> dict[str, WorkerPool]:
+    def _start_workers(self, dialect: str) -> dict[str, WorkerPool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> WorkerPool:
             spec = WorkerSpec(role, service, settings, **more)
             workers = [self.engine.start(spec) for _ in range(count)]
@@ -110,12 +118,9 @@ class Runtime:
 
         here = "tunery.runtime.services"
         narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
-        references = self.scratch / "references"
-        for directory in (self.artifacts, references):
+        for directory in (self.artifacts, self.references):
             directory.mkdir(parents=True, exist_ok=True)
-        specs = [measurer_spec(dialect, slot, str(references), full_length=full_length) for slot in self.slots]
-        measurers = [self.engine.start(spec) for spec in specs]
-        self._slot = dict(zip(measurers, self.slots, strict=True))
+        measurers = [self._start_measurer(slot) for slot in self.slots]
         return {
             Role.PREPARER: pool(Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, bare=True),
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
@@ -131,6 +136,64 @@ class Runtime:
             Role.MEASURER: WorkerPool(measurers, list(measurers)),
             Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
         }
+
+    def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
+        """Return how a measurer of a slot is started; `settings` are further ones of its service."""
+        return WorkerSpec(
+            Role.MEASURER,
+            service,
+            {
+                "dialect": self._dialect,
+                "device": self._kind,
+                "cores": self.cores,
+                "slot": slot,
+                "cache_dir": str(self.references),
+                **settings,
+            },
+            cores=slot,
+            threads=len(slot),
+            memory_bytes=MEASURER_BYTES,
+        )
+
+    def _start_measurer(self, slot: tuple[int, ...]) -> str:
+        worker = self.engine.start(self.measurer_spec(slot, full_length=self._full_length))
+        self._slot[worker] = slot
+        return worker
+
+    async def device(self) -> DeviceDescription:
+        """Return the device that is measured on, as the measurer describes it; it is asked once.
+
+        Raises:
+            WorkError: the measurer does not start.
+        """
+        try:
+            for _ in range(_TRIES - 1):
+                with suppress(CrashError):  # it may have been killed from outside
+                    return await self._answer()
+                self._described = self._ask_device()
+            return await self._answer()
+        except EngineError as error:
+            raise WorkError(f"the measurer does not start: {error}") from error
+
+    async def _answer(self) -> DeviceDescription:
+        # Several jobs may wait for the one answer: none that is cancelled may take it from the others.
+        return await asyncio.shield(asyncio.wrap_future(self._described))
+
+    def _ask_device(self) -> Future[DeviceDescription]:
+        return self.engine.call(self._pools[Role.MEASURER].workers[0], "describe", deadline_s=_DESCRIBE_DEADLINE_S)
+
+    def share(self, calibration: Calibration | None) -> None:
+        """Start a measurer for each further slot that a calibration of the device allows to be used at once."""
+        if calibration is None or self.calibration is not None:
+            return
+        self.calibration = calibration
+        pool = self._pools[Role.MEASURER]
+        for slot in self.all_slots[1 : max([1, *calibration.degrees.values()])]:
+            worker = self._start_measurer(slot)
+            pool.workers.append(worker)
+            pool.idle.append(worker)
+            self.slots.append(slot)
+        self.dispatch.add({self.resource(Role.MEASURER): len(pool.workers)})
 
     def workers(self, role: Role) -> list[str]:
         """Return the ids of a role's workers."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from tunery._errors import DialectError, UsageError
 from tunery.costmodels import CostModel, load_cost_model
+from tunery.devices import open_device
 from tunery.dialects import Compiled, Dialect, Observation, Proposer, get_dialect
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
 from tunery.measuring.service import Measurer
@@ -403,10 +404,21 @@ class Builder:
 
 
 class MeasurerHost(Measurer):
-    """The measure room's service, with settings that can cross a process border."""
+    """The measurer with settings that can cross a process border.
 
-    def __init__(self, dialect: str, cores: tuple[int, ...], cache_dir: str, full_length: bool = False) -> None:
-        super().__init__(dialect, cores, cache_dir, FULL_LENGTH if full_length else None)
+    `device` is the kind of the device that this worker opens, with the host's `cores`, and whose `slot` it keeps to.
+    """
+
+    def __init__(  # noqa: PLR0917 - settings cross a process border by name
+        self,
+        dialect: str,
+        device: str,
+        cores: tuple[int, ...],
+        slot: tuple[int, ...],
+        cache_dir: str,
+        full_length: bool = False,
+    ) -> None:
+        super().__init__(dialect, open_device(device, cores, slot), cache_dir, FULL_LENGTH if full_length else None)
 
 
 class Trainer:

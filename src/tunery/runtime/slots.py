@@ -9,12 +9,10 @@ from typing import Any
 
 from tunery._errors import EngineError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
-from tunery.engines import Engine, Role, WorkerSpec
+from tunery.engines import Engine, WorkerSpec
 from tunery.runtime.failures import failure
 
 RACE_DEADLINE_S = 120.0
-MEASURER_BYTES = 16 << 30
-MEASURER = "tunery.runtime.services:MeasurerHost"
 
 Entrant = tuple[Candidate, Artifact]
 
@@ -28,18 +26,11 @@ class Pass:
 
 
 class SlotWorkers:
-    """One measurer per slot, pinned to its cores; whoever uses them holds the device."""
+    """One measurer per slot, as `specs` say; whoever uses them holds the device."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        dialect: str,
-        slots: Sequence[tuple[int, ...]],
-        cache_dir: str,
-        service: str = MEASURER,
-    ) -> None:
-        self.engine, self.slots = engine, tuple(slots)
-        self.workers = [engine.start(measurer_spec(dialect, slot, cache_dir, service)) for slot in self.slots]
+    def __init__(self, engine: Engine, specs: Sequence[WorkerSpec]) -> None:
+        self.engine, self.slots = engine, tuple(spec.cores for spec in specs)
+        self.workers = [engine.start(spec) for spec in specs]
 
     def race(
         self,
@@ -83,20 +74,6 @@ class SlotWorkers:
     def call(self, worker: int, method: str, *args: object, deadline_s: float = RACE_DEADLINE_S) -> Any:
         """Call one slot's measurer and wait."""
         return self.engine.call(self.workers[worker], method, *args, deadline_s=deadline_s).result()
-
-
-def measurer_spec(
-    dialect: str, cores: tuple[int, ...], cache_dir: str, service: str = MEASURER, **settings: object
-) -> WorkerSpec:
-    """Return how a measurer is started that keeps to these cores; `settings` are further ones of its service."""
-    return WorkerSpec(
-        Role.MEASURER,
-        service,
-        {"dialect": dialect, "cores": cores, "cache_dir": cache_dir, **settings},
-        cores=cores,
-        threads=len(cores),
-        memory_bytes=MEASURER_BYTES,
-    )
 
 
 def _result(answer: Callable[[], Measurement]) -> Measurement:

@@ -14,11 +14,11 @@ from typing import Self, TypeVar
 from tunery._errors import NothingFoundError, StoreError, TuneryError, UsageError, WorkError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
-from tunery.devices.cpu.device import this_device
-from tunery.domain import JobState, JobStatus
+from tunery.domain import DeviceDescription, JobState, JobStatus
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.importing import ImportedModel, import_model
+from tunery.runtime.introducing import introduce
 from tunery.runtime.opening import cache_directory, open_runtime, thread_count
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.service.checks import check, check_model
@@ -247,7 +247,8 @@ class JobManager:
             queued = {key: value for key, value in found.request.items() if key not in plain}
             self.store.specify_job(status.job_id, {**queued, **plain})
         status = self.store.job(status.job_id)
-        job = TuningJob(runtime, self.store, request, status, imported, notify, stop, searches, began)
+        device = await self._device(runtime, request)
+        job = TuningJob(runtime, self.store, request, status, imported, device, notify, stop, searches, began)
         done = await self._work(job, ShareRequest())
         return report_of(done, imported, runtime, resumed=found is not None, store=self.store)
 
@@ -373,9 +374,8 @@ class JobManager:
             check_unchanged(self.store.job(job_id), plain)
             self.store.specify_job(job_id, plain)
             status = self.store.job(job_id)
-            job = TuningJob(
-                runtime, self.store, entry.request, status, imported, notify, threading.Event(), searches, began
-            )
+            device, stop = await self._device(runtime, entry.request), threading.Event()
+            job = TuningJob(runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began)
         except BaseException:
             with suppress(StoreError, UsageError):  # the first error is the one to tell
                 self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
@@ -444,10 +444,15 @@ class JobManager:
         key = (dialect, threads, abandon)
         if key not in self._runtimes:
             label = f"@{dialect}/{threads}{'' if abandon else '/full'}"
-            known = self.store.calibration(this_device(self.dispatch.cores).fingerprint, dialect, threads)
-            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label, known))
+            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label))
             self._runtimes[key] = (runtime, SearchRegistry(runtime))
         return self._runtimes[key]
+
+    async def _device(self, runtime: Runtime, request: Request) -> DeviceDescription:
+        """Return what a runtime measures on, which is stored, and let it measure as its calibration allows."""
+        device = await introduce(runtime, self.store)
+        runtime.share(self.store.calibration(device.fingerprint, request.dialect, runtime.threads))
+        return device
 
     async def _take_out(self, job_id: str, state: JobState) -> None:
         while (entry := self._entries.get(job_id)) and entry.leaving and entry.work:

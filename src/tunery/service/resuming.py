@@ -5,7 +5,6 @@ from typing import Any
 
 from tunery._errors import UsageError, WorkError
 from tunery.accounting.prices import Prices
-from tunery.devices.cpu.placement import slots
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import TuneReport
 from tunery.runtime.importing import ImportedModel
@@ -75,6 +74,6 @@ def report_of(
         after_s=sum(after) if complete else None,
         resumed=resumed,
         store=store.place,
-        slots=len(slots(runtime.cores, runtime.threads)),
+        slots=len(runtime.all_slots),
         calibrated_at=runtime.calibration.made_at if runtime.calibration else None,
     )

@@ -11,8 +11,7 @@ from contextlib import suppress
 from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
-from tunery.devices.cpu.device import this_device
-from tunery.domain import JobState, JobStatus, Provenance
+from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance
 from tunery.domain.request import Progress, Request
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
@@ -46,7 +45,7 @@ _LOOKS = 0.2  # of the time since the last finals may go into finals that only m
 class TuningJob:
     """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
 
-    `ending` is the state in which a cancelled `run` leaves it.
+    `device` is the one that the runtime's measurers have. `ending` is the state in which a cancelled `run` leaves it.
     """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
@@ -56,6 +55,7 @@ class TuningJob:
         request: Request,
         status: JobStatus,
         imported: ImportedModel,
+        device: DeviceDescription,
         on_progress: Callable[[Progress], None],
         stop: threading.Event,
         searches: SearchRegistry,
@@ -65,7 +65,6 @@ class TuningJob:
         self.ending = JobState.STOPPED
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
         self._notify, self._stop = on_progress, stop
-        device = this_device(runtime.cores)
         settings = Settings() if request.trimming.abandon else FULL_LENGTH
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
         self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)

@@ -11,7 +11,7 @@ from tunery._errors import EngineError
 from tunery.costmodels import device_columns, fits, for_device
 from tunery.costmodels.registry import family, starting
 from tunery.dialects import Observation
-from tunery.domain import Device, Outcome
+from tunery.domain import DeviceDescription, Outcome
 from tunery.engines import Role
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import FeatureRow
@@ -30,7 +30,7 @@ class InitialModel:
     tau: float | None
 
 
-def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: Device) -> InitialModel | None:
+def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: DeviceDescription) -> InitialModel | None:
     """Return the cost model to start from for a target on a device, None if there is none."""
     columns = device_columns(device.facts)
     bits = float(columns[0])

@@ -23,13 +23,13 @@ from tunery._errors import EngineError, UsageError, WorkError
 from tunery.accounting.meter import BudgetMeter, Plan
 from tunery.accounting.prices import load_prices
 from tunery.costmodels import CostModel, load_cost_model
-from tunery.devices.cpu.device import this_device
 from tunery.dialects import Observation
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Provenance, Record, Task
+from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.extraction import Extracted, extract_many
+from tunery.runtime.introducing import introduce
 from tunery.runtime.opening import workplace
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Prediction, Proposal
@@ -115,16 +115,28 @@ def collect(
         whole = not request.trimming.abandon
         runtime = Runtime(engine, request.dialect, threads, scratch, full_length=whole)
         runtime.submit(JOB)
-        fingerprint = this_device(runtime.cores).fingerprint
-        settings = FULL_LENGTH if whole else Settings()
-        provenance = Provenance(request.dialect, extraction.compiler, fingerprint, settings.key)
-        # Nothing is charged: a collection is nobody's job.
-        account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
-        context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
-        collector = Collector(context, chosen, per_task, request, on_progress, stop or threading.Event())
-        collector.report.failed |= failed
-        collector.report.import_s = extraction.wall_s
-        return asyncio.run(collector.run())
+
+        async def collected() -> CollectReport:
+            device = await introduce(runtime, store)
+            settings = FULL_LENGTH if whole else Settings()
+            provenance = Provenance(request.dialect, extraction.compiler, device.fingerprint, settings.key)
+            # Nothing is charged: a collection is nobody's job.
+            account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
+            context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
+            text = _initial_model(request, chosen, extraction.compiler, device)
+            collector = Collector(context, chosen, per_task, request, text, on_progress, stop or threading.Event())
+            collector.report.failed |= failed
+            collector.report.import_s = extraction.wall_s
+            return await collector.run()
+
+        return asyncio.run(collected())
+
+
+def _initial_model(request: Request, tasks: Sequence[Task], compiler: str, device: DeviceDescription) -> str | None:
+    if not tasks or not request.pretrained:
+        return None
+    start = start_for(request.dialect, tasks[0].target.config, compiler, device)
+    return start.model if start else None
 
 
 def _nothing(failed: Mapping[str, str]) -> str:
@@ -218,7 +230,10 @@ def affordable(candidates: Sequence[Candidate], rows: Sequence[bytes], model: Co
 
 
 class Collector:
-    """Takes tasks one after another, a few at once, and fills each up to its number of candidates."""
+    """Takes tasks one after another, a few at once, and fills each up to its number of candidates.
+
+    `cost_model` (serialised; None: none) is what candidates are chosen and filtered by.
+    """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
@@ -226,6 +241,7 @@ class Collector:
         tasks: Sequence[Task],
         per_task: int,
         request: Request,
+        cost_model: str | None,
         notify: Callable[[Progress], None],
         stop: threading.Event,
     ) -> None:
@@ -233,11 +249,7 @@ class Collector:
         self._context, self._queue, self._per_task = context, deque(tasks), per_task
         self._notify, self._stop = notify, stop
         self._meter = BudgetMeter(Plan(request.budget.seconds, request.budget.trials, _BATCH))
-        self._text: str | None = None
-        if tasks and request.pretrained:
-            here = this_device(context.runtime.cores)
-            start = start_for(request.dialect, tasks[0].target.config, context.provenance.compiler, here)
-            self._text = start.model if start else None
+        self._text = cost_model
         # A model that a dialect has of its own kind (the fake one) cannot be asked here.
         self._model = _loaded(self._text)
         self._in_flight = 0

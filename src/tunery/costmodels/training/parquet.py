@@ -9,7 +9,7 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery.costmodels.cards import family
-from tunery.costmodels.dataset import Group, Rows, Table, without_devices
+from tunery.costmodels.dataset import Group, Rows, Table, columns_of, without_devices
 
 _CARD = b"tunery"
 _FORMAT = 1
@@ -32,6 +32,7 @@ def write_parquet(table: Table, path: Path, card: Mapping[str, Any]) -> Path:
         columns["latency_s"] += group.latencies.tolist()
         columns["build_s"] += group.build_s.tolist()
         columns["features"] += list(group.rows)
+        columns["device_columns"] += [columns_of(group)] * count
         stores = group.stores if group.stores is not None else [None] * count
         columns["stores"] += [None if each is None else each.ravel() for each in stores]
         columns["store_width"] += [0 if each is None else each.shape[1] for each in stores]
@@ -63,7 +64,8 @@ def read_parquet(path: Path) -> Table:
         if card["format"] > _FORMAT:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or export it anew")
         # As Python's own numbers, features and stores take eight times the memory.
-        columns = made.drop_columns([*_ARRAYS]).to_pydict() | {name: _arrays(made[name]) for name in _ARRAYS}
+        arrays = [*_ARRAYS, *(name for name in _LATER if name in made.column_names)]
+        columns = made.drop_columns(arrays).to_pydict() | {name: _arrays(made[name]) for name in arrays}
         groups = [_group(part) for part in _parts(columns)]
         target = family(card["dialect"], {"mcpu": card["target"]})  # a file of earlier may call it by its processor
         return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"])
@@ -77,13 +79,15 @@ _COLUMNS: dict[str, str | tuple[str]] = {
     "task_key": "string", "workload_key": "string", "name": "string", "kind": "string", "device": "string",
     "compiler": "string",
     "networks": ("string",), "candidate_key": "string", "latency_s": "float64", "build_s": "float64",
-    "features": ("float32",), "stores": ("float32",), "store_width": "int32",
+    "features": ("float32",), "stores": ("float32",), "store_width": "int32", "device_columns": ("float32",),
 }  # fmt: skip
 _ARRAYS = ("features", "stores")
+_LATER = ("device_columns",)  # files of earlier versions lack them
 _MEANING = {
     "latency_s": "seconds for one execution, median of one race's samples or, if collected so, of all; inf: wrong",
     "build_s": "wall seconds of its build",
     "features": "one row: the dialect's features, 9 task columns, 5 device columns (NaN with several devices)",
+    "device_columns": "those of the device, whatever the rows have; NaN where its facts are not known",
     "stores": "the dialect's features of each store, row by row, `store_width` wide",
     "networks": "all networks of the store that hold the workload: hold them out together",
     "device": "fingerprint of the device it ran on",
@@ -117,7 +121,7 @@ def _group(part: Mapping[str, list[Any]]) -> Group:
         part["task_key"][0], part["workload_key"][0], part["name"][0], part["kind"][0], part["device"][0],
         part["compiler"][0],
         tuple(part["networks"][0]), tuple(part["candidate_key"]), np.stack(part["features"]),
-        np.asarray(part["latency_s"]), np.asarray(part["build_s"]), stores,
+        np.asarray(part["latency_s"]), np.asarray(part["build_s"]), stores, part.get("device_columns", [None])[0],
     )  # fmt: skip
 
 

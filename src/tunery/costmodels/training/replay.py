@@ -5,9 +5,10 @@ import os
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from tunery._errors import EngineError, UsageError
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Group, Table, without_devices
 from tunery.costmodels.registry import family, generator
-from tunery.devices.cpu.device import this_device
+from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
@@ -26,7 +27,7 @@ from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.opening import cache_directory, workplace
 from tunery.runtime.record_checks import RecordChecks
 from tunery.runtime.services import Block
-from tunery.store import open_store
+from tunery.store import Store, open_store
 
 Rows = npt.NDArray[np.float32]
 
@@ -65,7 +66,7 @@ def load(
     work: list[tuple[Task, _Source, _Found]] = []
     families: Counter[str] = Counter()
     with open_store(store_url, create=False) as store:
-        place = store.place
+        place, facts = store.place, _facts(store)
         owners = {key: tuple(sorted({_base(name) for name in names})) for key, names in store.owners().items()}
         imported = store.imported_workloads()
         for task in store.tasks():
@@ -88,11 +89,19 @@ def load(
             if task.key in refused:
                 left_out["of imported tasks whose programs are not what they say they are"] += len(found)
                 continue
-            groups += _group(features, task, source, found, owners.get(task.workload.key, ()), left_out)
+            columns = device_columns(facts.get(source[0]))
+            groups += _group(features, task, source, found, owners.get(task.workload.key, ()), columns, left_out)
             notify(f"features of {number + 1}/{len(work)} tasks")
     table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out))
     _check(table, place)
     return table
+
+
+def _facts(store: Store) -> dict[str, Mapping[str, Any]]:
+    """Return what a store knows of its devices, by fingerprint, and this machine: earlier versions stored none."""
+    here = open_device("cpu").describe()
+    known = {device.fingerprint: device.facts for device in reversed(store.devices.find())}
+    return {here.fingerprint: here.facts, **known}
 
 
 def _base(network: str) -> str:
@@ -139,7 +148,13 @@ def _alike(raced: _Found, whole: _Found, left_out: Counter[str]) -> _Found:
 
 
 def _group(  # noqa: PLR0917 - the parts of one group
-    features: "Features", task: Task, source: _Source, found: _Found, networks: tuple[str, ...], left_out: Counter[str]
+    features: "Features",
+    task: Task,
+    source: _Source,
+    found: _Found,
+    networks: tuple[str, ...],
+    columns: Rows,
+    left_out: Counter[str],
 ) -> list[Group]:
     if len(found) < _LEAST_CANDIDATES:
         left_out[f"of tasks with fewer than {_LEAST_CANDIDATES} candidates"] += len(found)
@@ -149,8 +164,6 @@ def _group(  # noqa: PLR0917 - the parts of one group
     good: npt.NDArray[np.bool_] = np.logical_not(np.isnan(rows).all(axis=1))
     left_out["whose features cannot be computed"] += int((~good).sum())
     values = np.asarray([(latency, build) for _, latency, build in found.values()])[good]
-    here = this_device(usable_cores())
-    columns = device_columns(here.facts if source[0] == here.fingerprint else None)
     wide = np.concatenate([with_task(rows[good], task), np.tile(columns, (int(good.sum()), 1))], axis=1)
     work = task.workload
     group = Group(

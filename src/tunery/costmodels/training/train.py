@@ -1,6 +1,7 @@
 """Training a cost model from a store or a dataset file, and judging one that is there."""
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_columns, for_device, load_cost_model
 from tunery.costmodels.boosted import Recipe, check_rows, describe
 from tunery.costmodels.cards import WORKLOAD_DIGITS, Version, generator, new_card
-from tunery.costmodels.columns import DEVICE_COLUMNS
+from tunery.costmodels.dataset import columns_of
 from tunery.costmodels.registry import amend, check_directory, family, register, shipped, starting, version
 from tunery.costmodels.training.automl import Search, fit, search, voting
 from tunery.costmodels.training.evaluation import (
@@ -33,8 +34,6 @@ from tunery.costmodels.training.replay import load
 from tunery.costmodels.training.rival import MOST_ROUNDS, OWN_ROUNDS, StockModel
 from tunery.costmodels.training.splits import by_kind, hold_out_networks
 from tunery.costmodels.training.transfer import Transfer, transfer
-from tunery.devices.cpu.device import this_device
-from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain import Target
 from tunery.domain.request import Request
@@ -320,7 +319,7 @@ def facts(table: Table) -> dict[str, object]:
 
 
 def _as_there(text: str, groups: Sequence[Group]) -> CostModel:
-    """Read a model as jobs do on the device that these groups are of; of several devices, as they do on this one."""
+    """Read a model as jobs do on the device that most of the groups' candidates ran on."""
     return load_cost_model(for_device(text, _columns(groups)))
 
 
@@ -329,9 +328,15 @@ def _vector_bits(groups: Sequence[Group]) -> float:
 
 
 def _columns(groups: Sequence[Group]) -> npt.NDArray[np.float32]:
-    """Return the device's columns of the groups; of several devices, which have none, those of this one."""
-    own = groups[0].rows[0, -DEVICE_COLUMNS:]
-    return device_columns(this_device(usable_cores()).facts) if np.isnan(own).all() else own
+    """Return the columns of the device that most candidates ran on, of those that are known; NaN if none is."""
+    counts: Counter[str] = Counter()
+    columns: dict[str, npt.NDArray[np.float32]] = {}
+    for group in groups:
+        own = columns_of(group)
+        if not np.isnan(own).all():
+            counts[group.device] += len(group.keys)
+            columns[group.device] = own
+    return columns[counts.most_common(1)[0][0]] if counts else device_columns(None)
 
 
 def _ranker(model: CostModel) -> Ranker:

@@ -1,78 +1,84 @@
-"""The machine that measures: what of it makes two timings comparable."""
+"""The CPU of the machine that this process runs on."""
 
-import platform
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
-from tunery.domain import Device
+import numpy as np
+from typing_extensions import override
 
-_CPUINFO = Path("/proc/cpuinfo")
-_MEMINFO = Path("/proc/meminfo")
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_GIB = 2**20  # in the KiB of /proc/meminfo
+from tunery.devices._base import Device, EnergyMeter, Fill
+from tunery.devices.cpu import placement
+from tunery.devices.cpu.clocks import read_clocks
+from tunery.devices.cpu.constant_buffers import CpuConstantBuffers
+from tunery.devices.cpu.energy import open_meter
+from tunery.devices.cpu.facts import cache_bytes, describe_cpu
+from tunery.devices.cpu.load import LoadWatch
+from tunery.domain import DeviceDescription
 
-
-def this_device(
-    cores: Sequence[int], cpuinfo: Path = _CPUINFO, meminfo: Path = _MEMINFO, caches: Path = _CACHES
-) -> Device:
-    """Describe this machine's processor with the `cores` that measure.
-
-    The facts are those of the machine type: no host name, no clock of the moment, no memory size to the byte (a kernel
-    update changes it), so that another machine of the same type, or this one after a restart, has the same fingerprint.
-    """
-    processor = _processor(cpuinfo)
-    name = processor.get("model name") or platform.processor() or platform.machine()
-    flags = processor.get("flags", "").split() or processor.get("Features", "").split()
-    facts = {
-        "arch": platform.machine(),
-        "vendor": processor.get("vendor_id", ""),
-        "family": processor.get("cpu family", ""),
-        "model": processor.get("model", ""),
-        "stepping": processor.get("stepping", ""),
-        "vector": sorted(flag for flag in flags if flag.startswith(("avx", "amx", "sve", "asimd", "fma"))),
-        "virtual": "hypervisor" in flags,
-        "caches": _cache_sizes(caches),
-        "memory_gib": _memory_gib(meminfo),
-    }
-    return Device(kind="cpu", name=name, cores=tuple(cores), facts=facts)
+_LEAST_FLUSH_BYTES = 32 * 2**20
 
 
-def cache_bytes(caches: Path = _CACHES) -> int:
-    """Return the size of the largest cache, 0 where the machine does not say."""
-    units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    sizes = (text for text in _cache_sizes(caches).values() if text[:-1].isdigit() and text[-1] in units)
-    return max((int(text[:-1]) * units[text[-1]] for text in sizes), default=0)
+class CpuDevice(Device):
+    """Some cores of this machine. Kernels run in this process, on the cores of its slot."""
 
+    kind = "cpu"
 
-def _processor(path: Path) -> dict[str, str]:
-    """Return the fields of the first processor in /proc/cpuinfo."""
-    fields: dict[str, str] = {}
-    for line in _read(path).splitlines():
-        if not line.strip() and fields:
-            break
-        key, _, value = line.partition(":")
-        fields[key.strip()] = value.strip()
-    return fields
+    def __init__(self, cores: Sequence[int] = (), slot: Sequence[int] = ()) -> None:
+        super().__init__(tuple(cores) or placement.usable_cores(), slot)
+        self._placed = placement.inspect_placement(self.slot)
 
+    @classmethod
+    @override
+    def slots(cls, cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
+        return placement.slots(cores, threads)
 
-def _cache_sizes(path: Path) -> dict[str, str]:
-    sizes = {}
-    for index in sorted(path.glob("index*")):
-        level, kind, size = (_read(index / part).strip() for part in ("level", "type", "size"))
-        if level and size:
-            sizes[f"L{level}{kind[:1].lower() if kind != 'Unified' else ''}"] = size
-    return sizes
+    @override
+    def describe(self) -> DeviceDescription:
+        return describe_cpu(self.cores)
 
+    @override
+    def pin(self) -> None:
+        self.slot = placement.pin(self.slot)
 
-def _memory_gib(path: Path) -> int:
-    for line in _read(path).splitlines():
-        if line.startswith("MemTotal:"):
-            return round(int(line.split()[1]) / _GIB)
-    return 0
+    @override
+    def hold(self) -> bool:
+        self._placed = placement.inspect_placement(self.slot)
+        if not self._placed.held:
+            placement.bring_back(self.slot)
+        return self._placed.held
 
+    @override
+    def conditions(self) -> Mapping[str, Any]:
+        placed = {"cores": list(self.slot), "process_threads": self._placed.threads, "nice": self._placed.nice}
+        return {**placed, **self._memory, **read_clocks(self.slot)}
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
+    @cached_property
+    def _memory(self) -> Mapping[str, Any]:
+        return placement.memory_facts(self.slot)
+
+    @override
+    def clock(self) -> float:
+        return time.perf_counter()
+
+    @override
+    def flush_caches(self) -> None:
+        """Write more than the caches hold."""
+        self._filler += 1
+
+    @cached_property
+    def _filler(self) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+        return np.zeros(max(_LEAST_FLUSH_BYTES, 2 * cache_bytes()) // 8, np.int64)
+
+    @override
+    def constant_buffers(self, fill: Fill) -> CpuConstantBuffers:
+        return CpuConstantBuffers(cache_bytes(), fill)
+
+    @override
+    def watch(self) -> LoadWatch:
+        return LoadWatch(self.slot)
+
+    @override
+    def meter(self) -> EnergyMeter:
+        return open_meter()

@@ -3,10 +3,11 @@
 import os
 import resource
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from tunery.devices._base import Load, Watch
 
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 _IDLE_FIELDS = (3, 4)  # idle, iowait
@@ -33,25 +34,19 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What happened between two marks, as shares of the wall time (of one core); None where it is not known.
+class CpuLoad(Load):
+    """What happened between two marks; shares are of the wall time of one core.
 
     `waited` is how long our threads were ready but not running, `foreign` the use of the watched cores by others,
-    `steal` what the hypervisor took from them, `machine_foreign` the cores used on the whole machine by processes
-    outside our tree, `pressure` the kernel's own figure for anybody's tasks waiting for a CPU, `throttles` how often a
-    watched core was slowed down for its heat. `contaminated` names the limits that were passed: a sample taken
-    meanwhile is not to be used.
+    `switches` how often we were interrupted, `steal` what the hypervisor took from the watched cores,
+    `machine_foreign` the cores used on the whole machine by processes outside our tree, `pressure` the kernel's own
+    figure for anybody's tasks waiting for a CPU.
     """
 
-    wall_s: float
     switches: int = 0
-    waited: float | None = None
-    foreign: float | None = None
     steal: float | None = None
     machine_foreign: float | None = None
     pressure: float | None = None
-    throttles: int | None = None
-    contaminated: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +64,7 @@ class Limits:
     least_wall_s: float = 0.1
 
 
-class Watch(ABC):
-    """Looks at the machine before and after a piece of work."""
-
-    @abstractmethod
-    def mark(self, full: bool = False) -> Mark:
-        """Look now: at our own counters (some 20 µs), or with `full` at the whole machine's too (a few ms)."""
-
-    @abstractmethod
-    def since(self, mark: Mark) -> Load:
-        """Return what happened since `mark`, as fully as the mark was taken."""
-
-
-class LoadWatch(Watch):
+class LoadWatch(Watch[Mark]):
     """Reads /proc; whatever file is missing leaves its figure out.
 
     `cores` are the watched ones. `root_pid` is the process whose descendants are ours (default: our parent); their use
@@ -116,7 +99,7 @@ class LoadWatch(Watch):
             busy, steal, machine, self._pressure_s(), self._tree_cpu_s(), full=True, throttles=self._throttles(),
         )  # fmt: skip
 
-    def since(self, mark: Mark) -> Load:
+    def since(self, mark: Mark) -> CpuLoad:
         """Read the counters again and compare."""
         return judge(mark, self.mark(full=mark.full), self._limits)
 
@@ -183,11 +166,11 @@ class LoadWatch(Watch):
         return pid == self._root_pid
 
 
-def judge(before: Mark, after: Mark, limits: Limits) -> Load:
+def judge(before: Mark, after: Mark, limits: Limits) -> CpuLoad:
     """Return the load between two marks and which limits it passed."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     own = after.own_cpu_s - before.own_cpu_s
-    load = Load(
+    load = CpuLoad(
         wall_s=wall_s,
         switches=after.switches - before.switches,
         waited=_share(before.waited_s, after.waited_s, wall_s),

@@ -53,12 +53,15 @@ def pin(cores: Sequence[int]) -> tuple[int, ...]:
     """
     os.environ["TVM_BIND_THREADS"] = "0"
     chosen = set(cores) & set(usable_cores()) or set(usable_cores())
-    for thread in _threads():
-        try:
-            os.sched_setaffinity(thread, chosen)
-        except OSError:
-            continue  # the thread has ended
+    bring_back(tuple(chosen))
     return tuple(sorted(chosen))
+
+
+def bring_back(cores: Sequence[int]) -> None:
+    """Keep all threads of this process to `cores` again, wherever they were moved since it was pinned there."""
+    for thread in _threads():
+        with suppress(OSError):  # the thread has ended
+            os.sched_setaffinity(thread, cores)
 
 
 def inspect_placement(cores: Sequence[int]) -> Placement:

@@ -4,31 +4,31 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
 
-from tunery.dialects import Array
-from tunery.domain import TensorSpec
-from tunery.measuring.inputs import make_inputs
+from tunery.devices._base import ConstantBuffers, Fill
 
 ALIGNMENT = 64
 _LEAST_CACHE_BYTES = 16 * 2**20
 _RANDOM = 2**20
 
 
-class ConstantBuffers:
+class CpuConstantBuffers(ConstantBuffers):
     """A large array of random numbers for each dtype; `take` goes through it in a circle.
 
     Until a place comes again, twice the bytes that the largest cache holds were given out: it is in no cache any more.
     All kernels of a measurer share it, for copies of each one's weights would cost 10 to 20 ms a candidate.
     """
 
-    def __init__(self, cache_bytes: int, seed: int = 0) -> None:
+    def __init__(self, cache_bytes: int, fill: Fill) -> None:
         self._between = 2 * max(_LEAST_CACHE_BYTES, cache_bytes)
-        self._seed = seed
-        self._held: dict[str, Array] = {}
+        self._fill = fill
+        self._held: dict[str, npt.NDArray[np.generic]] = {}
         self._next: dict[str, int] = {}
 
-    def take(self, shape: Sequence[int], dtype: str) -> Array:
-        """Return the next array of this shape and dtype, aligned to 64 bytes."""
+    @override
+    def take(self, shape: Sequence[int], dtype: str) -> npt.NDArray[np.generic]:
         count = math.prod(shape)
         held = self._held.get(dtype)
         if held is None or held.nbytes < self._between + 2 * count * held.itemsize:
@@ -40,8 +40,8 @@ class ConstantBuffers:
         self._next[dtype] = start + -(-count // step) * step
         return held[start : start + count].reshape(shape)
 
-    def _numbers(self, count: int, dtype: str) -> Array:
-        [some] = make_inputs([TensorSpec("", (_RANDOM,), dtype)], self._seed)
+    def _numbers(self, count: int, dtype: str) -> npt.NDArray[np.generic]:
+        some = self._fill(_RANDOM, dtype)
         bytes_needed = self._between + 2 * count * some.itemsize + 2 * ALIGNMENT
         numbers = np.resize(some, bytes_needed // some.itemsize)  # random ones for all of it take a second
         return numbers[-numbers.ctypes.data % ALIGNMENT // numbers.itemsize :]

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery.devices.cpu.device import this_device
+from tunery.devices.cpu.facts import describe_cpu
 
 CPUINFO = """processor\t: {n}
 vendor_id\t: V
@@ -25,7 +25,7 @@ def machine(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_the_facts_are_those_of_the_machine_type(machine: dict[str, Path]) -> None:
-    device = this_device((0, 1), **machine)
+    device = describe_cpu((0, 1), **machine)
     assert (device.kind, device.name, device.cores) == ("cpu", "Model X", (0, 1))
     assert device.facts["caches"] == {"L2": "1024K"}
     assert device.facts["memory_gib"] == 24
@@ -34,17 +34,17 @@ def test_the_facts_are_those_of_the_machine_type(machine: dict[str, Path]) -> No
 
 
 def test_the_fingerprint_ignores_the_moment_and_sees_the_processor(machine: dict[str, Path]) -> None:
-    fingerprint = this_device((0, 1), **machine).fingerprint
+    fingerprint = describe_cpu((0, 1), **machine).fingerprint
     machine["cpuinfo"].write_text(CPUINFO.format(n=0, mhz=3500, extra="hypervisor") * 2)
     machine["meminfo"].write_text("MemTotal: 24684000 kB\n")
-    assert this_device((2, 3), **machine).fingerprint == fingerprint
-    assert this_device((0,), **machine).fingerprint != fingerprint
+    assert describe_cpu((2, 3), **machine).fingerprint == fingerprint
+    assert describe_cpu((0,), **machine).fingerprint != fingerprint
     machine["cpuinfo"].write_text(CPUINFO.format(n=0, mhz=2000, extra="avx512_vnni hypervisor"))
-    assert this_device((0, 1), **machine).fingerprint != fingerprint
+    assert describe_cpu((0, 1), **machine).fingerprint != fingerprint
 
 
 def test_a_machine_that_tells_nothing_is_still_a_device(tmp_path: Path) -> None:
     nowhere = tmp_path / "nothing"
-    device = this_device((0,), nowhere, nowhere, nowhere)
+    device = describe_cpu((0,), nowhere, nowhere, nowhere)
     assert device.name
-    assert device.fingerprint == this_device((0,), nowhere, nowhere, nowhere).fingerprint
+    assert device.fingerprint == describe_cpu((0,), nowhere, nowhere, nowhere).fingerprint

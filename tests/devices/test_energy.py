@@ -1,4 +1,3 @@
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,61 +75,6 @@ def test_counters_without_a_range_or_a_number_are_no_meter(powercap: Path) -> No
     assert open_meter(powercap).modelled
     (powercap / "intel-rapl:0" / "max_energy_range_uj").unlink()
     assert open_meter(powercap).modelled
-
-
-class FakeNvml:
-    """What is used of pynvml, with one GPU."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self) -> None:
-        self.millijoules: int | None = 5000
-
-    def nvmlInit(self) -> None:  # noqa: N802 - the library's names
-        pass
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
-        if index:
-            raise self.NVMLError("Invalid Argument")
-        return "gpu"
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> int:  # noqa: N802
-        assert gpu == "gpu"
-        if self.millijoules is None:
-            raise self.NVMLError("GPU is lost")
-        return self.millijoules
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    library = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", library)  # type: ignore[arg-type]
-    return library
-
-
-def test_a_gpu_is_read_by_its_drivers_counter_until_it_is_lost(nvml: FakeNvml) -> None:
-    meter = open_meter(gpu=0)
-    assert (meter.name, meter.modelled) == ("nvml", False)
-    before_j = meter.read_j()
-    nvml.millijoules = 7500
-    assert meter.read_j() - before_j == pytest.approx(2.5)
-    nvml.millijoules = None
-    assert meter.read_j() - before_j == pytest.approx(2.5, abs=0.5)
-    assert meter.modelled
-
-
-def test_a_gpu_that_does_not_count_and_a_missing_library_leave_the_model(
-    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert open_meter(gpu=1).modelled, "there is no second one"
-    nvml.millijoules = None
-    assert open_meter(gpu=0).modelled, "it is too old"
-    monkeypatch.setitem(sys.modules, "pynvml", None)  # type: ignore[arg-type]
-    meter = open_meter(gpu=0)
-    assert meter.modelled
-    first_j = meter.read_j()
-    assert meter.read_j() > first_j, "taken for busy, whatever this process does"
 
 
 @pytest.fixture

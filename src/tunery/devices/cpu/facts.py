@@ -1,0 +1,78 @@
+"""What a CPU is: the facts that make two timings comparable, as Linux tells them."""
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from tunery.domain import DeviceDescription
+
+_CPUINFO = Path("/proc/cpuinfo")
+_MEMINFO = Path("/proc/meminfo")
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_GIB = 2**20  # in the KiB of /proc/meminfo
+
+
+def describe_cpu(
+    cores: Sequence[int], cpuinfo: Path = _CPUINFO, meminfo: Path = _MEMINFO, caches: Path = _CACHES
+) -> DeviceDescription:
+    """Describe this machine's processor with the `cores` that measure.
+
+    The facts are those of the machine type: no host name, no clock of the moment, no memory size to the byte (a kernel
+    update changes it), so that another machine of the same type, or this one after a restart, has the same fingerprint.
+    """
+    processor = _processor(cpuinfo)
+    name = processor.get("model name") or platform.processor() or platform.machine()
+    flags = processor.get("flags", "").split() or processor.get("Features", "").split()
+    facts = {
+        "arch": platform.machine(),
+        "vendor": processor.get("vendor_id", ""),
+        "family": processor.get("cpu family", ""),
+        "model": processor.get("model", ""),
+        "stepping": processor.get("stepping", ""),
+        "vector": sorted(flag for flag in flags if flag.startswith(("avx", "amx", "sve", "asimd", "fma"))),
+        "virtual": "hypervisor" in flags,
+        "caches": _cache_sizes(caches),
+        "memory_gib": _memory_gib(meminfo),
+    }
+    return DeviceDescription(kind="cpu", name=name, cores=tuple(cores), facts=facts)
+
+
+def cache_bytes(caches: Path = _CACHES) -> int:
+    """Return the size of the largest cache, 0 where the machine does not say."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    sizes = (text for text in _cache_sizes(caches).values() if text[:-1].isdigit() and text[-1] in units)
+    return max((int(text[:-1]) * units[text[-1]] for text in sizes), default=0)
+
+
+def _processor(path: Path) -> dict[str, str]:
+    """Return the fields of the first processor in /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in _read(path).splitlines():
+        if not line.strip() and fields:
+            break
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    return fields
+
+
+def _cache_sizes(path: Path) -> dict[str, str]:
+    sizes = {}
+    for index in sorted(path.glob("index*")):
+        level, kind, size = (_read(index / part).strip() for part in ("level", "type", "size"))
+        if level and size:
+            sizes[f"L{level}{kind[:1].lower() if kind != 'Unified' else ''}"] = size
+    return sizes
+
+
+def _memory_gib(path: Path) -> int:
+    for line in _read(path).splitlines():
+        if line.startswith("MemTotal:"):
+            return round(int(line.split()[1]) / _GIB)
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

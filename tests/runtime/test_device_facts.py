@@ -1,0 +1,93 @@
+"""Which device measured is what the worker says that measured; the parent process does not look for itself."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tunery._errors import UsageError
+from tunery.devices import open_device
+from tunery.devices.fake import FakeDevice
+from tunery.domain import Budget, Calibration
+from tunery.domain.request import Request
+from tunery.engines import InlineEngine, LocalEngine, Role
+from tunery.runtime import opening
+from tunery.runtime.introducing import introduce
+from tunery.runtime.pools import Runtime
+from tunery.service.session import tune
+from tunery.store import open_store
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[Runtime]:
+    with InlineEngine() as engine:
+        yield Runtime(engine, "fake", 1, tmp_path, device="fake")
+
+
+def test_a_runtime_keeps_what_its_measurer_says(runtime: Runtime) -> None:
+    described = asyncio.run(runtime.device())
+    assert described == FakeDevice(runtime.cores).describe()
+    assert described.fingerprint != open_device("cpu").describe().fingerprint
+    runtime.engine.kill(runtime.workers(Role.MEASURER)[0])
+    assert asyncio.run(runtime.device()) == described, "it is not asked again"
+
+
+def test_the_facts_of_a_device_are_stored_under_its_fingerprint(runtime: Runtime, tmp_path: Path) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        device = asyncio.run(introduce(runtime, store))
+        [known] = store.devices.find()
+        assert (known.fingerprint, known.facts["kind"], known.facts["cores"]) == (
+            device.fingerprint, "fake", len(device.cores),
+        )  # fmt: skip
+        assert device.facts.items() <= store.devices.facts(device.fingerprint).items()
+
+
+def test_a_job_that_is_cancelled_while_it_waits_leaves_the_answer_to_others(runtime: Runtime) -> None:
+    async def main() -> None:
+        first, second = asyncio.create_task(runtime.device()), asyncio.create_task(runtime.device())
+        await asyncio.sleep(0)
+        first.cancel()
+        assert (await second).kind == "fake"
+
+    asyncio.run(main())
+
+
+def test_a_measurer_that_is_killed_before_it_answers_is_asked_again(tmp_path: Path) -> None:
+    with LocalEngine(None, tmp_path / "logs") as engine:
+        runtime = Runtime(engine, "fake", 1, tmp_path)
+        engine.kill(runtime.workers(Role.MEASURER)[0])
+        assert asyncio.run(runtime.device()) == open_device("cpu", runtime.cores).describe()
+
+
+def test_a_measurer_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with InlineEngine() as engine:
+        runtime = Runtime(engine, "no-such-dialect", 1, tmp_path, device="fake")
+        with pytest.raises(UsageError, match="no-such-dialect"):
+            asyncio.run(runtime.device())
+
+
+def test_slots_beyond_the_first_get_measurers_when_a_calibration_allows_it(runtime: Runtime) -> None:
+    runtime.share(None)
+    assert len(runtime.slots) == len(runtime.workers(Role.MEASURER)) == 1
+    runtime.share(Calibration("d", "fake", 1, 2, (), {}, {"compute": 2}, 1.0, 1.0, 0.0))
+    expected = min(2, len(runtime.all_slots))
+    assert len(runtime.slots) == len(runtime.workers(Role.MEASURER)) == expected
+
+
+def test_records_carry_the_fingerprint_that_the_worker_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = opening.Runtime
+
+    def on_fake_device(*args: object, **more: object) -> Runtime:
+        return made(*args, **more, device="fake")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(opening, "Runtime", on_fake_device)
+    place = str(tmp_path / "store.db")
+    tune(Request("fake:small?tasks=1", dialect="fake", threads=1, budget=Budget(None, 8), store=place))
+    with open_store(place) as store:
+        records = store.records()
+        [known] = store.devices.find()
+    assert {record.provenance.device for record in records} == {known.fingerprint}
+    told = {record.measurement.context["device"] for record in records if "settings" in record.measurement.context}
+    assert told == {known.fingerprint}
+    assert known.facts["kind"] == "fake"
