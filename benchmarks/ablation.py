@@ -264,11 +264,16 @@ def run_child(task: str, arm: str, seed: int, trials: int, scratch: Path) -> Row
     return row
 
 
+def switch_off_in_workers() -> None:
+    """Have workers forked from a process that imports this file: it switches its arm off there."""
+    from tunery.dialects import metaschedule
+
+    metaschedule.ENVIRONMENT = replace(metaschedule.ENVIRONMENT, preload=("ablation",))
+
+
 def run_one(name: str, arm: str, seed: int, trials: int, work: Path) -> None:
     """Tune one task with one thing off, and write what it took: the job alone, without the import."""
-    from tunery.runtime import opening
-
-    opening.PRELOAD["metaschedule"] = "ablation"  # this file: the workers are forked from a process that imports it
+    switch_off_in_workers()
     how, base = ARMS[arm], Request("ablation", seed=seed, budget=Budget(trials=trials), store=str(work / "store.db"))
     tasks = work.parent / f"tasks-{TASKS[name][0].removeprefix('zoo:')}-{arm if how.lowering else ALL_ON}.db"
     task = find(extract(replace(base, model=TASKS[name][0], store=str(tasks))).tasks, TASKS[name][1])

@@ -117,9 +117,8 @@ def _blocked(te: Any, of: Convolution, lanes: int) -> tuple[Any, Any, Any]:
 def run_one(name: str, layout: str, seed: int, trials: int, work: Path) -> None:
     """Tune one convolution in one layout, and write what came of it."""
     from tunery.dialects import get_dialect
-    from tunery.runtime import opening
 
-    opening.PRELOAD["metaschedule"] = "ablation"  # switches our expressions off where workers are forked from
+    ablation.switch_off_in_workers()
     task = task_of(CONVOLUTIONS[name], layout, get_dialect("metaschedule").resolve_target("native", 0))
     request = Request(
         "blocked", seed=seed, budget=Budget(trials=trials), store=str(work / "store.db"), pretrained=False

@@ -8,8 +8,11 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
-from tunery.engines import PRELOAD_TVM, Engine, InlineEngine, LocalEngine, Role, WorkerSpec
+from tunery.dialects import get_dialect
+from tunery.domain import Environment
+from tunery.engines import Engine, InlineEngine, LocalEngine, Role, WorkerSpec
 
 PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
 
@@ -25,10 +28,10 @@ def spread_ms(action: Callable[[], object], times: int) -> dict[str, float]:
     return {"median": round(statistics.median(samples), 3), "p10": round(cuts[0], 3), "p90": round(cuts[-1], 3)}
 
 
-def measure(engine: Engine) -> dict[str, dict[str, float]]:
+def measure(engine: Engine, environment: Environment) -> dict[str, dict[str, float]]:
     """Return every figure of one engine."""
     began = time.perf_counter()
-    worker = engine.start(PROBE)
+    worker = engine.start(replace(PROBE, environment=environment))
     engine.call(worker, "count", deadline_s=60).result()
     first_ms = round((time.perf_counter() - began) * 1e3, 1)
 
@@ -59,9 +62,10 @@ def main() -> None:
     """Print the figures of both engines as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tvm", action="store_true", help="preload TVM, as tuning does")
-    preload = PRELOAD_TVM if parser.parse_args().tvm else None
-    with LocalEngine(preload=preload) as local, InlineEngine() as inline:
-        print(json.dumps({"local": measure(local), "inline": measure(inline), "preload": preload}, indent=2))
+    environment = get_dialect("metaschedule").environment() if parser.parse_args().tvm else Environment()
+    with LocalEngine() as local, InlineEngine() as inline:
+        figures = {"local": measure(local, environment), "inline": measure(inline, environment)}
+    print(json.dumps(figures | {"preload": environment.preload}, indent=2))
 
 
 if __name__ == "__main__":

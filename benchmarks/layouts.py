@@ -45,9 +45,7 @@ def request_of(network: str, budget: str, work: Path) -> Request:
 
 def run_one(network: str, budget: str, work: Path) -> None:
     """Tune and compile a network in the layout that this process was started for."""
-    from tunery.runtime import opening
-
-    opening.PRELOAD["metaschedule"] = "ablation"  # switches its arm off in the process that workers are forked from
+    ablation.switch_off_in_workers()
     request = request_of(network, budget, work)
     tune(request)
     report, _ = compile_model(request, work / "network.tunery")

@@ -29,7 +29,7 @@ from scipy.stats import kendalltau
 
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
-from tunery.engines import PRELOAD_TVM, LocalEngine, Role
+from tunery.engines import LocalEngine, Role
 from tunery.runtime.foreign_load import VARIABLE
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune
@@ -138,7 +138,7 @@ def retime(task: Task, records: Sequence[Record], directory: Path, threads: int)
         return latencies
 
     scratch = directory / "retime"
-    with LocalEngine(PRELOAD_TVM, scratch / "logs") as engine:
+    with LocalEngine(scratch / "logs") as engine:
         return asyncio.run(all_of_them(Runtime(engine, "metaschedule", threads, scratch)))
 
 

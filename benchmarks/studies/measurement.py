@@ -17,7 +17,6 @@ from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role
 from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
 from tunery.reports.text import as_text, new_table
-from tunery.runtime import PRELOAD
 from tunery.runtime.calibrate import calibrate
 from tunery.runtime.opening import cache_directory, thread_count
 from tunery.runtime.pools import Runtime
@@ -60,7 +59,7 @@ def run(options: Options, dialect: str = "metaschedule") -> StudyReport:
     wanted = [(Request(model, threads=1, dialect=dialect), kind) for model, kind in _SUBJECTS[dialect]]
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
     kept = Kept(cache_directory(), "measurement", f"{dialect} {count} {wanted}")
-    with LocalEngine(PRELOAD.get(dialect), kept.directory / "logs") as engine:
+    with LocalEngine(kept.directory / "logs") as engine:
         runtime = Runtime(engine, dialect, thread_count(1), kept.directory)
         calibration, found = asyncio.run(_study(runtime, wanted, options, dialect, kept))
     report = _report(calibration, found, options)

@@ -18,6 +18,7 @@ from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.engines import Role, WorkerSpec
+from tunery.runtime import worker_environment
 from tunery.runtime.opening import open_runtime
 from tunery.service.session import bench
 from tunery.store import place_of
@@ -197,7 +198,7 @@ def measured_peak(request: Request) -> float | None:
         runtime.submit("peak")
         spec = WorkerSpec(
             Role.MEASURER, "tunery.runtime.services:Peak", {"dialect": request.dialect},
-            cores=runtime.measure_cores, threads=runtime.threads,
+            cores=runtime.measure_cores, threads=runtime.threads, environment=worker_environment(request.dialect),
         )  # fmt: skip
         worker = runtime.engine.start(spec)
 

@@ -4,20 +4,23 @@ import contextlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tunery.domain import Environment
 from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.engines.local import ahead
 
-ROGUE = "engine_services:Rogue"
-PRELOAD = "colorsys"  # a module that nothing else imports
+ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
+PRELOAD = Environment(preload=("colorsys",))  # a module that nothing else imports
 LEFT_ALONE = """
+from tunery.domain import Environment
 from tunery.engines.local import ahead
-ahead.start(None)
-ahead.start(None)
+ahead.start(Environment())
+ahead.start(Environment())
 [nursery] = ahead._waiting.values()
 print(nursery.pid, flush=True)
 """
@@ -35,32 +38,33 @@ def parent(engine: LocalEngine, worker: str) -> int:
 
 def test_an_engine_takes_over_what_was_started_for_it() -> None:
     ahead.start(PRELOAD)
-    zygote = ahead._waiting[PRELOAD]
-    with LocalEngine(preload=PRELOAD) as engine:
-        worker, bare = (engine.start(WorkerSpec(Role.BUILDER, ROGUE, bare=bare)) for bare in (False, True))
+    zygote = ahead._waiting[PRELOAD.key]
+    with LocalEngine() as engine:
+        worker, bare = (engine.start(replace(ROGUE, environment=each)) for each in (PRELOAD, Environment()))
         assert parent(engine, worker) == zygote.pid
         assert parent(engine, bare) != zygote.pid
-        assert ask(engine, worker, "loaded", PRELOAD)
-        assert not ask(engine, bare, "loaded", PRELOAD)
+        assert ask(engine, worker, "loaded", "colorsys")
+        assert not ask(engine, bare, "loaded", "colorsys")
     assert not psutil.pid_exists(zygote.pid)
     assert ahead.take(PRELOAD) is None
 
 
 def test_one_that_has_died_meanwhile_is_replaced() -> None:
     ahead.start(PRELOAD)
-    zygote = ahead._waiting[PRELOAD]
+    zygote = ahead._waiting[PRELOAD.key]
     zygote.kill()
     zygote._process.wait()
-    with LocalEngine(preload=PRELOAD) as engine:
-        assert ask(engine, engine.start(WorkerSpec(Role.BUILDER, ROGUE)), "loaded", PRELOAD)
+    with LocalEngine() as engine:
+        assert ask(engine, engine.start(replace(ROGUE, environment=PRELOAD)), "loaded", "colorsys")
 
 
 def test_its_log_tells_why_it_could_not_start() -> None:
-    ahead.start("no_such_module_anywhere")
-    zygote = ahead._waiting["no_such_module_anywhere"]
+    environment = Environment(preload=("no_such_module_anywhere",))
+    ahead.start(environment)
+    zygote = ahead._waiting[environment.key]
     zygote._process.wait(60)
     assert "no_such_module_anywhere" in zygote.log.read_text()
-    assert ahead.take("no_such_module_anywhere") is None
+    assert ahead.take(environment) is None
 
 
 @pytest.mark.parametrize("end", ["", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"])

@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, ModelError, RemoteError
-from tunery.engines import PRELOAD_TVM, LocalEngine, Role, WorkerSpec
+from tunery.dialects import get_dialect
+from tunery.domain import Environment
+from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.engines.local._record import Process
 
 ROGUE = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
@@ -196,9 +199,9 @@ def test_worker_takes_its_place(engine: LocalEngine) -> None:
     plain = engine.start(ROGUE)
     assert ask(engine, pinned, "place") == ((core,), niceness)
     assert ask(engine, plain, "place") == (tuple(sorted(os.sched_getaffinity(0))), os.nice(0))
-    names = ["TVM_BIND_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"]
-    assert ask(engine, pinned, "environment", names) == dict(zip(names, ["0", "3", "3"], strict=True))
-    assert ask(engine, plain, "environment", names) == dict(zip(names, ["0", "1", "1"], strict=True))
+    names = ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"]
+    assert ask(engine, pinned, "environment", names) == dict(zip(names, ["3", "3"], strict=True))
+    assert ask(engine, plain, "environment", names) == dict(zip(names, ["1", "1"], strict=True))
 
 
 def test_a_worker_keeps_the_place_it_was_given_through_restarts(engine: LocalEngine) -> None:
@@ -238,10 +241,31 @@ def test_compiler_and_torch_exclude_each_other(
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
-    plain = engine.start(ROGUE)
-    importer = engine.start(WorkerSpec(Role.IMPORTER, ROGUE.service, torch=True))
-    assert [ask(engine, plain, "imports", name) for name in ("torch", "tvm")] == [False, True]
-    assert [ask(engine, importer, "imports", name) for name in ("torch", "tvm")] == [True, False]
+    tvm = Environment(forbidden=("torch",), libraries=("tvm",))
+    compiler = engine.start(replace(ROGUE, environment=tvm))
+    other = engine.start(replace(ROGUE, environment=tvm.counterpart()))
+    assert [ask(engine, compiler, "imports", name) for name in ("torch", "tvm")] == [False, True]
+    assert [ask(engine, other, "imports", name) for name in ("torch", "tvm")] == [True, False]
+
+
+def test_an_environment_gives_variables_and_thread_counts(engine: LocalEngine) -> None:
+    environment = Environment(variables={"TUNERY_TEST_COLOUR": "blue"}, thread_variables=("TUNERY_TEST_THREADS",))
+    worker = engine.start(replace(ROGUE, environment=environment, threads=3))
+    names = ["TUNERY_TEST_COLOUR", "TUNERY_TEST_THREADS"]
+    assert ask(engine, worker, "environment", names) == dict(zip(names, ["blue", "3"], strict=True))
+    assert ask(engine, engine.start(ROGUE), "environment", names) == dict.fromkeys(names)
+
+
+def test_workers_of_another_python_import_what_is_installed_there(engine: LocalEngine, tmp_path: Path) -> None:
+    home = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    [packages] = home.glob("lib/*/site-packages")
+    (packages / "others.pth").write_text("\n".join(place for place in sys.path if place))
+    (packages / "only_there.py").write_text("")
+    environment = Environment(python=str(home / "bin" / "python"), preload=("only_there",))
+    worker = engine.start(replace(ROGUE, environment=environment))
+    assert ask(engine, worker, "loaded", "only_there")
+    assert not ask(engine, engine.start(ROGUE), "imports", "only_there")
 
 
 def test_cpu_seconds_count_children_and_the_killed(engine: LocalEngine) -> None:
@@ -299,8 +323,8 @@ def test_death_of_the_zygote_costs_the_calls_in_flight_only(engine: LocalEngine)
 
 
 def test_preload_that_fails_is_told_with_its_reason() -> None:
-    with LocalEngine(preload="no_such_module") as engine:
-        worker = engine.start(ROGUE)
+    with LocalEngine() as engine:
+        worker = engine.start(replace(ROGUE, environment=Environment(preload=("no_such_module",))))
         with pytest.raises(CrashError, match="no_such_module"):
             ask(engine, worker, "pid")
 
@@ -398,9 +422,10 @@ def test_logs_may_be_kept(tmp_path: Path) -> None:
 
 @pytest.mark.tvm
 def test_preloaded_tvm_is_there_without_torch_and_obeys_threads() -> None:
-    with LocalEngine(preload=PRELOAD_TVM) as engine:
-        worker = engine.start(WorkerSpec(Role.BUILDER, ROGUE.service, threads=2))
-        torch_worker = engine.start(WorkerSpec(Role.IMPORTER, ROGUE.service, torch=True))
+    with LocalEngine() as engine:
+        environment = get_dialect("metaschedule").environment()
+        worker = engine.start(replace(ROGUE, environment=environment, threads=2))
+        torch_worker = engine.start(replace(ROGUE, environment=environment.counterpart()))
         assert ask(engine, worker, "loaded", "tvm")
         assert not ask(engine, worker, "loaded", "torch")
         assert ask(engine, worker, "tvm_threads") == 2

@@ -13,10 +13,12 @@ import pytest
 PARENT = """
 import sys, time
 from pathlib import Path
+from tunery.domain import Environment
 from tunery.engines import LocalEngine, Role, WorkerSpec
 directory = Path(sys.argv[1])
-engine = LocalEngine(preload=sys.argv[2] or None)
-spec = WorkerSpec(Role.BUILDER, "engine_services:Rogue")
+engine = LocalEngine()
+environment = Environment(preload=tuple(sys.argv[2].split()))
+spec = WorkerSpec(Role.BUILDER, "engine_services:Rogue", environment=environment)
 idle, hung, linking = (engine.start(spec) for _ in range(3))
 pids = [engine.call(worker, "pid", deadline_s=100).result(100) for worker in (idle, hung, linking)]
 engine.call(hung, "hold_gil_after", directory / "hung", deadline_s=1000)
@@ -34,7 +36,7 @@ time.sleep(1000)
 
 
 def start_parent(directory: Path, preload: str = "") -> subprocess.Popen[str]:
-    path = os.pathsep.join([str(Path(__file__).parent), str(directory)])
+    path = os.pathsep.join([str(Path(__file__).parent), str(directory), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", PARENT, str(directory), preload],
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ from tunery._errors import CrashError, WorkError
 from tunery.delivery import KnownTask
 from tunery.delivery.bench import used_shares
 from tunery.delivery.compare import Output, checked_error
+from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import WorkerSpec
@@ -160,6 +161,7 @@ class Workers:
     """Stands in for the runtime and its engine: each contestant answers, but what `fails` holds raises."""
 
     threads, measure_cores = 1, None
+    environment = get_dialect("metaschedule").environment()
 
     def __init__(self, *fails: tuple[str, str]) -> None:
         self.engine, self.fails = self, fails
@@ -167,7 +169,7 @@ class Workers:
 
     def start(self, spec: WorkerSpec) -> str:
         name = Path(spec.settings["path"]).name
-        return f"{name} of torch" if spec.torch else name
+        return f"{name} of torch" if "tvm" in spec.environment.forbidden else name
 
     def kill(self, worker: str) -> None:
         self.killed.append(worker)

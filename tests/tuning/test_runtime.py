@@ -19,7 +19,7 @@ from tunery.scheduling import Scheduler
 
 @asynccontextmanager
 async def runtime_in(directory: Path) -> AsyncIterator[Runtime]:
-    with LocalEngine(None, directory / "logs") as engine:
+    with LocalEngine(directory / "logs") as engine:
         runtime = Runtime(engine, "fake", 1, directory)
         runtime.submit("job")
         yield runtime

@@ -90,8 +90,9 @@ def compile_(
 
 def _begin(dialect: str) -> None:
     """Have what workers are forked from import the compiler while this process still imports itself."""
+    from tunery.domain import Environment
     from tunery.engines.local import ahead
-    from tunery.runtime import PRELOAD
+    from tunery.runtime import worker_environment
 
-    for preload in dict.fromkeys([PRELOAD.get(dialect), None]):
-        ahead.start(preload)
+    for environment in (worker_environment(dialect), Environment()):
+        ahead.start(environment)

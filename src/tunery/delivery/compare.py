@@ -228,7 +228,7 @@ def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:
             settings,
             cores=runtime.measure_cores,
             threads=runtime.threads,
-            torch=torch,
+            environment=runtime.environment.counterpart() if torch else runtime.environment,
         )
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, UsageError
-from tunery.domain import Artifact, Candidate, Network, Outcome, Target, Task, TensorSpec, Workload
+from tunery.domain import Artifact, Candidate, Environment, Network, Outcome, Target, Task, TensorSpec, Workload
 
 Array = npt.NDArray[np.generic]
 
@@ -177,6 +177,10 @@ class Dialect(ABC):
     @abstractmethod
     def compiler(self) -> str:
         """Name and version of the compiler: part of every record's provenance."""
+
+    def environment(self) -> Environment:
+        """Return in which kind of process this dialect works; it must not import the compiler to know."""
+        return Environment()
 
     @abstractmethod
     def resolve_target(self, spec: str, threads: int) -> Target:

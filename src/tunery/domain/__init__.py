@@ -4,6 +4,7 @@ from tunery.domain.budget import CURRENCIES, LEAST, Budget, Prospect, Spend, par
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import Calibration, DeviceDescription, SharingPoint
+from tunery.domain.environment import Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
@@ -22,6 +23,7 @@ __all__ = [
     "Choice",
     "Contender",
     "DeviceDescription",
+    "Environment",
     "JobState",
     "JobStatus",
     "Measurement",

@@ -2,6 +2,6 @@
 
 from tunery.engines._base import Engine, OnUsage, Role, WorkerSpec
 from tunery.engines.inline import InlineEngine
-from tunery.engines.local.engine import PRELOAD_TVM, LocalEngine
+from tunery.engines.local.engine import LocalEngine
 
-__all__ = ["PRELOAD_TVM", "Engine", "InlineEngine", "LocalEngine", "OnUsage", "Role", "WorkerSpec"]
+__all__ = ["Engine", "InlineEngine", "LocalEngine", "OnUsage", "Role", "WorkerSpec"]

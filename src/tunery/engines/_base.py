@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tunery.domain import Environment
+
 OnUsage = Callable[[str, str, float, float], None]
 """What an engine may be given to report to: worker, method, wall seconds and CPU seconds of one call, as it ends.
 
@@ -34,9 +36,8 @@ class WorkerSpec:
     `service` is `module:Class`; the class is created once in the worker with `settings` as keyword arguments (plain
     data), and its public methods are what `Engine.call` reaches. `cores` is the set of CPUs it is pinned to (empty: all
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
-    space above what it starts with (None: no limit). `torch` says that the service imports torch: such a worker cannot
-    import TVM, and every other worker cannot import torch. A `bare` worker is forked from a process that has imported
-    nothing: it is there at once, and imports what it needs itself.
+    space above what it starts with (None: no limit). `environment` says in which Python it runs and what its process
+    has imported already; by default nothing, so that it is there at once.
     """
 
     role: Role
@@ -46,8 +47,7 @@ class WorkerSpec:
     threads: int = 1
     nice: int = 0
     memory_bytes: int | None = None
-    torch: bool = False
-    bare: bool = False
+    environment: Environment = field(default_factory=Environment)
 
 
 class Engine(ABC):

@@ -13,6 +13,7 @@ from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
+from tunery.runtime import worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.opening import cache_directory, workplace
 from tunery.store import Store, open_store
@@ -131,7 +132,7 @@ class _Sweep:
         """Extract all models and return the resolved target and the compiler."""
         spec = WorkerSpec(
             Role.IMPORTER, "tunery.runtime.services:Importer", {"dialect": self._request.dialect},
-            memory_bytes=IMPORTER_BYTES,
+            memory_bytes=IMPORTER_BYTES, environment=worker_environment(self._request.dialect),
         )  # fmt: skip
         cores = usable_cores()
         workers = [self._engine.start(replace(spec, cores=(core,))) for core in cores[: max(1, len(models))]]

@@ -10,7 +10,6 @@ from tunery._errors import UsageError
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain.request import Request
 from tunery.engines import Engine, LocalEngine
-from tunery.runtime import PRELOAD
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
 from tunery.runtime.pools import Runtime, make_scratch
@@ -47,7 +46,7 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
     except OSError as error:
         raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
     try:
-        with LocalEngine(PRELOAD.get(request.dialect), scratch / "logs") as engine:
+        with LocalEngine(scratch / "logs") as engine:
             yield engine, scratch, threads
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

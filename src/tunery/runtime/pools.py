@@ -16,8 +16,9 @@ from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.foreign import Share
 from tunery.devices.cpu.placement import granted_bytes
-from tunery.domain import Calibration, DeviceDescription
+from tunery.domain import Calibration, DeviceDescription, Environment
 from tunery.engines import Engine, Role, WorkerSpec
+from tunery.runtime import worker_environment
 from tunery.runtime.device_lock import DeviceLock
 from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
 from tunery.runtime.foreign_load import ForeignWatch
@@ -89,6 +90,7 @@ class Runtime:
         self.measure_cores = self.slots[0]
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
+        self.environment = worker_environment(dialect)
         self.granted = max(self.dispatch.granted, len(self.measure_cores))
         self._slot: dict[str, tuple[int, ...]] = {}
         self._pools = self._start_workers(dialect)
@@ -112,7 +114,7 @@ class Runtime:
 
     def _start_workers(self, dialect: str) -> dict[str, WorkerPool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> WorkerPool:
-            spec = WorkerSpec(role, service, settings, **more)
+            spec = WorkerSpec(role, service, settings, **{"environment": self.environment, **more})
             workers = [self.engine.start(spec) for _ in range(count)]
             return WorkerPool(workers, list(workers))
 
@@ -122,7 +124,7 @@ class Runtime:
             directory.mkdir(parents=True, exist_ok=True)
         measurers = [self._start_measurer(slot) for slot in self.slots]
         return {
-            Role.PREPARER: pool(Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, bare=True),
+            Role.PREPARER: pool(Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=Environment()),
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
             Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
             Role.BUILDER: pool(
@@ -153,6 +155,7 @@ class Runtime:
             cores=slot,
             threads=len(slot),
             memory_bytes=MEASURER_BYTES,
+            environment=self.environment,
         )
 
     def _start_measurer(self, slot: tuple[int, ...]) -> str:

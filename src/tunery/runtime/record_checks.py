@@ -8,6 +8,7 @@ from tunery.dialects import check_dialect
 from tunery.domain import Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
+from tunery.runtime import worker_environment
 from tunery.runtime.opening import workplace
 from tunery.store import ImportSummary, open_store
 
@@ -62,7 +63,8 @@ class RecordChecks:
     def _worker(self, dialect: str) -> str:
         if dialect not in self._workers:
             spec = WorkerSpec(
-                Role.IMPORTER, "tunery.runtime.services:Checker", {"dialect": dialect}, memory_bytes=_MEMORY_BYTES
-            )
+                Role.IMPORTER, "tunery.runtime.services:Checker", {"dialect": dialect}, memory_bytes=_MEMORY_BYTES,
+                environment=worker_environment(dialect),
+            )  # fmt: skip
             self._workers[dialect] = self._engine.start(spec)
         return self._workers[dialect]

@@ -24,6 +24,7 @@ from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.measuring.settings import FULL_LENGTH
+from tunery.runtime import worker_environment
 from tunery.runtime.opening import cache_directory, workplace
 from tunery.runtime.record_checks import RecordChecks
 from tunery.runtime.services import Block
@@ -198,7 +199,10 @@ class Features:
     def __init__(self, engine: Engine, dialect: str, compiler: str) -> None:
         self._engine = engine
         self._directory = cache_directory() / "features" / digest(compiler, str(_VERSION))
-        spec = WorkerSpec(Role.PROPOSER, "tunery.runtime.services:Featurizer", {"dialect": dialect})
+        spec = WorkerSpec(
+            Role.PROPOSER, "tunery.runtime.services:Featurizer", {"dialect": dialect},
+            environment=worker_environment(dialect),
+        )  # fmt: skip
         self._workers = [spec] * max(1, min(len(usable_cores()), 8))
         self._started: list[str] = []
 

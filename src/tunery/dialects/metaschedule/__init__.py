@@ -27,7 +27,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Observation, Proposer, Suggestions
-from tunery.domain import Artifact, Candidate, Network, Target, Task, Workload
+from tunery.domain import Artifact, Candidate, Environment, Network, Target, Task, Workload
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -45,6 +45,10 @@ class MetaScheduleDialect(Dialect):
     @override
     def compiler(self) -> str:
         return f"apache-tvm {version('apache-tvm')} ffi {version('apache-tvm-ffi')} lowering {_LOWERING} build {_BUILD}"
+
+    @override
+    def environment(self) -> Environment:
+        return ENVIRONMENT
 
     @override
     def resolve_target(self, spec: str, threads: int) -> Target:
@@ -208,6 +212,14 @@ class MetaScheduleDialect(Dialect):
         return TvmNetwork(path, threads)
 
 
+ENVIRONMENT = Environment(
+    preload=("tunery.dialects.metaschedule.preload",),
+    variables={"TVM_BIND_THREADS": "0"},  # TVM otherwise moves every process to core 0, whatever its affinity
+    thread_variables=("TVM_NUM_THREADS",),
+    # Both carry LLVM and crash in one process; TVM imports torch where it can.
+    forbidden=("torch",),
+    libraries=("tvm", "tvm_ffi"),
+)
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code. A model that ships serves its own build only: what changes the
 # code of few, as of products of two activations, raises the former.

@@ -7,7 +7,6 @@ import os
 import selectors
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, DeadlineError, EngineError, TuneryError
+from tunery.domain import Environment
 from tunery.engines._base import OnUsage
 from tunery.engines._payload import error_from_data
 from tunery.engines.local import _frames, ahead
@@ -32,14 +32,13 @@ _log = logging.getLogger(__name__)
 class Loop:
     """All state of a LocalEngine. Other threads only `post`; whatever is private here runs on the loop's thread."""
 
-    def __init__(self, preload: str | None, logs: Path, startup_s: float, on_usage: OnUsage | None) -> None:
-        self._preload = preload
+    def __init__(self, logs: Path, startup_s: float, on_usage: OnUsage | None) -> None:
         self._logs = logs
         self._startup_s = startup_s
         self._on_usage = on_usage
         self._owner = os.getpid()
         self._workers: dict[str, Worker] = {}
-        self._nurseries: dict[str | None, Nursery] = {}
+        self._nurseries: dict[str, Nursery] = {}
         self._posted: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
         self._closed = False
@@ -172,7 +171,7 @@ class Loop:
                 worker.log.replace(worker.log.with_suffix(".previous.log"))
             key = f"{worker.name}#{worker.generation}"
             with theirs:
-                nursery = self._fork(None if worker.spec.torch or worker.spec.bare else self._preload, key, theirs)
+                nursery = self._fork(worker.spec.environment, key, theirs)
         except OSError as error:
             ours.close()
             while call := worker.pop():
@@ -182,25 +181,25 @@ class Loop:
         worker.state, worker.reason = WorkerState.STARTING, None
         worker.limit = time.monotonic() + self._startup_s
         self._selector.register(ours, selectors.EVENT_READ, lambda mask: self._on_channel(worker, process, mask))
-        self._send(process, _frames.pack(worker.begin() | {"path": sys.path}, worker.settings))
+        self._send(process, _frames.pack(worker.begin(), worker.settings))
 
-    def _fork(self, preload: str | None, key: str, channel: socket.socket) -> Nursery:
-        nursery = self._nursery(preload)
+    def _fork(self, environment: Environment, key: str, channel: socket.socket) -> Nursery:
+        nursery = self._nursery(environment)
         try:
             nursery.fork(key, channel)
         except (BrokenPipeError, ConnectionResetError):  # somebody ended the zygote and its workers; have another
-            self._on_nursery(preload, nursery)
-            nursery = self._nursery(preload)
+            self._on_nursery(environment.key, nursery)
+            nursery = self._nursery(environment)
             nursery.fork(key, channel)
         return nursery
 
-    def _nursery(self, preload: str | None) -> Nursery:
-        nursery = self._nurseries.get(preload)
+    def _nursery(self, environment: Environment) -> Nursery:
+        key = environment.key
+        nursery = self._nurseries.get(key)
         if nursery is None:
-            log = self._logs / f"zygote-{'plain' if preload is None else 'preloaded'}.log"
-            nursery = ahead.take(preload) or Nursery(preload, log)
-            self._nurseries[preload] = nursery
-            self._selector.register(nursery.control, selectors.EVENT_READ, lambda _: self._on_nursery(preload, nursery))
+            nursery = ahead.take(environment) or Nursery(environment, self._logs / f"zygote-{key}.log")
+            self._nurseries[key] = nursery
+            self._selector.register(nursery.control, selectors.EVENT_READ, lambda _: self._on_nursery(key, nursery))
         return nursery
 
     def _pump(self, worker: Worker) -> None:
@@ -310,21 +309,21 @@ class Loop:
         else:
             call.future.set_result(result)
 
-    def _on_nursery(self, preload: str | None, nursery: Nursery) -> None:
-        if self._nurseries.get(preload) is not nursery:
+    def _on_nursery(self, key: str, nursery: Nursery) -> None:
+        if self._nurseries.get(key) is not nursery:
             return
         messages, there = nursery.read()
         for message, pidfd in messages:
-            key = message["worker"]
-            worker = self._workers.get(key.partition("#")[0])
+            name = message["worker"]
+            worker = self._workers.get(name.partition("#")[0])
             process = worker.process if worker is not None else None
-            if worker is None or process is None or process.key != key:
+            if worker is None or process is None or process.key != name:
                 self._on_stray(worker, message, pidfd)
             else:
                 self._on_child(worker, process, message, pidfd)
         if there:
             return
-        del self._nurseries[preload]
+        del self._nurseries[key]
         self._selector.unregister(nursery.control)
         for worker in list(self._workers.values()):
             process = worker.process

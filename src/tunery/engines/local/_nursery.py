@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-_LAUNCH = (
-    "import sys; sys.path[:] = {path!r}; "
-    "from tunery.engines.local._zygote import main; main({fd}, {parent}, {preload!r})"
-)
+from tunery.domain import Environment
+
+_LAUNCH = "{path}from tunery.engines.local._zygote import main; main({fd}, {parent}, {preload!r}, {forbidden!r})"
+_SAME_PATH = "import sys; sys.path[:] = {path!r}; "
 
 Message = tuple[dict[str, Any], int | None]
 """What a zygote said, and the pidfd that came with it."""
@@ -20,31 +20,36 @@ Message = tuple[dict[str, Any], int | None]
 class Nursery:
     """One zygote process. The kernel ends it with the thread that makes it, which must live as long as the workers."""
 
-    def __init__(self, preload: str | None, log: Path | IO[bytes]) -> None:
+    def __init__(self, environment: Environment, log: Path | IO[bytes]) -> None:
         self._file = None if isinstance(log, Path) else log  # without a name, and gone with this process
         self.log = log if isinstance(log, Path) else Path("/proc/self/fd", str(log.fileno()))
         self.up = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control = ours
         try:
-            self._process = self._start(preload, theirs)
+            self._process = self._start(environment, theirs)
         except OSError:
             ours.close()
             raise
         ours.setblocking(False)
 
-    def _start(self, preload: str | None, theirs: socket.socket) -> subprocess.Popen[bytes]:
-        code = _LAUNCH.format(path=sys.path, fd=theirs.fileno(), parent=os.getpid(), preload=preload)
+    def _start(self, environment: Environment, theirs: socket.socket) -> subprocess.Popen[bytes]:
+        path = "" if environment.python else _SAME_PATH.format(path=sys.path)
+        code = _LAUNCH.format(
+            path=path, fd=theirs.fileno(), parent=os.getpid(), preload=environment.preload,
+            forbidden=environment.forbidden,
+        )  # fmt: skip
+        # Threads do not survive a fork, so the zygote must have none; a worker's own settings come later.
+        variables = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | dict(environment.variables)
         with theirs, self.log.open("wb") as output:
             return subprocess.Popen(
-                [sys.executable, "-c", code],
+                [environment.python or sys.executable, "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # a Ctrl-C at the terminal is the parent's to handle
-                # Threads do not survive a fork, so the zygote must have none; a worker's own settings come later.
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TVM_BIND_THREADS": "0"},
+                env=variables,
             )
 
     @property

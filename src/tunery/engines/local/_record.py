@@ -4,6 +4,7 @@ import contextlib
 import enum
 import math
 import signal
+import sys
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -92,10 +93,12 @@ class Worker:
 
     def begin(self) -> dict[str, Any]:
         """Return the first message's header: how the process settles in."""
+        environment = self.spec.environment
         return {
             "service": self.spec.service, "settings": list(self.spec.settings), "cores": list(self.cores),
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
-            "torch": self.spec.torch, "log": str(self.log),
+            "thread_variables": list(environment.thread_variables), "log": str(self.log),
+            "path": None if environment.python else sys.path,
         }  # fmt: skip
 
     def keep_place(self) -> None:

@@ -14,6 +14,7 @@ from tunery.engines.local._process import own_cpu_s
 
 LOG_LIMIT_BYTES = 4 << 20
 """A worker's log is emptied when it is longer than this after a call."""
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def main(channel: socket.socket) -> int:
@@ -59,21 +60,14 @@ def _usage(began: float) -> dict[str, float]:
 
 
 def _settle(header: dict[str, Any]) -> None:
-    """Take the place that the spec gives: environment, processors, priority, and which libraries may not be loaded."""
-    sys.path[:] = header["path"]
-    threads = str(header["threads"])
-    os.environ |= {
-        "TVM_BIND_THREADS": "0",  # TVM otherwise moves every process to core 0, whatever its affinity
-        "TVM_NUM_THREADS": threads,
-        "OMP_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-    }
+    """Take the place that the spec gives: import path, thread counts, processors and priority."""
+    if header["path"] is not None:
+        sys.path[:] = header["path"]
+    os.environ |= dict.fromkeys((*_THREAD_VARIABLES, *header["thread_variables"]), str(header["threads"]))
     os.sched_setaffinity(0, header["cores"])
     if header["nice"]:
         os.nice(header["nice"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    # torch and TVM both carry LLVM and crash in one process: each worker may import one of them, never both.
-    sys.modules.setdefault("tvm" if header["torch"] else "torch", None)  # type: ignore[arg-type]
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked siblings would draw the same numbers
 

@@ -15,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Any, Never
 
 import psutil
@@ -23,13 +24,14 @@ from tunery.engines.local import _worker
 from tunery.engines.local._process import adopt_orphans, die_with_parent, kill_group
 
 
-def main(control_fd: int, parent: int, preload: str | None) -> None:
-    """Preload, then fork workers until the parent is gone."""
+def main(control_fd: int, parent: int, preload: Sequence[str], forbidden: Sequence[str]) -> None:
+    """Preload, then fork workers until the parent is gone; nobody here or there may import what is forbidden."""
     die_with_parent(parent, signal.SIGTERM)
     adopt_orphans()
-    if preload is not None:
-        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # TVM imports torch where it can, and both carry LLVM
-        importlib.import_module(preload)
+    for name in forbidden:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # what the import statement takes for "absent"
+    for name in preload:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a worker would otherwise touch, and so copy, every page shared with the zygote
     with socket.socket(fileno=control_fd) as control:

@@ -1,31 +1,29 @@
-"""Zygotes that are started before there is an engine: they import for seconds what the caller does not need.
-
-Here is nothing but the standard library, so a program may do this first of all.
-"""
+"""Zygotes that are started before there is an engine: they import for seconds what the caller does not need."""
 
 import atexit
 import tempfile
 
+from tunery.domain import Environment
 from tunery.engines.local._nursery import Nursery
 
-_waiting: dict[str | None, Nursery] = {}
+_waiting: dict[str, Nursery] = {}
 
 
-def start(preload: str | None) -> None:
-    """Start the zygote that the next engine of this process with the same `preload` will fork its workers from.
+def start(environment: Environment) -> None:
+    """Start the zygote that the next engine of this process will fork its workers in this environment from.
 
     The calling thread must live as long as the engine. What is not taken over ends with the process.
     """
-    if preload in _waiting:
+    if environment.key in _waiting:
         return
     if not _waiting:
         atexit.register(_end)
-    _waiting[preload] = Nursery(preload, tempfile.TemporaryFile())  # noqa: SIM115 - it closes it
+    _waiting[environment.key] = Nursery(environment, tempfile.TemporaryFile())  # noqa: SIM115 - it closes it
 
 
-def take(preload: str | None) -> Nursery | None:
-    """Return the zygote that was started for `preload` and hand it over; None if there is none that lives."""
-    nursery = _waiting.pop(preload, None)
+def take(environment: Environment) -> Nursery | None:
+    """Return the zygote that was started for an environment and hand it over; None if there is none that lives."""
+    nursery = _waiting.pop(environment.key, None)
     if nursery is None or nursery.alive:
         return nursery
     nursery.close()

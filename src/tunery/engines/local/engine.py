@@ -19,14 +19,11 @@ from tunery.engines.local import _frames
 from tunery.engines.local._loop import Loop
 from tunery.engines.local._record import Call, Worker
 
-PRELOAD_TVM = "tunery.dialects.metaschedule._tvm"
-"""What to preload where workers use TVM: a fresh one then costs milliseconds instead of seconds."""
-
 
 class LocalEngine(Engine):
     """Workers as processes of this machine, forked from a zygote and killed from outside when they do not answer.
 
-    `preload` names a module the zygote imports before it forks; None starts in a fraction of the time and memory.
+    There is a zygote for each environment of workers; what it preloads costs a fresh worker milliseconds.
     Each worker prints to its own log in `logs` (default: a directory that goes with the engine). A process that is not
     ready after `startup_s` seconds is given up. `on_usage` hears what each call used. Linux only.
 
@@ -38,7 +35,6 @@ class LocalEngine(Engine):
 
     def __init__(
         self,
-        preload: str | None = None,
         logs: Path | None = None,
         startup_s: float = 120.0,
         on_usage: OnUsage | None = None,
@@ -48,7 +44,7 @@ class LocalEngine(Engine):
         self.logs.mkdir(parents=True, exist_ok=True)
         self._ids = itertools.count(1)
         self._workers: dict[str, Worker] = {}
-        self._loop = Loop(preload, self.logs, startup_s, on_usage)
+        self._loop = Loop(self.logs, startup_s, on_usage)
         # Runs at close, at garbage collection and at the interpreter's exit, whichever is first.
         self._end = weakref.finalize(self, _close, self._loop, own, os.getpid())
 

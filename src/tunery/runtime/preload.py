@@ -1,8 +1,0 @@
-"""What every TVM worker needs, imported once in the zygote: seven workers would pay 0.3 s of CPU each."""
-
-import lightgbm  # noqa: F401 - no thread of it starts before a fork
-
-import tunery.dialects.metaschedule.codegen.compilation
-import tunery.dialects.metaschedule.importing.extraction
-import tunery.dialects.metaschedule.search.proposer
-import tunery.runtime.services  # noqa: F401
