@@ -13,7 +13,7 @@ from metaschedule_models import convolution_network
 
 from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.variants.program import _parsed, open_expression, replay, trace_body
+from tunery.dialects.metaschedule.variants.program import open_expression, parsed, replay, trace_body
 from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
 from tunery.domain import Task
@@ -53,7 +53,8 @@ def test_each_rule_makes_vectors_of_four(
     options: dict[str, object], names: set[str], target: object, tmp_path: Path
 ) -> None:
     assert lanes_of(target) == 4
-    found = expressions_of(_parsed(heavy(tmp_path, **options).workload.program), target).found
+    workload = heavy(tmp_path, **options).workload
+    found = expressions_of(parsed(workload.key, workload.program), target).found
     assert names <= found.keys()
     for name in names:
         assert any(_FUSED.search(code_of(found[name], seed, target)) for seed in range(1, _SEEDS)), name
