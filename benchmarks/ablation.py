@@ -36,7 +36,7 @@ from tunery._errors import WorkError
 from tunery.domain import Budget, Task
 from tunery.domain.request import Request
 from tunery.domain.trimming import Trimming
-from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.reports.format import as_text, milliseconds, new_table
 from tunery.service.session import extract, tune_tasks
 
 ROOM = "tunery.dialects.metaschedule"

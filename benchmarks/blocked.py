@@ -28,7 +28,7 @@ from studies._children import end_with_parent, watch
 from tunery._errors import WorkError
 from tunery.domain import Budget, Target, Task, TensorSpec, Workload
 from tunery.domain.request import Request
-from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.reports.format import as_text, milliseconds, new_table
 from tunery.service.session import tune_tasks
 
 LAST, BLOCKED = "last", "blocked"

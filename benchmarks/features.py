@@ -31,7 +31,7 @@ from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Task
 from tunery.domain.request import Request
-from tunery.reports.text import as_text, new_table
+from tunery.reports.format import as_text, new_table
 from tunery.service.session import extract
 from tunery.tuning.learning import start_for
 

@@ -28,7 +28,7 @@ from studies._children import end_with_parent, watch
 from tunery._errors import TuneryError
 from tunery.domain import Budget
 from tunery.domain.request import Request
-from tunery.reports.text import as_text, new_table
+from tunery.reports.format import as_text, new_table
 from tunery.service.session import bench, compile_model, tune
 
 NETWORKS = ("resnet18", "mobilenet_v2", "squeezenet1_1", "densenet121", "shufflenet_v2_x1_0", "googlenet", "unet")

@@ -19,7 +19,7 @@ from rows import Kept, Row
 from tunery._errors import TuneryError
 from tunery.domain import Budget
 from tunery.domain.request import Progress, Request
-from tunery.reports.text import milliseconds
+from tunery.reports.format import milliseconds
 from tunery.service.session import bench, tune
 
 

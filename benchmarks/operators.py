@@ -28,7 +28,7 @@ from rows import Kept, Row
 
 from tunery._errors import TuneryError
 from tunery.domain import Budget
-from tunery.reports.text import as_text, new_table
+from tunery.reports.format import as_text, new_table
 
 _OPSET = 17
 _SECONDS = 3.0

@@ -27,7 +27,7 @@ from studies.stock_sides import stock_config
 
 from tunery._errors import WorkError
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
-from tunery.reports.text import milliseconds
+from tunery.reports.format import milliseconds
 
 TASKS = {
     "conv2d": ("zoo:resnet18", "conv2d", "a 3x3 convolution of ResNet-18"),

@@ -49,7 +49,7 @@ def conduct(
 
     from studies import Options, place, pyplot, write
     from tunery.cli._interrupt import Interrupt
-    from tunery.reports.text import plain
+    from tunery.reports.data import plain
 
     if out:  # a missing library, or no place, is said before the work, not after it
         pyplot()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
-from tunery.reports.text import plain
+from tunery.reports.data import plain
 
 _SHOWN = 300
 

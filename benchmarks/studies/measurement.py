@@ -16,7 +16,7 @@ from tunery.domain import Calibration
 from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role
 from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
-from tunery.reports.text import as_text, new_table
+from tunery.reports.format import as_text, new_table
 from tunery.runtime.calibrate import calibrate
 from tunery.runtime.opening import cache_directory, thread_count
 from tunery.runtime.pools import Runtime

@@ -18,7 +18,7 @@ from studies.scheduling_quality import against_sequential, retime
 from studies.scheduling_runs import Run, tune_all
 from tunery.domain import Budget
 from tunery.domain.request import Request
-from tunery.reports.text import as_text, new_table
+from tunery.reports.format import as_text, new_table
 from tunery.runtime.dispatch import CORE
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.pools import DEVICE

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tunery.reports.comparison import _more, _where
-from tunery.reports.text import as_text, milliseconds, new_table, short
+from tunery.reports.format import as_text, milliseconds, new_table, short
 
 _GAP = 0.10
 

@@ -17,7 +17,7 @@ from tunery._errors import UsageError
 from tunery.accounting.prices import load_prices
 from tunery.domain import Task, digest
 from tunery.domain.request import Request
-from tunery.reports.text import as_text, energy, money, new_table
+from tunery.reports.format import as_text, energy, money, new_table
 from tunery.runtime.opening import cache_directory
 from tunery.service.session import extract
 from tunery.tuning.allocation.trimming import Audit

@@ -25,7 +25,7 @@ from tunery.costmodels.training.evaluation import ALL, EvaluationRow
 from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain import digest
-from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.reports.format import as_text, milliseconds, new_table
 from tunery.runtime.opening import cache_directory
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")

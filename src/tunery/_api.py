@@ -161,7 +161,7 @@ class Tuned(_Step):
             WorkError: the network does not compile.
         """
         from tunery.domain.request import FillPolicy
-        from tunery.reports.text import file_name
+        from tunery.reports.format import file_name
         from tunery.service.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name))

@@ -7,7 +7,7 @@ import pytest
 
 from tunery.cli import _live
 from tunery.domain.request import Progress
-from tunery.reports.text import duration
+from tunery.reports.format import duration
 
 
 def progress(phase: str = "search", **more: object) -> Progress:

@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 from tunery.cli._spending import counted
 from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
 from tunery.domain.request import Request, TuneReport
-from tunery.reports.text import (
-    as_text,
-    duration,
-    filter_lines,
-    left_out_lines,
-    milliseconds,
-    plain,
-    ratio,
-    task_data,
-    tasks_table,
-    total,
-    tune_text,
-)
+from tunery.reports.data import plain, task_data, total
+from tunery.reports.format import as_text, duration, milliseconds, ratio
+from tunery.reports.text import filter_lines, left_out_lines, tasks_table, tune_text
 from tunery.store import Charge
 
 

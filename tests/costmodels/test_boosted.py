@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Dataset, load_cost_model
-from tunery.costmodels._base import for_device
 from tunery.costmodels.columns import device_columns
+from tunery.costmodels.loading import for_device
 from tunery.costmodels.metrics import kendall
 
 TASKS, ROWS, WIDTH = 3, 80, 12

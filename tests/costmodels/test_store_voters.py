@@ -8,8 +8,8 @@ import pytest
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, load_cost_model
-from tunery.costmodels._base import for_device
 from tunery.costmodels.columns import DEVICE_COLUMNS, STORE_WIDTH, TASK_COLUMNS, fold
+from tunery.costmodels.loading import for_device
 from tunery.costmodels.metrics import kendall
 from tunery.costmodels.training.automl import fit, search, voting
 

@@ -70,7 +70,8 @@ def followed(*, verbose: bool) -> Iterator[Follower]:
 def report(status: "JobStatus", *, as_json: bool) -> None:
     """Print how a job stands; one that failed makes the command fail."""
     from tunery.domain import JobState
-    from tunery.reports.text import duration, milliseconds, sums
+    from tunery.reports.data import sums
+    from tunery.reports.format import duration, milliseconds
 
     if as_json:
         emit(summary(status))

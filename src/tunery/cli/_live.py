@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from tunery.reports.text import duration, milliseconds
+from tunery.reports.format import duration, milliseconds
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -11,7 +11,7 @@ from tunery._errors import UsageError
 
 def emit(data: object) -> None:
     """Print one JSON document; numbers that JSON does not know are null."""
-    from tunery.reports.text import plain
+    from tunery.reports.data import plain
 
     typer.echo(json.dumps(plain(data), indent=2, allow_nan=False))
 

@@ -39,7 +39,7 @@ def bench(
 ) -> None:
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
     from tunery.reports.comparison import bench_text
-    from tunery.reports.text import bench_data
+    from tunery.reports.data import bench_data
     from tunery.service.session import Session
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
@@ -68,7 +68,7 @@ def compared_with(
     from tunery.cli._live import LiveLine
     from tunery.delivery.compare import predicted_s
     from tunery.domain.request import CONTESTANTS
-    from tunery.reports.text import duration
+    from tunery.reports.format import duration
 
     names = " and ".join(CONTESTANTS[rival] for rival in (*rivals, *others)) or "nobody"
     first = "compiling first, then " if compiled is None or "untuned" in rivals else ""

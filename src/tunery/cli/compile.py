@@ -51,7 +51,9 @@ def compile_(
     _begin(dialect)
     from tunery.cli._left_out import of_compile
     from tunery.cli._live import LiveLine
-    from tunery.reports.text import as_text, call, compile_data, new_table
+    from tunery.reports.data import compile_data
+    from tunery.reports.format import as_text, new_table
+    from tunery.reports.text import call
     from tunery.service.session import compile_model
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)

@@ -175,7 +175,7 @@ def list_(
 ) -> None:
     """List the models that were trained here, and say which is in use."""
     from tunery.costmodels.registry import SHIPPED, damaged, models_directory, versions
-    from tunery.reports.text import as_text, new_table
+    from tunery.reports.format import as_text, new_table
 
     found, broken = versions(), damaged()
     states = _states(found)
@@ -258,7 +258,7 @@ def _names(text: str) -> list[str]:
 
 
 def _table(rows: "Sequence[EvaluationRow]") -> str:
-    from tunery.reports.text import as_text, new_table
+    from tunery.reports.format import as_text, new_table
 
     table = new_table("kind", "device", "ranking", "#tasks", "#NDCG@8", "#regret of 1", "#regret of 8", "#Kendall")
     for row in rows:
@@ -273,7 +273,7 @@ regret: the share of speed that is lost where only the first, or the first eight
 
 
 def _row(row: "EvaluationRow") -> dict[str, Any]:
-    from tunery.reports.text import plain
+    from tunery.reports.data import plain
 
     data: dict[str, Any] = plain(row)
     quality: dict[str, Any] = data.pop("quality")
@@ -281,7 +281,7 @@ def _row(row: "EvaluationRow") -> dict[str, Any]:
 
 
 def _card(card: "Version") -> dict[str, Any]:
-    from tunery.reports.text import plain
+    from tunery.reports.data import plain
 
     data: dict[str, Any] = plain(card)
     data["data"].pop("workloads", None)  # a thousand keys, for programs

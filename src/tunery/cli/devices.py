@@ -84,7 +84,7 @@ def _data(calibration: "Calibration") -> dict[str, Any]:
 
 
 def _show(calibration: "Calibration") -> None:
-    from tunery.reports.text import as_text, new_table
+    from tunery.reports.format import as_text, new_table
 
     slots = f"{calibration.slots} slot{'s' if calibration.slots > 1 else ''}"
     say(f"  calibrated for kernels of {calibration.threads} threads ({calibration.dialect}), {slots}:")

@@ -65,7 +65,7 @@ def _data(found: "ImportedModel") -> dict[str, Any]:
 
 
 def _print(found: "ImportedModel") -> None:
-    from tunery.reports.text import as_text, new_table, short
+    from tunery.reports.format import as_text, new_table, short
 
     table = new_table("task", "key", "kind", "#calls", "#Mflop", "tunable", "workload")
     for task in found.tasks:

@@ -24,7 +24,8 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the jobs, latest first."""
-    from tunery.reports.text import as_text, duration, milliseconds, new_table, ratio, sums
+    from tunery.reports.data import sums
+    from tunery.reports.format import as_text, duration, milliseconds, new_table, ratio
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False) as opened:
@@ -54,7 +55,9 @@ def show(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Show a job: what was asked for, its tasks, and what it has spent."""
-    from tunery.reports.text import as_text, cost_lines, duration, filter_lines, plain, task_data, tasks_table
+    from tunery.reports.data import plain, task_data
+    from tunery.reports.format import as_text, duration
+    from tunery.reports.text import cost_lines, filter_lines, tasks_table
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False) as opened:

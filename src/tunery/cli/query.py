@@ -84,7 +84,7 @@ def _data(answer: "Answer") -> dict[str, Any]:
 
 
 def _print(answer: "Answer") -> None:
-    from tunery.reports.text import as_text, milliseconds, new_table, ratio, short
+    from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
 
     table = new_table("task", "key", "#calls", "from", "#untuned ms", "#tuned ms", "#speed-up", "candidate")
     rows = _rows(answer)
@@ -108,7 +108,7 @@ def _print(answer: "Answer") -> None:
 
 
 def _query_task(key: str, store_url: str, as_json: bool) -> None:
-    from tunery.reports.text import as_text, milliseconds, new_table, short
+    from tunery.reports.format import as_text, milliseconds, new_table, short
     from tunery.store import open_store
 
     with open_store(store_url, create=False) as store:

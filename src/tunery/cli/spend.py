@@ -66,7 +66,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
 
 def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[str, Any]]) -> None:
     from tunery.cli._spending import SHARED, bar
-    from tunery.reports.text import as_text, duration, energy, money, new_table
+    from tunery.reports.format import as_text, duration, energy, money, new_table
 
     for title, rows in {**views, "in all": total}.items():
         if len(rows) < 2 and title in views:
@@ -123,7 +123,7 @@ def _repriced(charges: "Sequence[Charge]", jobs: "Sequence[JobStatus]", sheet: s
 
 
 def _names(store: "Store", charges: "Sequence[Charge]") -> dict[str, str]:
-    from tunery.reports.text import short
+    from tunery.reports.format import short
 
     wanted = {charge.task_key for charge in charges}
     return {task.key: f"{task.workload.name} {short(task.key)}" for task in store.tasks() if task.key in wanted}

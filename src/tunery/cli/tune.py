@@ -55,7 +55,7 @@ def tune(
 
 def default_name(model: str) -> str:
     """Return the file name of a compiled model where `-o` names a directory."""
-    from tunery.reports.text import file_name
+    from tunery.reports.format import file_name
 
     return file_name(Path(model.rpartition(":")[2]).stem)
 
@@ -124,7 +124,7 @@ def _deliver(
 
 
 def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:
-    from tunery.reports.text import bench_data, compile_data, tune_data
+    from tunery.reports.data import bench_data, compile_data, tune_data
 
     data = tune_data(report)
     if compiled is not None:

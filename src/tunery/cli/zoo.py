@@ -25,7 +25,7 @@ def list_(
 ) -> None:
     """List the zoo's networks; use one as zoo:NAME, or zoo:NAME@8 with a batch of 8."""
     from tunery.models import zoo
-    from tunery.reports.text import as_text, new_table
+    from tunery.reports.format import as_text, new_table
 
     found = zoo.names()
     if json:
@@ -96,7 +96,7 @@ class _Count:
         self._unique: set[str] = set()
 
     def add(self, one: "Extracted") -> None:
-        from tunery.reports.text import duration
+        from tunery.reports.format import duration
 
         self._done += 1
         self._failed += bool(one.failure)
@@ -131,7 +131,7 @@ def _networks(found: "Extraction") -> int:
 
 
 def _print(found: "Extraction") -> None:
-    from tunery.reports.text import as_text, duration, new_table
+    from tunery.reports.format import as_text, duration, new_table
     from tunery.runtime.extraction import count_by_kind, count_tasks
 
     table = new_table("kind", "#extractions", "#tasks", "#unique", "#of them tunable", "#calls")

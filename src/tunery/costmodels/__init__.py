@@ -7,10 +7,11 @@ registry    versions on disk, and which of them is used; cards: what is said of 
 columns     what a row holds besides a dialect's own features
 """
 
-from tunery.costmodels._base import CostModel, fits, for_device, load_cost_model
+from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import BoostedModel, Recipe
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Dataset, Group, Table
+from tunery.costmodels.loading import fits, for_device, load_cost_model
 
 __all__ = [
     "BoostedModel", "CostModel", "Dataset", "Group", "Recipe", "Table", "device_columns", "fits", "for_device",

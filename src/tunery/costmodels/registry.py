@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
-from tunery.costmodels._base import CostModel, load_cost_model
+from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import check_trees
 from tunery.costmodels.cards import Version, as_card, family, generator, new_card
+from tunery.costmodels.loading import load_cost_model
 
 __all__ = [
     "SHIPPED", "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "family", "generator",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tunery.reports.text import as_text, milliseconds, new_table
+from tunery.reports.format import as_text, milliseconds, new_table
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport

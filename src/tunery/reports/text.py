@@ -1,118 +1,28 @@
 """What was reached, as plain data for programs and as a table for people."""
 
-import io
-import math
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tunery.domain import JobStatus, Network, TaskState
+from tunery.reports.comparison import bench_text
+from tunery.reports.data import reached_of, total
+from tunery.reports.format import as_text, duration, energy, file_name, milliseconds, money, new_table, ratio, short
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
     from rich.table import Table
 
-    from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
+    from tunery.domain.request import BenchReport, Request, TuneReport
 
-TEXT_WIDTH = 200
-"""What a table may take at most where no terminal says how wide it is; it takes no more than its columns need."""
-
-SUFFIX = ".tunery"
-"""Of a compiled network's file."""
 
 _USUAL = frozenset({"ok", "abandoned"})
 _SHOWN_INPUTS = 3
-_SHOWN_KEY = 6
-
-
-def plain(value: object) -> Any:
-    """Return `value` as JSON data: dataclasses as objects, and None for numbers that JSON does not know."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(plain(key)): plain(entry) for key, entry in value.items()}
-    if isinstance(value, Enum | Path):
-        return plain(value.value) if isinstance(value, Enum) else str(value)
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return [plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # -- data -------------------------------------------------------------------------------------------------------------
-
-
-def tune_data(report: "TuneReport") -> dict[str, Any]:
-    """Return the documented JSON object of `tune`."""
-    job = report.job
-    return {
-        "job": job.job_id,
-        "status": job.state.value,
-        "message": job.message,
-        "resumed": report.resumed,
-        "spend": plain(job.spend),
-        "remaining": plain(job.remaining),
-        "outlook": plain(job.outlook),
-        "tasks": [task_data(task) for task in job.tasks],
-        "network": {
-            "name": report.network.name,
-            "before_s": plain(report.before_s),
-            "after_s": plain(report.after_s),
-        },
-        "store": report.store,
-        "slots": report.slots,
-        "calibrated_at": report.calibrated_at,
-    }
-
-
-def task_data(task: TaskState) -> dict[str, Any]:
-    """Return one task of a job as the JSON of `tune` and `jobs show` has it."""
-    return {
-        "name": task.name,
-        "task": task.task_key,
-        "workload": task.workload_key,
-        "kind": task.kind,
-        "weight": task.weight,
-        "tunable": task.tunable,
-        "baseline_s": plain(task.baseline_s),
-        "best_s": plain(task.best_s),
-        "measured": task.measured,
-        "outcomes": plain(task.outcomes),
-        "timings": task.timings,
-        "contaminated": task.contaminated,
-        "degree": task.degree,
-        "dropped": task.dropped,
-        "audited": task.audited,
-        "false_drops": task.false_drops,
-        "preempted": task.preempted,
-        "unreached": task.unreached,
-        "problem": task.problem,
-    }
-
-
-def compile_data(report: "CompileReport") -> dict[str, Any]:
-    """Return the documented JSON object of `compile`."""
-    coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
-    return {
-        "network": report.network,
-        "path": report.path,
-        "size_bytes": report.size_bytes,
-        "max_abs_error": plain(report.max_abs_error),
-        "coverage": coverage,
-        "refused": dict(report.refused),
-        "measured": report.measured,
-        "untuned": report.untuned,
-    }
-
-
-def bench_data(report: "BenchReport") -> dict[str, Any]:
-    """Return the documented JSON object of `bench`."""
-    data: dict[str, Any] = plain(report)
-    return data
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -132,7 +42,6 @@ def tune_text(
 
     With `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
     """
-    from tunery.reports.comparison import bench_text
 
     job = report.job
     lines = [
@@ -238,19 +147,6 @@ def cost_lines(job: JobStatus) -> list[str]:
     return lines
 
 
-def energy(joules: float, *, modelled: bool = False) -> str:
-    """Return joules as people write them: `850 J`, `12.3 kJ`; `modelled` marks an estimate."""
-    text = f"{joules:.3g} J" if joules < 1e3 else f"{joules / 1e3:.3g} kJ" if joules < 1e6 else f"{joules / 1e6:.3g} MJ"
-    return text + (" (modelled)" if modelled else "")
-
-
-def money(amount: float, currency: str) -> str:
-    """Return an amount with at least two significant digits: `$0.0052`, `2.50 CHF`."""
-    decimals = 2 if amount >= 1 or amount <= 0 else min(1 - math.floor(math.log10(amount)), 9)
-    symbol = {"USD": "$", "EUR": "€", "GBP": "£"}.get(currency)
-    return f"{symbol}{amount:.{decimals}f}" if symbol else f"{amount:.{decimals}f} {currency}"
-
-
 def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
     path = str(output or file_name(report.network.name))
     asked = " ".join([shlex.quote(request.model), *_asked(request), "-o", shlex.quote(path)])
@@ -339,79 +235,4 @@ def _notes(task: TaskState) -> str:
     return ", ".join(said)
 
 
-def total(tasks: Sequence[TaskState], what: str) -> float | None:
-    """Return the weighted sum of `baseline_s` or `best_s`, None while a task has none."""
-    values = [(task.weight, getattr(task, what)) for task in tasks]
-    return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
-
-
-def sums(tasks: Sequence[TaskState]) -> tuple[float | None, float | None]:
-    """Return the untuned and the tuned sum of the tasks that were reached, None where one is missing."""
-    reached = reached_of(tasks)
-    return (total(reached, "baseline_s"), total(reached, "best_s")) if reached else (None, None)
-
-
-def reached_of(tasks: Sequence[TaskState]) -> list[TaskState]:
-    """Return the tasks that a job's sums are of: a task that was not reached has no tuned latency."""
-    return [task for task in tasks if not task.unreached]
-
-
 # -- pieces -----------------------------------------------------------------------------------------------------------
-
-
-def new_table(*headings: str) -> "Table":
-    """Return an empty table; a heading that starts with # is of a column of numbers.
-
-    Numbers and keys are never broken.
-    """
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        number = heading.startswith("#")
-        table.add_column(heading.removeprefix("#"), justify="right" if number else "left",
-                         no_wrap=number or heading == "key", overflow="fold")  # fmt: skip
-    return table
-
-
-def as_text(renderable: "RenderableType", width: int | None = None) -> str:
-    """Return what rich would print, without colours and trailing spaces; without a width it takes what it needs."""
-    from rich.console import Console
-
-    stream = io.StringIO()
-    Console(file=stream, width=width or TEXT_WIDTH, color_system=None, markup=False).print(renderable)
-    return "\n".join(line.rstrip() for line in stream.getvalue().rstrip("\n").split("\n"))
-
-
-def short(key: str) -> str:
-    """Return as much of a task's or a workload's key as tables show, and as `tunery query` takes."""
-    return key[:_SHOWN_KEY]
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Return a latency for a table, in milliseconds with three significant digits; `-` where there is none."""
-    if seconds is None or not math.isfinite(seconds):
-        return "-"
-    amount = seconds * 1e3
-    decimals = 2 - math.floor(math.log10(amount)) if amount > 0 else 0
-    return f"{amount:.{min(max(decimals, 0), 6)}f}"
-
-
-def ratio(before: float | None, after: float | None) -> str:
-    """Return how many times faster `after` is; `-` where one is missing."""
-    return f"{before / after:.2f}x" if before and after else "-"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as people write them: `2.3s`, `1min 20s`, `2h 05min`."""
-    if seconds < 60:
-        return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}min {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}min"
-
-
-def file_name(network: str) -> str:
-    """Return the file name for a compiled network of this name."""
-    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in network)
-    return (safe or "network") + SUFFIX

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
-from tunery.reports.text import plain
+from tunery.reports.data import plain
 
 T = TypeVar("T")
 VARIABLE = "TUNERY_SOCKET"

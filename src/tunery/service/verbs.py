@@ -15,7 +15,7 @@ from tunery.delivery.compile import check_place, compile_checked
 from tunery.delivery.query import query
 from tunery.delivery.work import Work
 from tunery.domain.request import FillPolicy, Progress
-from tunery.reports.text import bench_data, compile_data, plain
+from tunery.reports.data import bench_data, compile_data, plain
 from tunery.runtime.calibrate import calibrate_target
 
 Answer = Mapping[str, Any]

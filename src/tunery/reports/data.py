@@ -1,0 +1,112 @@
+"""Results as plain data, as the documented JSON has them."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunery.domain import TaskState
+
+if TYPE_CHECKING:
+    from tunery.domain.request import BenchReport, CompileReport, TuneReport
+
+
+def plain(value: object) -> Any:
+    """Return `value` as JSON data: dataclasses as objects, and None for numbers that JSON does not know."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(plain(key)): plain(entry) for key, entry in value.items()}
+    if isinstance(value, Enum | Path):
+        return plain(value.value) if isinstance(value, Enum) else str(value)
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tune_data(report: "TuneReport") -> dict[str, Any]:
+    """Return the documented JSON object of `tune`."""
+    job = report.job
+    return {
+        "job": job.job_id,
+        "status": job.state.value,
+        "message": job.message,
+        "resumed": report.resumed,
+        "spend": plain(job.spend),
+        "remaining": plain(job.remaining),
+        "outlook": plain(job.outlook),
+        "tasks": [task_data(task) for task in job.tasks],
+        "network": {
+            "name": report.network.name,
+            "before_s": plain(report.before_s),
+            "after_s": plain(report.after_s),
+        },
+        "store": report.store,
+        "slots": report.slots,
+        "calibrated_at": report.calibrated_at,
+    }
+
+
+def task_data(task: TaskState) -> dict[str, Any]:
+    """Return one task of a job as the JSON of `tune` and `jobs show` has it."""
+    return {
+        "name": task.name,
+        "task": task.task_key,
+        "workload": task.workload_key,
+        "kind": task.kind,
+        "weight": task.weight,
+        "tunable": task.tunable,
+        "baseline_s": plain(task.baseline_s),
+        "best_s": plain(task.best_s),
+        "measured": task.measured,
+        "outcomes": plain(task.outcomes),
+        "timings": task.timings,
+        "contaminated": task.contaminated,
+        "degree": task.degree,
+        "dropped": task.dropped,
+        "audited": task.audited,
+        "false_drops": task.false_drops,
+        "preempted": task.preempted,
+        "unreached": task.unreached,
+        "problem": task.problem,
+    }
+
+
+def compile_data(report: "CompileReport") -> dict[str, Any]:
+    """Return the documented JSON object of `compile`."""
+    coverage = {task: {"rung": rung, "candidate": key} for task, (rung, key) in report.coverage.items()}
+    return {
+        "network": report.network,
+        "path": report.path,
+        "size_bytes": report.size_bytes,
+        "max_abs_error": plain(report.max_abs_error),
+        "coverage": coverage,
+        "refused": dict(report.refused),
+        "measured": report.measured,
+        "untuned": report.untuned,
+    }
+
+
+def bench_data(report: "BenchReport") -> dict[str, Any]:
+    """Return the documented JSON object of `bench`."""
+    data: dict[str, Any] = plain(report)
+    return data
+
+
+def total(tasks: Sequence[TaskState], what: str) -> float | None:
+    """Return the weighted sum of `baseline_s` or `best_s`, None while a task has none."""
+    values = [(task.weight, getattr(task, what)) for task in tasks]
+    return sum(weight * value for weight, value in values) if all(v is not None for _, v in values) else None
+
+
+def sums(tasks: Sequence[TaskState]) -> tuple[float | None, float | None]:
+    """Return the untuned and the tuned sum of the tasks that were reached, None where one is missing."""
+    reached = reached_of(tasks)
+    return (total(reached, "baseline_s"), total(reached, "best_s")) if reached else (None, None)
+
+
+def reached_of(tasks: Sequence[TaskState]) -> list[TaskState]:
+    """Return the tasks that a job's sums are of: a task that was not reached has no tuned latency."""
+    return [task for task in tasks if not task.unreached]
