@@ -26,6 +26,7 @@ from studies._children import end_with_parent, watch
 from studies.stock_sides import stock_config
 
 from tunery._errors import WorkError
+from tunery.devices import open_device
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
 from tunery.reports.format import milliseconds
 
@@ -192,7 +193,7 @@ def retime(work: Path, trials: int) -> None:
     artifacts.mkdir()
     reference = dialect.build(task, dialect.reference(task), artifacts)
     built = [dialect.build(owner, candidate, artifacts) for owner, candidate in winners.values()]
-    measurer = Measurer("metaschedule", tuple(range(task.target.threads)))
+    measurer = Measurer("metaschedule", open_device("cpu", tuple(range(task.target.threads))))
     entrants = [candidate for _, candidate in winners.values()]
     results = measurer.finals(task, [Artifact(**asdict(a)) for a in built], entrants, reference, 60) if winners else ()
     found_s = {side: result.latency_s for side, result in zip(winners, results, strict=True)}

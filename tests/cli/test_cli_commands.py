@@ -30,12 +30,12 @@ def test_tune_prints_each_task_the_totals_and_how_to_use_it(run: Run) -> None:
 
 def test_tune_says_how_many_kernels_were_measured_at_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     args = ("tune", "fake:demo", *FAKE, "--budget", "24trials", "--threads", "1")
-    monkeypatch.setattr("tunery.service.resuming.slots", lambda *_: [(0,), (1,)])
+    monkeypatch.setattr("tunery.devices.cpu.device.CpuDevice.slots", lambda *_: [(0,), (1,)])
     text = run(*args).out
     assert "measured    one at a time; `tunery devices calibrate --threads 1` finds out whether up to 2" in text
     data = run(*args, "--json").data
     assert (data["slots"], data["calibrated_at"], {task["degree"] for task in data["tasks"]}) == (2, None, {1})
-    monkeypatch.setattr("tunery.service.resuming.slots", lambda *_: [(0,)])
+    monkeypatch.setattr("tunery.devices.cpu.device.CpuDevice.slots", lambda *_: [(0,)])
     assert "measured    one at a time: kernels of 1 thread leave no cores for a second one" in run(*args).out
 
 

@@ -9,7 +9,7 @@ from tunery.dialects.fake import FakeDialect
 from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.domain.request import TuneReport
 from tunery.engines import Role
-from tunery.runtime import slots
+from tunery.runtime import pools
 from tunery.runtime.dispatch import Dispatch
 from tunery.tuning import calls
 from tunery.tuning.context import Context
@@ -27,7 +27,7 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "RACE_DEADLINE_S", 4.0)
     monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 5.0)
     monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
-    monkeypatch.setattr(slots, "MEASURER_BYTES", 128 << 20)
+    monkeypatch.setattr(pools, "MEASURER_BYTES", 128 << 20)
 
 
 def expect_sound(report: TuneReport, directory: Path) -> None:
