@@ -24,6 +24,7 @@ LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
 BESIDE = {
     ("dialects", "costmodels"),  # a compiler's search asks our cost model
+    ("dialects", "devices"),  # a kernel is loaded for a device
     ("measuring", "dialects"),  # a measurer loads what a dialect has built
     ("measuring", "devices"),
     ("delivery", "tuning"),  # a few-shot delivery measures as a search does

@@ -192,8 +192,8 @@ class TestRenames(Base):
 class Kernels(FakeDialect):
     kernel = FakeKernel
 
-    def load(self, task, artifact):
-        found = super().load(task, artifact)
+    def load(self, task, artifact, device):
+        found = super().load(task, artifact, device)
         found.__class__ = self.kernel
         return found
 

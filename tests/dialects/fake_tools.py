@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from tunery.devices import open_device
 from tunery.dialects import Array
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, fake_network
@@ -16,7 +17,7 @@ def tasks_of(options: str, threads: int = 1, spec: str = "native") -> list[Task]
 
 def kernel_of(task: Task, index: int, directory: Path, dialect: FakeDialect | None = None) -> FakeKernel:
     dialect = dialect or FakeDialect()
-    return dialect.load(task, dialect.build(task, dialect.candidate(task, index), directory))
+    return dialect.load(task, dialect.build(task, dialect.candidate(task, index), directory), open_device("cpu"))
 
 
 def inputs_of(task: Task, seed: int = 0) -> list[Array]:
@@ -32,4 +33,6 @@ def outputs_of(kernel: FakeKernel, inputs: Sequence[Array]) -> list[Array]:
 
 def right(task: Task, inputs: Sequence[Array], directory: Path) -> list[Array]:
     dialect = FakeDialect()
-    return outputs_of(dialect.load(task, dialect.build(task, dialect.reference(task), directory)), inputs)
+    return outputs_of(
+        dialect.load(task, dialect.build(task, dialect.reference(task), directory), open_device("cpu")), inputs
+    )

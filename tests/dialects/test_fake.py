@@ -8,6 +8,7 @@ import pytest
 from fake_tools import inputs_of, kernel_of, right, tasks_of
 
 from tunery._errors import DialectError, ModelError, TargetError
+from tunery.devices import open_device
 from tunery.dialects import Observation, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, fake_network
@@ -206,7 +207,7 @@ def test_a_torn_artifact_is_refused(content: str, tmp_path: Path) -> None:
     artifact = dialect.build(task, dialect.baseline(task), tmp_path)
     Path(artifact.path).write_text(content)
     with pytest.raises(DialectError):
-        dialect.load(task, artifact)
+        dialect.load(task, artifact, open_device("cpu"))
     with pytest.raises(DialectError):
         dialect.run_compiled(artifact.path, [])
 

@@ -18,13 +18,14 @@ def program(options: str, call: str, directory: Path) -> list[str]:
     script = f"""
         from pathlib import Path
         import resource, threading
+        from tunery.devices import open_device
         from tunery.dialects.contract import DialectContract
         from tunery.dialects.fake import FakeDialect, fake_network
         dialect, directory = FakeDialect(), Path({str(directory)!r})
         task = dialect.extract(fake_network("fake:test?tasks=1&{options}"), dialect.resolve_target("native", 1))[0]
         candidate = dialect.candidate(task, 0)
         def kernel():
-            loaded = dialect.load(task, dialect.build(task, candidate, directory))
+            loaded = dialect.load(task, dialect.build(task, candidate, directory), open_device("cpu"))
             loaded.bind(DialectContract.inputs(task, 0))
             return loaded
         {call}

@@ -10,8 +10,9 @@ import pytest
 from metaschedule_models import small_network
 
 from tunery._errors import DialectError, TargetError
+from tunery.devices import open_device
 from tunery.dialects import Array, Dialect, Observation, get_dialect
-from tunery.dialects._contract_help import aligned_zeros
+from tunery.dialects._contract_help import AlignedZeros
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -71,7 +72,7 @@ class TestMetaScheduleContract(DialectContract):
             inputs = make_inputs(task.workload.input_specs, 1)
             outputs = []
             for candidate in (reference, baseline):
-                kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+                kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
                 kernel.bind(inputs)
                 kernel.run()
                 outputs.append(kernel.outputs())
@@ -188,14 +189,15 @@ def test_timed_calls_find_weights_where_they_are_put(tmp_path: Path) -> None:
     for kind, weights in (("conv2d", 3 * 3 * 16 * 32), ("gather", 0)):
         task = next(task for task in tasks if task.workload.kind == kind)
         for candidate in (dialect.baseline(task), *dialect.open(task, [], None, 0).propose(2)):
-            kernel, given = dialect.load(task, dialect.build(task, candidate, tmp_path)), []
+            kernel, given = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu")), []
 
-            def place(shape: Sequence[int], dtype: str, given: list[int] = given) -> Array:
-                given.append(int(np.prod(shape)))
-                return aligned_zeros(shape, dtype)
+            class Counted(AlignedZeros):
+                def take(self, shape: Sequence[int], dtype: str, given: list[int] = given) -> Array:
+                    given.append(int(np.prod(shape)))
+                    return super().take(shape, dtype)
 
             kernel.bind(make_inputs(task.workload.input_specs, 0))
-            kernel.rotate(place)
+            kernel.use_cold_constants(Counted())
             kernel.run()
             before = kernel.outputs()
             assert not given, "what is verified reads what was bound"

@@ -10,6 +10,7 @@ from metaschedule_models import write_network
 from onnx import helper
 
 from tunery._errors import DialectError
+from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search import proposer
 from tunery.dialects.metaschedule.variants.concatenations import NAME
@@ -78,10 +79,10 @@ def test_each_array_has_a_loop_of_its_own_and_the_network_computes_the_same(
     assert sorted(read_body(one.body)[0] for one in proposed) == [NAME, GENERIC]
     [ours] = [one for one in proposed if read_body(one.body)[0] == NAME]
     inputs = make_inputs(task.workload.input_specs, 0)
-    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), open_device("cpu"))
     reference.bind(inputs)
     reference.run()
-    kernel = dialect.load(task, dialect.build(task, ours, tmp_path))
+    kernel = dialect.load(task, dialect.build(task, ours, tmp_path), open_device("cpu"))
     kernel.bind(inputs)
     kernel.poison()
     kernel.run()
@@ -146,11 +147,11 @@ def test_what_is_chosen_within_a_choice_is_cut_there_too(dialect: Dialect, targe
     for task in tasks:
         candidates = dialect.open(task, [], None, 0).propose(8)
         inputs = make_inputs(task.workload.input_specs, 0)
-        reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+        reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), open_device("cpu"))
         reference.bind(inputs)
         reference.run()
         for candidate in candidates:
-            kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+            kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
             kernel.bind(inputs)
             kernel.poison()
             kernel.run()

@@ -8,6 +8,7 @@ import pytest
 from metaschedule_models import convolution_network, write_network
 from onnx import helper
 
+from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.variants import depthwise, place_sums
@@ -75,12 +76,12 @@ def test_what_its_designs_compute_is_what_the_network_computes(
     assert len(chosen) >= 8
     assert {read_body(one.body)[0] for one in chosen} == {name}
     inputs = make_inputs(task.workload.input_specs, 0)
-    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), open_device("cpu"))
     reference.bind(inputs)
     reference.run()
     expected = expect(task.workload, reference.outputs())
     for candidate in chosen:
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         kernel.bind(inputs)
         kernel.poison()
         kernel.run()

@@ -9,6 +9,7 @@ import pytest
 from metaschedule_models import convolution_network, write_network
 from onnx import helper
 
+from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
 from tunery.dialects.metaschedule.variants.padded import NAME, padded_channels, transform_weights
@@ -63,11 +64,11 @@ def test_a_network_of_wider_products_computes_the_same(
     chosen = [one for one in proposed if read_body(one.body)[0] == NAME][:4]
     assert len(chosen) == 4
     inputs = make_inputs(task.workload.input_specs, 0)
-    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), open_device("cpu"))
     reference.bind(inputs)
     reference.run()
     for candidate in chosen:
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         kernel.bind(inputs)
         kernel.poison()
         kernel.run()

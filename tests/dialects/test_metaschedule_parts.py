@@ -16,6 +16,7 @@ from metaschedule_models import convolution_network, small_network
 
 from tunery._errors import UsageError
 from tunery.delivery import load_compiled
+from tunery.devices import open_device
 from tunery.dialects import Array, Dialect, get_dialect
 from tunery.dialects.metaschedule.codegen import compilation, weights
 from tunery.dialects.metaschedule.codegen.packing import Index
@@ -261,7 +262,7 @@ def test_a_kernel_is_built_from_its_part(case: Case, parts: Path, monkeypatch: p
     for task in case.tasks:
         artifact = case.dialect.build(task, case.chosen[task.workload.key], parts)
         assert Path(artifact.path).with_suffix(".o").exists(), "it stays for the network"
-        case.dialect.load(task, artifact)
+        case.dialect.load(task, artifact, open_device("cpu"))
 
 
 def test_a_lowered_network_serves_one_compilation(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

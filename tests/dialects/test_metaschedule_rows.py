@@ -8,6 +8,7 @@ import pytest
 from metaschedule_models import write_network
 from onnx import helper
 
+from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
@@ -105,14 +106,14 @@ def test_other_programs_of_rows_compute_the_same(
 def computes_the_same(dialect: Dialect, task: Task, tmp_path: Path) -> None:
     inputs = make_inputs(task.workload.input_specs, 0)
     inputs[0][...] = np.linspace(-40, 40, inputs[0].size).reshape(inputs[0].shape)  # the largest is not where it began
-    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), open_device("cpu"))
     reference.bind(inputs)
     reference.run()
     expected = expect(task.workload, reference.outputs())
     found = SurrogateProposer(task, space_of(task, NAME), [], None, 0).propose(3)
     assert found
     for candidate in found:
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         kernel.bind(inputs)
         kernel.poison()
         kernel.run()

@@ -13,6 +13,7 @@ from test_metaschedule_concatenations import joining_network
 from test_metaschedule_own_spaces import bare_network
 from test_metaschedule_rows import softmax_network
 
+from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.target import _vector_width
 from tunery.dialects.metaschedule.variants.program import expressions, scheduled_module, tvm_target
@@ -73,7 +74,8 @@ def test_programs_of_our_own_fill_shorter_vectors(
         assert set(re.findall(r"T\.vectorized\((?:T\.int64\()?(\d+)", script)) == {str(lanes)}
     inputs = make_inputs(task.workload.input_specs, 0)
     reference, kernel = (
-        dialect.load(task, dialect.build(task, one, tmp_path)) for one in (dialect.reference(task), ours)
+        dialect.load(task, dialect.build(task, one, tmp_path), open_device("cpu"))
+        for one in (dialect.reference(task), ours)
     )
     for each in (reference, kernel):
         each.bind(inputs)

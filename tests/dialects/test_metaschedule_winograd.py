@@ -12,6 +12,7 @@ import pytest
 from metaschedule_models import convolution_network
 
 from tunery.costmodels.registry import SHIPPED, shipped
+from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
@@ -78,13 +79,13 @@ def test_every_expression_is_right_and_says_how_it_was_judged(
 ) -> None:
     task = convolution(dialect, convolution_network(tmp_path, **options), target)
     inputs = make_inputs(task.workload.input_specs, 0)
-    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path))
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), open_device("cpu"))
     reference.bind(inputs)
     reference.run()
     expected = expect(task.workload, reference.outputs())
     seen = set()
     for candidate in dialect.open(task, [], None, 0).propose(9):
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         kernel.bind(inputs)
         kernel.poison()
         kernel.run()
@@ -154,7 +155,7 @@ def test_a_network_that_cannot_be_laid_out_channels_last_says_why(
     tasks = dialect.extract(network, target)
     task = next(task for task in tasks if task.workload.kind == "conv2d")
     assert task.workload.arguments[0].shape == (1, 32, 11, 11), "channels first"
-    kernel = dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path))
+    kernel = dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path), open_device("cpu"))
     assert kernel.traits["left_out"]["channels-last"] == "RuntimeError: the rank is not known"
     assert dialect.baseline(task).key == task.workload.key == program_key(space_of(task).module)
     program = tvm.ir.load_json(task.workload.program)["main"]
@@ -188,7 +189,7 @@ def test_a_search_that_cannot_be_had_costs_only_itself_and_its_records_say_why(
     found = search.propose(8)
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic", "winograd2"}
     for candidate in found[:2]:
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
     history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in found]
     search.tell(history)
@@ -207,7 +208,7 @@ def test_a_plain_search_has_the_generic_program_only_and_its_records_say_why(
     found = search.propose(8)
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
     assert not {candidate.key for candidate in found} & {candidate.key for candidate in before}
-    kernel = dialect.load(task, dialect.build(task, found[0], tmp_path))
+    kernel = dialect.load(task, dialect.build(task, found[0], tmp_path), open_device("cpu"))
     assert kernel.traits["left_out"] == {"winograd2": "it died twice", "winograd4": "it died twice"}
 
 
@@ -238,7 +239,7 @@ def test_what_is_foreseen_without_an_expression_says_why(
     break_search(monkeypatch, "winograd4")
     found = dialect.suggest(task, 12, model, 0).candidates
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
-    kernel = dialect.load(task, dialect.build(task, found[0], tmp_path))
+    kernel = dialect.load(task, dialect.build(task, found[0], tmp_path), open_device("cpu"))
     assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
     dialect.build_part(task, found[0], tmp_path)
     for parts in (None, tmp_path):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunery.devices import Device
 from tunery.devices.fake import FakeDevice
 from tunery.dialects import Array, Dialect, Kernel
 from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
@@ -33,8 +34,7 @@ class ScriptedDialect(Dialect):
 
     name = "scripted"
 
-    def __init__(self, device: FakeDevice) -> None:
-        self.device = device
+    def __init__(self) -> None:
         self.scripts: dict[str, Mapping[str, Any] | Exception] = {"reference": {"latency_s": 0.1}}
         self.loaded: list[str] = []
         self.kernels: dict[str, FakeKernel] = {}
@@ -43,13 +43,14 @@ class ScriptedDialect(Dialect):
     def compiler(self) -> str:
         return "scripted 1"
 
-    def load(self, task: Task, artifact: Artifact) -> Kernel:
+    def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
         self.loaded.append(artifact.candidate_key)
         script = self.scripts[artifact.candidate_key]
         if isinstance(script, Exception):
             raise script
+        assert isinstance(device, FakeDevice)
         empty = [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in task.workload.output_specs]
-        kernel = FakeKernel(self.device, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
+        kernel = FakeKernel(device, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
         self.kernels[artifact.candidate_key] = kernel
         return kernel
 
@@ -71,7 +72,7 @@ class Bench:
 
     def __init__(self, cache_dir: str = "", settings: Settings | None = None, **device: Any) -> None:
         self.device = FakeDevice(**device)
-        self.dialect = ScriptedDialect(self.device)
+        self.dialect = ScriptedDialect()
         self.task = make_task()
         self.measurer = Measurer(self.dialect, self.device, cache_dir, settings)
 

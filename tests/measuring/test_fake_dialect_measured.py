@@ -73,3 +73,29 @@ def test_the_measurer_finds_its_dialect_by_name(tmp_path: Path) -> None:
         task, built, candidate, None, dialect.build(task, dialect.reference(task), tmp_path)
     )
     assert result.outcome is Outcome.OK
+
+
+def test_a_fake_device_times_a_fake_kernel_by_its_own_clock(tmp_path: Path) -> None:
+    task, dialect = task_with("ops=elementwise&noise=0&best_us=500"), FakeDialect()
+    device = FakeDevice(sharing={2: 3.0})
+    bench = Measurer(dialect, device)
+    reference = dialect.build(task, dialect.reference(task), tmp_path)
+    candidate = dialect.baseline(task)
+    built = dialect.build(task, candidate, tmp_path)
+    alone = bench.race(task, built, candidate, None, reference)
+    assert alone.latency_s == pytest.approx(dialect.latency_s(task, candidate))
+    assert alone.context["warm_up_s"] == pytest.approx(alone.latency_s), "the first run is timed by that clock too"
+    assert alone.measure_s == pytest.approx(device.now_s - 0.0), "all that passed is the device's time"
+    device.busy = 2
+    shared = bench.race(task, built, candidate, None, reference)
+    assert shared.latency_s == pytest.approx(3.0 * alone.latency_s), "what slows the device is seen on its clock"
+
+
+def test_interference_on_the_device_contaminates_a_fake_kernels_samples(tmp_path: Path) -> None:
+    task, dialect = task_with("ops=elementwise&noise=0&best_us=500"), FakeDialect()
+    bench = Measurer(dialect, FakeDevice(interference=[(0.0, 1e9, 1.5)]))
+    reference = dialect.build(task, dialect.reference(task), tmp_path)
+    candidate = dialect.baseline(task)
+    result = bench.race(task, dialect.build(task, candidate, tmp_path), candidate, None, reference)
+    assert result.context["contaminated"] is True
+    assert result.context["load"]["waited"] == pytest.approx(1 / 3, rel=0.2)

@@ -335,6 +335,6 @@ def test_finals_find_weights_elsewhere_and_races_do_not(bench: Callable[..., Any
     for cache, rotates in (("network", True), ("warm", False), ("cold", False)):
         machine = bench(settings=Settings(cache=cache))
         assert machine.race().context["cache"] == cache
-        assert machine.dialect.kernels["c"].place is None
+        assert machine.dialect.kernels["c"].buffers is None
         machine.finals(a={})
-        assert (machine.dialect.kernels["a"].place is not None) == rotates
+        assert (machine.dialect.kernels["a"].buffers is not None) == rotates

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunery.devices.fake import FakeDevice
 from tunery.domain import Artifact, Task
 from tunery.measuring.references import References
 
@@ -20,8 +21,8 @@ def test_another_process_reads_what_the_first_computed(
     for dialect in (first, second):
         if dtype == "bool":
             dialect.scripts["reference"] = {"compute": lambda inputs: [~inputs[0]]}
-    _, computed = References(first, tmp_path).get(work, REFERENCE, 0)
-    _, stored = References(second, tmp_path).get(work, REFERENCE, 0)
+    _, computed = References(first, FakeDevice(), tmp_path).get(work, REFERENCE, 0)
+    _, stored = References(second, FakeDevice(), tmp_path).get(work, REFERENCE, 0)
     assert first.loaded == ["reference"]
     assert second.loaded == []
     assert stored[0].values.dtype == computed[0].values.dtype
@@ -29,20 +30,20 @@ def test_another_process_reads_what_the_first_computed(
 
 
 def test_a_torn_file_is_computed_again(bench: Callable[..., Any], tmp_path: Path, task: Task) -> None:
-    References(bench().dialect, tmp_path).get(task, REFERENCE, 0)
+    References(bench().dialect, FakeDevice(), tmp_path).get(task, REFERENCE, 0)
     (file,) = tmp_path.iterdir()
     whole = file.read_bytes()
     for torn in (b"", whole[: len(whole) // 2], whole[:-1], b"not a zip", whole.replace(b"output0", b"outputX")):
         file.write_bytes(torn)
         dialect = bench().dialect
-        References(dialect, tmp_path).get(task, REFERENCE, 0)
+        References(dialect, FakeDevice(), tmp_path).get(task, REFERENCE, 0)
         assert dialect.loaded == ["reference"]
         assert file.read_bytes() == whole
 
 
 def test_each_input_is_computed_once_per_process(bench: Callable[..., Any], task: Task) -> None:
     dialect = bench().dialect
-    references = References(dialect, None)
+    references = References(dialect, FakeDevice(), None)
     first, _ = references.get(task, REFERENCE, 0)
     again, _ = references.get(task, REFERENCE, 0)
     other, _ = references.get(task, REFERENCE, 1)
@@ -52,12 +53,12 @@ def test_each_input_is_computed_once_per_process(bench: Callable[..., Any], task
 
 
 def test_what_changes_the_outputs_changes_the_file(bench: Callable[..., Any], tmp_path: Path, task: Task) -> None:
-    References(bench().dialect, tmp_path, seed=0).get(task, REFERENCE, 0)
-    References(bench().dialect, tmp_path, seed=5).get(task, REFERENCE, 0)
-    References(bench().dialect, tmp_path, seed=0).get(task, REFERENCE, 1)
+    References(bench().dialect, FakeDevice(), tmp_path, seed=0).get(task, REFERENCE, 0)
+    References(bench().dialect, FakeDevice(), tmp_path, seed=5).get(task, REFERENCE, 0)
+    References(bench().dialect, FakeDevice(), tmp_path, seed=0).get(task, REFERENCE, 1)
     dialect = bench().dialect
     dialect.scripts["other"] = {}
-    References(dialect, tmp_path, seed=0).get(task, Artifact("other", "other.so", 1), 0)
+    References(dialect, FakeDevice(), tmp_path, seed=0).get(task, Artifact("other", "other.so", 1), 0)
     assert len(list(tmp_path.iterdir())) == 4
 
 
@@ -71,10 +72,10 @@ def test_a_task_that_makes_nan_of_negative_numbers_gets_positive_ones(
             return [np.sqrt(inputs[0])]
 
     first.scripts["reference"] = {"compute": square_root}
-    inputs, expected = References(first, tmp_path).get(task, REFERENCE, 0)
+    inputs, expected = References(first, FakeDevice(), tmp_path).get(task, REFERENCE, 0)
     assert inputs[0].min() >= 0
     assert np.isfinite(expected[0].values).all()
-    again, _ = References(second, tmp_path).get(task, REFERENCE, 0)
+    again, _ = References(second, FakeDevice(), tmp_path).get(task, REFERENCE, 0)
     assert second.loaded == []
     np.testing.assert_array_equal(again[0], inputs[0])
 
@@ -83,5 +84,5 @@ def test_a_directory_that_cannot_be_written_costs_only_the_cache(
     bench: Callable[..., Any], tmp_path: Path, task: Task
 ) -> None:
     (tmp_path / "file").write_text("")
-    _, expected = References(bench().dialect, tmp_path / "file").get(task, REFERENCE, 0)
+    _, expected = References(bench().dialect, FakeDevice(), tmp_path / "file").get(task, REFERENCE, 0)
     assert expected

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tunery.devices.fake import FakeDevice
 from tunery.domain import Artifact, Task
 from tunery.measuring.fake import FakeKernel
 from tunery.measuring.unmeasured import Unmeasured
@@ -23,5 +24,7 @@ def test_a_kernel_that_does_not_merely_reorder_sums_is_given_its_own_tolerance(
 
     dialect.scripts["mine"] = {"compute": off}
     monkeypatch.setattr(FakeKernel, "slack", slack)
-    verdict = Unmeasured(dialect).verify(task, Artifact("mine", "mine.so", 1), Artifact("reference", "reference.so", 1))
+    verdict = Unmeasured(dialect, FakeDevice()).verify(
+        task, Artifact("mine", "mine.so", 1), Artifact("reference", "reference.so", 1)
+    )
     assert verdict.passed == passes, verdict.detail

@@ -148,7 +148,7 @@ def test_the_reference_kernels_of_the_compiler_build_and_run(tmp_path: Path) -> 
     assert tasks["compute"].workload.flop / tasks["memory"].workload.flop > 1
     for task in tasks.values():
         (candidate, *_) = dialect.open(task, (), None, 0).propose(2)
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         inputs = [np.ones(spec.shape, spec.dtype) for spec in task.workload.input_specs]
         kernel.bind(inputs)
         kernel.run()

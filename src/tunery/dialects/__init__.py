@@ -10,7 +10,6 @@ from tunery.dialects._base import (
     Dialect,
     Kernel,
     Observation,
-    Place,
     Proposer,
     Suggestions,
 )
@@ -22,7 +21,6 @@ __all__ = [
     "Dialect",
     "Kernel",
     "Observation",
-    "Place",
     "Proposer",
     "Suggestions",
     "check_dialect",

@@ -6,7 +6,7 @@ where they were made.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -16,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, UsageError
+from tunery.devices import ConstantBuffers, Device
 from tunery.domain import Artifact, Candidate, Environment, Network, Outcome, Target, Task, TensorSpec, Workload
 
 Array = npt.NDArray[np.generic]
-
-Place = Callable[[Sequence[int], str], object]
-"""Gives a buffer of DLPack, of a shape and dtype: it holds numbers, is aligned, and lies at another place each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +90,8 @@ class Kernel(ABC):
     def run(self) -> None:
         """Execute once and wait for the end."""
 
-    def rotate(self, place: Place) -> None:  # noqa: B027 - a device without caches, or a kernel without weights
-        """Let each call that `time` makes from now on read the network's constants where `place` puts them."""
+    def use_cold_constants(self, buffers: ConstantBuffers) -> None:  # noqa: B027 - a kernel may have no constants
+        """Let each call that `time` makes from now on read the network's constants from a buffer of its own."""
 
     @abstractmethod
     def time(self, calls: int) -> float:
@@ -248,8 +246,12 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def load(self, task: Task, artifact: Artifact) -> Kernel:
-        """Load a built candidate into this process."""
+    def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
+        """Load a built candidate into this process, to run on a device that was opened here.
+
+        Raises:
+            DialectError: the artifact is another candidate's, or the device is of a kind that it cannot run on.
+        """
 
     @abstractmethod
     def reference(self, task: Task) -> Candidate:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tunery.devices import ConstantBuffers, Device, open_device
 from tunery.dialects._base import Array, Compiled, Dialect, Kernel, Observation
 from tunery.domain import Candidate, Network, Outcome, Target, Task, TensorSpec
 
@@ -68,14 +69,22 @@ class ContractFixtures:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def loaded(cls, dialect: Dialect, tasks: list[Task], tmp_path_factory: pytest.TempPathFactory) -> list[Loaded]:
+    def device(cls) -> Device:
+        """The device that kernels are loaded for: this machine's CPU, unless the author names another."""
+        return open_device("cpu")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def loaded(
+        cls, dialect: Dialect, device: Device, tasks: list[Task], tmp_path_factory: pytest.TempPathFactory
+    ) -> list[Loaded]:
         """Baselines of a few tasks, beside what the reference computes."""
         directory = tmp_path_factory.mktemp("loaded")
         found = []
         for task in tasks[: cls.kernels]:
             inputs = cls.inputs(task, seed=0)
-            reference = load(dialect, task, dialect.reference(task), directory)
-            kernel = load(dialect, task, dialect.baseline(task), directory)
+            reference = load(dialect, task, dialect.reference(task), directory, device)
+            kernel = load(dialect, task, dialect.baseline(task), directory, device)
             found.append(Loaded(task, kernel, inputs, outputs_of(reference, inputs)))
         return found
 
@@ -116,9 +125,9 @@ class ContractFixtures:
                 np.testing.assert_array_equal(one, other, err_msg=message)
 
 
-def load(dialect: Dialect, task: Task, candidate: Candidate, directory: Path) -> Kernel:
+def load(dialect: Dialect, task: Task, candidate: Candidate, directory: Path, device: Device) -> Kernel:
     """Build and load a candidate."""
-    return dialect.load(task, dialect.build(task, candidate, directory))
+    return dialect.load(task, dialect.build(task, candidate, directory), device)
 
 
 def outputs_of(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
@@ -137,12 +146,15 @@ def random_array(spec: TensorSpec, rng: np.random.Generator) -> Array:
     return rng.standard_normal(spec.shape).astype(dtype)
 
 
-def aligned_zeros(shape: Sequence[int], dtype: str) -> Array:
-    """Return zeros at a multiple of 64 bytes, for `Kernel.rotate`."""
-    kind = _dtype(dtype)
-    room = np.zeros(int(np.prod(shape)) * kind.itemsize + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    return room[start : start + len(room) - 64].view(kind).reshape(tuple(shape))
+class AlignedZeros(ConstantBuffers):
+    """Zeros at a multiple of 64 bytes, for `Kernel.use_cold_constants`."""
+
+    def take(self, shape: Sequence[int], dtype: str) -> Array:
+        """Return new ones."""
+        kind = _dtype(dtype)
+        room = np.zeros(int(np.prod(shape)) * kind.itemsize + 64, np.uint8)
+        start = -room.ctypes.data % 64
+        return room[start : start + len(room) - 64].view(kind).reshape(tuple(shape))
 
 
 def is_float(array: Array) -> bool:

@@ -31,11 +31,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from tunery._errors import DialectError, TargetError, UsageError
+from tunery.devices import Device
 from tunery.dialects._base import Compiled, Dialect, Observation
 from tunery.dialects._contract_help import (
+    AlignedZeros,
     ContractFixtures,
     Loaded,
-    aligned_zeros,
     is_poison,
     keys,
     load,
@@ -227,17 +228,17 @@ class DialectContract(ContractFixtures):
         assert not list(tmp_path.iterdir()), "a failed build left files"
 
     def test_a_proposal_computes_what_the_reference_computes(
-        self, dialect: Dialect, task: Task, proposed: list[Candidate], tmp_path: Path
+        self, dialect: Dialect, device: Device, task: Task, proposed: list[Candidate], tmp_path: Path
     ) -> None:
         """At least one of the first proposals builds, and its outputs are right."""
         inputs = self.inputs(task, seed=2)
-        expected = outputs_of(load(dialect, task, dialect.reference(task), tmp_path), inputs)
+        expected = outputs_of(load(dialect, task, dialect.reference(task), tmp_path, device), inputs)
         for candidate in proposed:
             try:
                 artifact = dialect.build(task, candidate, tmp_path)
             except DialectError:
                 continue
-            self.check(outputs_of(dialect.load(task, artifact), inputs), expected, task.workload.output_specs)
+            self.check(outputs_of(dialect.load(task, artifact, device), inputs), expected, task.workload.output_specs)
             return
         assert not proposed, "none of the first proposals builds"
         pytest.skip("this space proposed nothing")
@@ -296,7 +297,7 @@ class DialectContract(ContractFixtures):
     def test_only_time_reads_weights_from_elsewhere(self, loaded: list[Loaded]) -> None:
         """What is verified computes with the inputs that were bound, whatever was timed before."""
         for item in loaded:
-            item.kernel.rotate(aligned_zeros)
+            item.kernel.use_cold_constants(AlignedZeros())
             assert 0 < item.kernel.time(2) < math.inf, f"{item.task.workload.name}: 2 calls took no time"
             item.kernel.poison()
             item.kernel.run()
@@ -365,6 +366,7 @@ class DialectContract(ContractFixtures):
     def test_everything_round_trips_as_json(  # noqa: PLR0917 - pytest passes fixtures by name
         self,
         dialect: Dialect,
+        device: Device,
         network: Network,
         loaded: list[Loaded],
         proposed: list[Candidate],
@@ -390,5 +392,5 @@ class DialectContract(ContractFixtures):
             assert again == value, f"{kind} does not survive JSON"
         returned: list[Task] = TypeAdapter(list[Task]).validate_json(TypeAdapter(list[Task]).dump_json(tasks))
         assert [t.key for t in returned] == [t.key for t in tasks], "a task's key does not survive JSON"
-        kernel = type(dialect)().load(returned[0], artifact)
+        kernel = type(dialect)().load(returned[0], artifact, device)
         self.check(outputs_of(kernel, loaded[0].inputs), loaded[0].expected, task.workload.output_specs)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tunery.devices import ConstantBuffers
 from tunery.devices.fake import FakeDevice
-from tunery.dialects import Array, Kernel, Place
+from tunery.dialects import Array, Kernel
 from tunery.measuring.verification import is_float
 
 Factors = npt.NDArray[np.float64]
@@ -94,7 +95,7 @@ class FakeKernel(Kernel):
         self._inputs: list[Array] = []
         self._fresh = True
         self.executions = 0
-        self.place: Place | None = None
+        self.buffers: ConstantBuffers | None = None
 
     def bind(self, inputs: Sequence[Array]) -> None:
         """Keep copies of the inputs."""
@@ -106,9 +107,9 @@ class FakeKernel(Kernel):
         for array in self._outputs:
             array[...] = _poison(array.dtype)
 
-    def rotate(self, place: Place) -> None:
+    def use_cold_constants(self, buffers: ConstantBuffers) -> None:
         """Remember where weights should be; there are none."""
-        self.place = place
+        self.buffers = buffers
 
     def run(self) -> None:
         """Execute once."""

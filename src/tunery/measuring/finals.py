@@ -30,8 +30,8 @@ class Finalist:
     `samples` and `disturbed` are by round: the latter those of contaminated rounds that were not repeated;
     `contaminated` are samples that do not count. `settled` is one from before the rounds; `beaten` says that this was
     far slower than the fastest, and is its only sample; `behind`, that it lost the rounds it took part in. `verify`
-    completes the verification, which those that left need not; `rotate` lets its weights come from memory once it has
-    settled.
+    completes the verification, which those that left need not; `cool_constants` lets its weights come from memory once
+    it has settled.
     """
 
     sampler: Sampler | None = None
@@ -46,7 +46,7 @@ class Finalist:
     beaten: bool = False
     behind: bool = False
     verify: Callable[[], Verification] | None = None
-    rotate: Callable[[], None] | None = None
+    cool_constants: Callable[[], None] | None = None
     error: str = ""
     traits: Mapping[str, Any] = field(default_factory=dict)
 
@@ -69,8 +69,8 @@ class Finalist:
         except Exception as error:  # noqa: BLE001 - whatever a candidate raises is its outcome
             self.fail(error)
             return False
-        if self.rotate is not None:
-            self.rotate()  # it was bound anew
+        if self.cool_constants is not None:
+            self.cool_constants()  # it was bound anew
         return not self.wrong
 
     def wants_more(self, rounds: int, settings: Settings, fastest_s: float = 0.0) -> bool:
@@ -168,8 +168,8 @@ def _settle_all(finalists: Sequence[Finalist], rounds: int, settings: Settings) 
             finalist.settled = _guarded(finalist, act, settings)
     _leave_out_far_slower(finalists, settings)
     for finalist in finalists:
-        if finalist.rotate is not None:
-            finalist.rotate()
+        if finalist.cool_constants is not None:
+            finalist.cool_constants()
 
 
 def _leave_out_far_slower(finalists: Sequence[Finalist], settings: Settings) -> None:

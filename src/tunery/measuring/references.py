@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tunery.devices import Device
 from tunery.dialects import Array, Dialect
 from tunery.domain import Artifact, Task, digest
 from tunery.measuring.inputs import VERSION, make_inputs, numpy_dtype
@@ -26,8 +27,8 @@ class References:
     again. In the process the latest 256 MiB are kept.
     """
 
-    def __init__(self, dialect: Dialect, directory: Path | None, seed: int = 0) -> None:
-        self._dialect = dialect
+    def __init__(self, dialect: Dialect, device: Device, directory: Path | None, seed: int = 0) -> None:
+        self._dialect, self._device = dialect, device
         self._directory = directory
         self._seed = seed
         self._kept: OrderedDict[_Key, _Entry] = OrderedDict()
@@ -49,7 +50,7 @@ class References:
         return make_inputs(task.workload.input_specs, self._seed + number, positive=positive)
 
     def _compute(self, task: Task, reference: Artifact, key: _Key) -> _Entry:
-        kernel = self._dialect.load(task, reference)
+        kernel = self._dialect.load(task, reference, self._device)
         for positive in (False, True):
             inputs = self._inputs(task, key[1], positive)
             kernel.bind(inputs)

@@ -60,7 +60,8 @@ class Measurer:
         self._described = device.describe()
         self._dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self._settings = settings or Settings()
-        self._references = References(self._dialect, Path(cache_dir) if cache_dir else None, self._settings.seed)
+        directory = Path(cache_dir) if cache_dir else None
+        self._references = References(self._dialect, device, directory, self._settings.seed)
         self._watch = device.watch()
         self._overhead_s = clock_overhead(device.clock)
         self._flush = device.flush_caches if self._settings.cache == "cold" else None
@@ -171,7 +172,7 @@ class Measurer:
         except Exception as error:  # noqa: BLE001 - the task has no reference: its candidates cannot be trusted
             return _failed(error, "the reference failed: ")
         try:
-            kernel = self._dialect.load(task, artifact)
+            kernel = self._dialect.load(task, artifact, self._device)
             kernel.bind(inputs)
             kernel.poison()
             sampler = self._sampler(kernel)
@@ -242,10 +243,10 @@ class Measurer:
         start = self._device.clock()
         finalist = Finalist()
         try:
-            kernel = self._dialect.load(task, artifact)
+            kernel = self._dialect.load(task, artifact, self._device)
             finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
             if self._buffers is not None:
-                finalist.rotate = partial(kernel.rotate, self._buffers.take)
+                finalist.cool_constants = partial(kernel.use_cold_constants, self._buffers)
             if artifact.path == reference.path:
                 # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])

@@ -131,7 +131,7 @@ class Runtime:
                 Role.BUILDER,
                 narrow,
                 f"{here}:Builder",
-                {"dialect": dialect, "directory": self.artifacts},
+                {"dialect": dialect, "directory": self.artifacts, "device": self._kind},
                 memory_bytes=BUILDER_BYTES,
                 nice=_NICE,
             ),

@@ -314,11 +314,11 @@ class Featurizer:
 
 
 class Builder:
-    """Builds candidates into a directory."""
+    """Builds candidates into a directory; checks them on a device of the kind `device`."""
 
-    def __init__(self, dialect: str, directory: Path) -> None:
+    def __init__(self, dialect: str, directory: Path, device: str = "cpu") -> None:
         self._dialect = get_dialect(dialect)
-        self._directory = directory
+        self._directory, self._device = directory, device
 
     def build(self, task: Task, candidate: Candidate) -> Artifact:
         """Return the built candidate.
@@ -384,7 +384,7 @@ class Builder:
 
         reference = self.build(task, self._dialect.reference(task))
         self._dialect.build_part(task, candidate, self._directory)
-        return Unmeasured(self._dialect).verify(task, self.build(task, candidate), reference)
+        return Unmeasured(self._dialect, open_device(self._device)).verify(task, self.build(task, candidate), reference)
 
     def _check_room(self) -> None:
         probe = self._directory / f".probe-{os.getpid()}"

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, TargetError
+from tunery.devices import Device
 from tunery.dialects._base import Array, Compiled, Dialect, Observation
 from tunery.dialects.fake._compiled import FakeCompiledNetwork, workload_of, write_network
 from tunery.dialects.fake._files import read, write
@@ -91,13 +92,13 @@ class FakeDialect(Dialect):
         absurd = FakeSpace(task).absurd(candidate.body)
         return "its loops are scripted to be absurd" if absurd else ""
 
-    def load(self, task: Task, artifact: Artifact) -> FakeKernel:
+    def load(self, task: Task, artifact: Artifact, device: Device) -> FakeKernel:
         data = read(Path(artifact.path))
         if data.get("task") != task.key or data.get("candidate") != artifact.candidate_key:
             raise DialectError(f"artifact {artifact.path} was not built for candidate {artifact.candidate_key}")
         space = FakeSpace(task)
         spend(space.script.load_s, space.script.spin)
-        return FakeKernel(space, artifact.candidate_key, data["body"], self._clock)
+        return FakeKernel(space, artifact.candidate_key, data["body"], self._clock, device)
 
     def reference(self, task: Task) -> Candidate:
         return FakeSpace(task).named(REFERENCE, Origin.PLANTED)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tunery.devices import Device
+from tunery.devices.fake import FakeDevice
 from tunery.dialects._base import Array, Kernel
 from tunery.dialects.fake._script import TaskScript
 from tunery.dialects.fake._space import FakeSpace
@@ -37,9 +39,13 @@ class NoiseClock:
 
 
 class FakeKernel(Kernel):
-    """A kernel in host memory. Every fault is acted out for real: signals, endless sleeps, memory, wrong arrays."""
+    """A kernel in host memory. Every fault is acted out for real: signals, endless sleeps, memory, wrong arrays.
 
-    def __init__(self, space: FakeSpace, key: str, body: str, clock: NoiseClock) -> None:
+    On a fake device its virtual time is the device's: it passes there, slowed by whatever is scripted for the device.
+    """
+
+    def __init__(self, space: FakeSpace, key: str, body: str, clock: NoiseClock, device: Device | None = None) -> None:
+        self._device = device if isinstance(device, FakeDevice) else None
         self._space = space
         self._key = key
         self._fault = space.fault(body)
@@ -64,6 +70,11 @@ class FakeKernel(Kernel):
             array.fill(poison_of(array))
 
     def run(self) -> None:
+        self._execute()
+        if self._device is not None and not self._space.script.real:
+            self._device.run_for(self._latency_s)
+
+    def _execute(self) -> None:
         script = self._space.script
         misbehave(self._fault)
         if self._fault == "eat":
@@ -73,7 +84,7 @@ class FakeKernel(Kernel):
 
     def time(self, calls: int) -> float:
         started = time.perf_counter()
-        self.run()
+        self._execute()
         if self._fault == "zero_time":
             return 0.0
         if self._fault == "nan_time":
@@ -81,7 +92,7 @@ class FakeKernel(Kernel):
         script = self._space.script
         virtual_s = calls * self._latency_s * self._clock.disturb(script, self._key)
         if not script.real:
-            return virtual_s
+            return virtual_s if self._device is None else self._device.run_for(virtual_s)
         spend(virtual_s - (time.perf_counter() - started), script.spin)
         return time.perf_counter() - started
 

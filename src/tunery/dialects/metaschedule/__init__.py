@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from tunery.devices import Device
 from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Observation, Proposer, Suggestions
 from tunery.domain import Artifact, Candidate, Environment, Network, Target, Task, Workload
 
@@ -121,10 +122,10 @@ class MetaScheduleDialect(Dialect):
         build_part(task, candidate, directory)
 
     @override
-    def load(self, task: Task, artifact: Artifact) -> Kernel:
+    def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
         from tunery.dialects.metaschedule.codegen.kernel import TvmKernel
 
-        return TvmKernel(task, artifact)
+        return TvmKernel(task, artifact, device)
 
     @override
     def reference(self, task: Task) -> Candidate:

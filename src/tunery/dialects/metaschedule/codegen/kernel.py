@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,8 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array, Kernel, Place
+from tunery.devices import ConstantBuffers, Device
+from tunery.dialects._base import Array, Kernel
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.packing import pack
@@ -163,7 +163,10 @@ def link(sources: list[Path], destination: Path) -> None:
 class TvmKernel(Kernel):
     """A built candidate in this process, with TVM arrays on the CPU."""
 
-    def __init__(self, task: Task, artifact: Artifact) -> None:
+    def __init__(self, task: Task, artifact: Artifact, device: Device) -> None:
+        if device.kind != "cpu":
+            raise DialectError(f"{artifact.path} is code for a CPU: it does not run on a device of kind {device.kind}")
+        self._now = device.clock
         manifest = json.loads(Path(artifact.path).with_suffix(".json").read_text())
         self._library = tvm.runtime.load_module(artifact.path)
         self._entry = self._library[manifest["entry"]]
@@ -174,7 +177,7 @@ class TvmKernel(Kernel):
         self._outputs = [_empty(spec.shape, spec.dtype) for spec in task.workload.output_specs]
         self._call: list[Any] = []
         self._weights: list[tuple[int, tuple[int, ...], str]] = []
-        self._place: Place | None = None
+        self._buffers: ConstantBuffers | None = None
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
@@ -204,24 +207,24 @@ class TvmKernel(Kernel):
         self._entry(*self._call)
 
     @override
-    def rotate(self, place: Place) -> None:
-        self._place = place
+    def use_cold_constants(self, buffers: ConstantBuffers) -> None:
+        self._buffers = buffers
 
     @override
     def time(self, calls: int) -> float:
-        entry, turns = self._entry, [self._arguments() for _ in range(calls)]
-        start = time.perf_counter_ns()
+        entry, now, turns = self._entry, self._now, [self._arguments() for _ in range(calls)]
+        start = now()
         for arguments in turns:
             entry(*arguments)
-        return (time.perf_counter_ns() - start) * 1e-9
+        return now() - start
 
     def _arguments(self) -> list[Any]:
-        """Return what the next timed call takes: weights at another place each time, if they are to rotate."""
-        if self._place is None:
+        """Return what the next timed call takes: weights at another place each time, if they are to be cold."""
+        if self._buffers is None:
             return self._call
         arguments = list(self._call)
         for i, shape, dtype in self._weights:
-            arguments[i] = tvm.runtime.from_dlpack(self._place(shape, dtype))
+            arguments[i] = tvm.runtime.from_dlpack(self._buffers.take(shape, dtype))
         return arguments
 
     @override
