@@ -70,7 +70,9 @@ class BlobNotFoundError(WorkError):
 
 
 class EngineError(TuneryError):
-    """A worker did not answer a call."""
+    """A worker did not answer a call; `out_of_memory`: it reached the limit of the memory that it may take."""
+
+    out_of_memory = False
 
 
 class DeadlineError(EngineError):
@@ -80,9 +82,10 @@ class DeadlineError(EngineError):
 class CrashError(EngineError):
     """The worker's process ended during the call; `exitcode` is negative for a signal."""
 
-    def __init__(self, message: str, exitcode: int | None = None) -> None:
+    def __init__(self, message: str, exitcode: int | None = None, *, out_of_memory: bool = False) -> None:
         super().__init__(message)
         self.exitcode = exitcode
+        self.out_of_memory = out_of_memory
 
 
 class RemoteError(EngineError):
@@ -92,6 +95,7 @@ class RemoteError(EngineError):
         super().__init__(message)
         self.kind = kind
         self.trace = trace
+        self.out_of_memory = kind == "MemoryError" or "bad_alloc" in message
 
 
 _SHOWN = 60

@@ -42,6 +42,9 @@ class Rogue:
     def allocate(self, size: int) -> int:
         return len(bytearray(size))
 
+    def oom_score(self) -> int:
+        return int(Path("/proc/self/oom_score_adj").read_text())
+
     def burn(self, seconds: float) -> float:
         end = time.process_time() + seconds
         while time.process_time() < end:

@@ -156,6 +156,13 @@ def test_memory_limit_fails_the_hog_only() -> None:
         assert ask(engine, free, "allocate", 1 << 30) == 1 << 30
 
 
+def test_the_kernel_ends_a_worker_before_anything_else(engine: LocalEngine) -> None:
+    ours = int(Path("/proc/self/oom_score_adj").read_text())
+    if ours >= 900:
+        pytest.skip("this process is the first to be ended itself")
+    assert ask(engine, engine.start(ROGUE), "oom_score") > ours
+
+
 def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> None:
     deaf, other = (engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")) for _ in range(2))
     ask(engine, deaf, "count")

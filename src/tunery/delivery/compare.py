@@ -18,6 +18,7 @@ from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, T
 from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
+from tunery.runtime.memory import worker_bytes
 from tunery.runtime.pools import Runtime
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
@@ -228,6 +229,7 @@ def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:
             settings,
             cores=runtime.measure_cores,
             threads=runtime.threads,
+            memory_bytes=worker_bytes(Role.MEASURER),
             environment=runtime.environment.counterpart() if torch else runtime.environment,
         )
     )

@@ -15,11 +15,9 @@ from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
+from tunery.runtime.memory import worker_bytes
 from tunery.runtime.opening import cache_directory, workplace
 from tunery.store import Store, open_store
-
-IMPORTER_BYTES = 12 << 30
-"""Address space one model may take above what a worker starts with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ class _Sweep:
         """Extract all models and return the resolved target and the compiler."""
         spec = WorkerSpec(
             Role.IMPORTER, "tunery.runtime.services:Importer", {"dialect": self._request.dialect},
-            memory_bytes=IMPORTER_BYTES, environment=worker_environment(self._request.dialect),
+            memory_bytes=worker_bytes(Role.IMPORTER), environment=worker_environment(self._request.dialect),
         )  # fmt: skip
         cores = usable_cores()
         workers = [self._engine.start(replace(spec, cores=(core,))) for core in cores[: max(1, len(models))]]

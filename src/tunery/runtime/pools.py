@@ -22,15 +22,15 @@ from tunery.runtime import worker_environment
 from tunery.runtime.device_lock import DeviceLock
 from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
 from tunery.runtime.foreign_load import ForeignWatch
+from tunery.runtime.memory import worker_bytes
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
 DEVICE = "device:cpu"
-BUILDER_BYTES = 8 << 30
-"""Address space a worker may take above what it starts with: a candidate that eats memory fails, the machine lives."""
-MEASURER_BYTES = 16 << 30
 MEASURER = "tunery.runtime.services:MeasurerHost"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
+_MOST_IMPORTS = 4
+_GROWING = frozenset({Role.PREPARER, Role.IMPORTER})
 _NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
 
 
@@ -47,10 +47,12 @@ class Reservation:
 
 @dataclass
 class WorkerPool:
-    """The workers of one role."""
+    """The workers of one role; `spec` is how a further one is started, `wanted` how many stages want or hold one."""
 
     workers: list[str]
     idle: list[str] = field(default_factory=list)
+    spec: WorkerSpec | None = None
+    wanted: int = 0
 
 
 class Runtime:
@@ -114,9 +116,10 @@ class Runtime:
 
     def _start_workers(self, dialect: str) -> dict[str, WorkerPool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> WorkerPool:
-            spec = WorkerSpec(role, service, settings, **{"environment": self.environment, **more})
+            more = {"environment": self.environment, "memory_bytes": worker_bytes(role), **more}
+            spec = WorkerSpec(role, service, settings, **more)
             workers = [self.engine.start(spec) for _ in range(count)]
-            return WorkerPool(workers, list(workers))
+            return WorkerPool(workers, list(workers), spec)
 
         here = "tunery.runtime.services"
         narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
@@ -132,7 +135,6 @@ class Runtime:
                 narrow,
                 f"{here}:Builder",
                 {"dialect": dialect, "directory": self.artifacts, "device": self._kind},
-                memory_bytes=BUILDER_BYTES,
                 nice=_NICE,
             ),
             Role.MEASURER: WorkerPool(measurers, list(measurers)),
@@ -154,7 +156,7 @@ class Runtime:
             },
             cores=slot,
             threads=len(slot),
-            memory_bytes=MEASURER_BYTES,
+            memory_bytes=worker_bytes(Role.MEASURER),
             environment=self.environment,
         )
 
@@ -237,15 +239,31 @@ class Runtime:
             needs[DEVICE] = -(-len(self.cores) // degree)
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
         request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value)
-        await self.dispatch.permission(request)
-        ok = False
+        with self._wanting(role):
+            await self.dispatch.permission(request)
+            ok = False
+            try:
+                async with self._lock.held() if role is Role.MEASURER else nullcontext():
+                    with self._working(request, role, worker or self._idle(role)) as grant:
+                        yield grant
+                ok = True
+            finally:
+                self.dispatch.finished(stage_id, ok=ok)
+
+    @contextmanager
+    def _wanting(self, role: Role) -> Iterator[None]:
+        """Count who wants a worker; importing starts another where all are taken: no job waits for another's import."""
+        pool = self._pools[role]
+        pool.wanted += 1
         try:
-            async with self._lock.held() if role is Role.MEASURER else nullcontext():
-                with self._working(request, role, worker or self._idle(role)) as grant:
-                    yield grant
-            ok = True
+            if role in _GROWING and pool.spec and len(pool.workers) < min(pool.wanted, _MOST_IMPORTS):
+                worker = self.engine.start(pool.spec)
+                pool.workers.append(worker)
+                pool.idle.append(worker)
+                self.dispatch.add({self.resource(role.value): len(pool.workers)})
+            yield
         finally:
-            self.dispatch.finished(stage_id, ok=ok)
+            pool.wanted -= 1
 
     @contextmanager
     def _working(self, request: StageRequest, role: Role, worker: str) -> Iterator[Reservation]:
@@ -287,7 +305,8 @@ class Runtime:
     async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
 
-        `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing.
+        `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing. A
+        call that ran out of memory is not made again.
         """
         while True:
             tries -= 1
@@ -298,8 +317,8 @@ class Runtime:
                 with suppress(EngineError):  # closed already
                     self.engine.kill(worker)
                 raise
-            except CrashError:
-                if tries <= 0:
+            except CrashError as error:
+                if tries <= 0 or error.out_of_memory:
                     raise
 
     def _watch_others(self) -> None:
@@ -338,8 +357,14 @@ class Runtime:
         return tuple(core for slot in self.slots for core in slot)
 
     def _idle(self, role: Role) -> str:
-        """Return an idle worker; of measurers the first, so that one that is alone is always on the same cores."""
+        """Return an idle worker.
+
+        Of measurers the first, so that one that is alone is always on the same cores; of importers the one that worked
+        last, which still knows what it has lowered.
+        """
         idle = self._pools[role].idle
+        if role in _GROWING:
+            return idle[-1]
         return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
 
 

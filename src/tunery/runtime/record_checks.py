@@ -9,6 +9,7 @@ from tunery.domain import Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_environment
+from tunery.runtime.memory import worker_bytes
 from tunery.runtime.opening import workplace
 from tunery.store import ImportSummary, open_store
 
@@ -63,7 +64,8 @@ class RecordChecks:
     def _worker(self, dialect: str) -> str:
         if dialect not in self._workers:
             spec = WorkerSpec(
-                Role.IMPORTER, "tunery.runtime.services:Checker", {"dialect": dialect}, memory_bytes=_MEMORY_BYTES,
+                Role.IMPORTER, "tunery.runtime.services:Checker", {"dialect": dialect},
+                memory_bytes=min(_MEMORY_BYTES, worker_bytes(Role.IMPORTER)),
                 environment=worker_environment(dialect),
             )  # fmt: skip
             self._workers[dialect] = self._engine.start(spec)

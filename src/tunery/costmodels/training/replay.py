@@ -25,6 +25,7 @@ from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime import worker_environment
+from tunery.runtime.memory import worker_bytes
 from tunery.runtime.opening import cache_directory, workplace
 from tunery.runtime.record_checks import RecordChecks
 from tunery.runtime.services import Block
@@ -201,7 +202,7 @@ class Features:
         self._directory = cache_directory() / "features" / digest(compiler, str(_VERSION))
         spec = WorkerSpec(
             Role.PROPOSER, "tunery.runtime.services:Featurizer", {"dialect": dialect},
-            environment=worker_environment(dialect),
+            memory_bytes=worker_bytes(Role.PROPOSER), environment=worker_environment(dialect),
         )  # fmt: skip
         self._workers = [spec] * max(1, min(len(usable_cores()), 8))
         self._started: list[str] = []

@@ -21,7 +21,7 @@ from tunery.engines._payload import error_from_data
 from tunery.engines.local import _frames, ahead
 from tunery.engines.local._nursery import Nursery
 from tunery.engines.local._process import bare_cpu_s, cpu_s, kill_group
-from tunery.engines.local._record import Call, Process, Worker, WorkerState, describe_exit, quote_log
+from tunery.engines.local._record import Call, Process, Worker, WorkerState, describe_exit, quote_log, ran_out
 
 REAP_S = 10.0
 """How long a killed process may take to vanish before its call is answered anyway (a driver that does not let go)."""
@@ -226,7 +226,7 @@ class Loop:
         worker.limit = time.monotonic() + REAP_S
         worker.process.kill()
 
-    def _gone(self, worker: Worker, process: Process, code: int | None, used_s: float) -> None:
+    def _gone(self, worker: Worker, process: Process, code: int | None, used_s: float, peak_bytes: int = 0) -> None:
         """Settle the account of a process that has ended, answer its call, and start the next if calls wait."""
         if worker.process is not process:
             return
@@ -242,8 +242,9 @@ class Loop:
             self._report(worker, during, time.monotonic() - call.taken_at, max(0.0, used_s - process.reported_cpu_s))
         reason = worker.reason
         if call is not None and reason is None:
-            log = worker.log if process.pid is not None else process.nursery.log
-            reason = CrashError(f"{worker.name} {describe_exit(code)} during {during}{quote_log(log)}", code)
+            said = quote_log(worker.log if process.pid is not None else process.nursery.log)
+            full = ran_out(worker, code, peak_bytes, said)
+            reason = CrashError(f"{worker.name} {describe_exit(code)} during {during}{said}", code, out_of_memory=full)
         with self._lock:
             worker.ended_cpu_s += used_s
             worker.process = None
@@ -344,7 +345,7 @@ class Loop:
                 worker.reason = worker.reason or CrashError(f"{worker.name} cannot be started: {message['why']}")
                 self._gone(worker, process, None, 0.0)
             case "exit" if message["leader"]:
-                self._gone(worker, process, message["code"], message["cpu_s"])
+                self._gone(worker, process, message["code"], message["cpu_s"], message["peak_bytes"])
             case "exit":
                 worker.ended_cpu_s += message["cpu_s"]  # a process the worker had started and left to itself
 

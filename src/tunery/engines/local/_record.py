@@ -20,6 +20,7 @@ from tunery.engines.local._process import move
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 12
+_OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "out of memory", "Cannot allocate memory")
 
 
 class WorkerState(enum.Enum):
@@ -126,6 +127,18 @@ def quote_log(path: Path) -> str:
         return ""
     kept = [line[:300] for line in lines if line.strip()][-_TAIL_LINES:]
     return "; its log ends with:\n" + "\n".join(kept) if kept else ""
+
+
+def ran_out(worker: Worker, code: int | None, peak_bytes: int, last_words: str) -> bool:
+    """Tell whether a process that has ended did so because it may take no more memory.
+
+    It said so before it aborted, or the kernel ended it with more than half of its limit in use.
+    """
+    limit = worker.spec.memory_bytes
+    if limit is None:
+        return False
+    said = any(sign in last_words for sign in _OUT_OF_MEMORY)
+    return said or (code == -signal.SIGKILL and 2 * peak_bytes > limit)
 
 
 def describe_exit(code: int | None) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import resource
 import socket
 import sys
@@ -14,6 +15,7 @@ from tunery.engines.local._process import own_cpu_s
 
 LOG_LIMIT_BYTES = 4 << 20
 """A worker's log is emptied when it is longer than this after a call."""
+_OOM_SCORE = "900"
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -67,6 +69,8 @@ def _settle(header: dict[str, Any]) -> None:
     os.sched_setaffinity(0, header["cores"])
     if header["nice"]:
         os.nice(header["nice"])
+    with contextlib.suppress(OSError):  # where memory runs out all the same, the kernel ends a worker, nobody else
+        pathlib.Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # forked siblings would draw the same numbers

@@ -141,6 +141,7 @@ class _Zygote:
             self._tell({
                 "event": "exit", "worker": self.workers.get(group, ""), "leader": leader,
                 "code": os.waitstatus_to_exitcode(status), "cpu_s": usage.ru_utime + usage.ru_stime,
+                "peak_bytes": usage.ru_maxrss << 10,
             })  # fmt: skip
 
     def _end_all(self) -> None:
