@@ -18,7 +18,7 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors"},
+    {"domain", "_errors", "_settings"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -29,6 +29,7 @@ BESIDE = {
     ("measuring", "devices"),
     ("delivery", "tuning"),  # a few-shot delivery measures as a search does
     ("domain", "_errors"),
+    ("_settings", "_errors"),
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
 # tuning know a device by its contract.
@@ -39,7 +40,7 @@ ONLY = {
     "domain": {"_errors"},
     "_errors": set(),
     "blobs": {"_errors"},
-    "store": {"domain", "_errors"},
+    "store": {"domain", "_errors", "_settings"},
 }
 HEAVY = {
     "tvm": ("dialects/metaschedule/",),

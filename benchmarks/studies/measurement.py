@@ -12,13 +12,14 @@ from studies._base import Options, StudyReport
 from studies._kept import Kept
 from studies._procedures import Bench, Findings, Procedure, hog, rival
 from studies._subjects import Subject, prepare
+from tunery._settings import cache_directory
 from tunery.domain import Calibration
 from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role
 from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
 from tunery.reports.format import as_text, new_table
 from tunery.runtime.calibrate import calibrate
-from tunery.runtime.opening import cache_directory, thread_count
+from tunery.runtime.opening import thread_count
 from tunery.runtime.pools import Runtime
 from tunery.runtime.slots import SlotWorkers
 from tunery.store import open_store

@@ -28,10 +28,10 @@ from studies.stock_sides import (
     stock_side,
 )
 from tunery._errors import WorkError
+from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.reports.format import as_text, milliseconds, new_table
-from tunery.runtime.opening import cache_directory
 from tunery.runtime.services import Importer
 from tunery.service.session import bench
 

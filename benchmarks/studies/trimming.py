@@ -14,11 +14,11 @@ from studies._judged import judge
 from studies._kept import Kept
 from studies._trimmed import ARMS, ENOUGH, KINDS, STAGES, Run, Saving, plain_run, run_of, savings, tuned
 from tunery._errors import UsageError
+from tunery._settings import cache_directory
 from tunery.accounting.prices import load_prices
 from tunery.domain import Task, digest
 from tunery.domain.request import Request
 from tunery.reports.format import as_text, energy, money, new_table
-from tunery.runtime.opening import cache_directory
 from tunery.service.session import extract
 from tunery.tuning.allocation.trimming import Audit
 

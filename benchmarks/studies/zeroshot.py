@@ -18,6 +18,7 @@ from studies._delivering import FEW, delivered
 from studies._kept import Kept
 from studies._ranked import Beside, beside_text, learnable, pairs, pairs_text, ranked, rivals
 from tunery._errors import UsageError
+from tunery._settings import cache_directory
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
 from tunery.costmodels.registry import family, starting
@@ -26,7 +27,6 @@ from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain import digest
 from tunery.reports.format import as_text, milliseconds, new_table
-from tunery.runtime.opening import cache_directory
 
 NETWORKS = ("resnet18", "mobilenet_v2", "bert-small", "efficientnet_b0", "vit_b_32")
 QUICK, FULL = Scale(NETWORKS[:1], 120, 1, 6, 24), Scale(NETWORKS, None, 3, 100, 40)

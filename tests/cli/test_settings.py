@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
+from tunery._settings import PREFIX, Settings, models_directory
 from tunery.store import open_store
 
 ROOT = Path(__file__).parents[2]
@@ -13,7 +14,9 @@ NAME = re.compile(r"\bTUNERY_[A-Z_]+\b")
 
 
 def test_the_page_lists_exactly_what_the_code_reads() -> None:
-    read = {name for file in (ROOT / "src").rglob("*.py") for name in NAME.findall(file.read_text())}
+    read = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
+    named = {name for file in (ROOT / "src").rglob("*.py") for name in NAME.findall(file.read_text())}
+    assert named <= read
     assert read == set(NAME.findall((ROOT / "docs" / "settings.md").read_text()))
 
 
@@ -36,3 +39,20 @@ def test_cache_names_the_cache(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     run("extract", "fake:demo", "--dialect", "fake")
     assert (tmp_path / "xdg" / "tunery").is_dir()
+
+
+def test_a_value_that_a_variable_cannot_have_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_LOAD_WATCH", "sometimes")
+    answer = run("tune", "fake:demo", "--dialect", "fake", "--budget", "4trials")
+    assert answer.code == 2
+    assert "TUNERY_LOAD_WATCH" in answer.err
+    assert "sometimes" in answer.err
+
+
+def test_models_and_store_follow_the_same_directory(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUNERY_STORE", raising=False)
+    monkeypatch.delenv("TUNERY_MODELS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert models_directory() == tmp_path / "data/tunery/models"
+    run("extract", "fake:demo", "--dialect", "fake")
+    assert (tmp_path / "data/tunery/tunery.db").is_file()

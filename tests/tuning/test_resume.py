@@ -8,9 +8,9 @@ import pytest
 from job_tools import request_in, run_in
 
 from tunery._errors import NothingFoundError, UsageError
+from tunery._settings import cache_directory
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress
-from tunery.runtime.opening import cache_directory
 from tunery.service.codec import request_of
 from tunery.service.session import tune
 from tunery.store import open_store

@@ -2,7 +2,6 @@
 
 import datetime
 import math
-import os
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -10,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import BudgetError
+from tunery._settings import settings
 from tunery.domain import CURRENCIES, LEAST, Budget
 
-VARIABLE = "TUNERY_PRICES"
 _NUMBERS = ("machine_hour", "kwh")
 _TEXTS = ("machine", "currency", "source")
 
@@ -70,7 +69,7 @@ def load_prices(path: str = "") -> Prices:
     Raises:
         BudgetError: the file cannot be read, or something in it is missing, unknown or cannot be right.
     """
-    name = path or os.environ.get(VARIABLE, "")
+    name = path or settings().prices
     shipped = resources.files("tunery.accounting").joinpath("prices.toml")
     try:
         text = Path(name).read_text(encoding="utf-8") if name else shipped.read_text(encoding="utf-8")

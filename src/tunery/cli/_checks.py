@@ -168,7 +168,7 @@ def store_place(url: str) -> Check:
 
 def cache() -> Check:
     """Can prepared networks and scratch files be written, and is there room?"""
-    from tunery.runtime.opening import cache_directory
+    from tunery._settings import cache_directory
 
     directory = cache_directory()
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
+from tunery._settings import models_directory
 from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import check_trees
 from tunery.costmodels.cards import Version, as_card, family, generator, new_card
@@ -33,14 +34,6 @@ SHIPPED = ("metaschedule", "x86")
 _FORMAT = 1
 _NAME = re.compile(r"(?P<dialect>[a-z0-9_]+)-(?P<version>\d{4,})\.json\.gz")
 _log = logging.getLogger(__name__)
-
-
-def models_directory() -> Path:
-    """Return where trained models live (`TUNERY_MODELS` overrides it)."""
-    chosen = os.environ.get(VARIABLE)
-    return (
-        Path(chosen) if chosen else Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local/share"), "tunery/models")
-    )
 
 
 def check_directory(directory: Path | None = None) -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from tunery._settings import cache_directory
 from tunery.delivery.ladder import KnownTask, choose
 from tunery.delivery.predict import fill
 from tunery.domain import Network, Provenance, Rung, Target
@@ -12,7 +13,6 @@ from tunery.engines import Role
 from tunery.measuring.inputs import size_bytes
 from tunery.measuring.settings import Settings
 from tunery.runtime.importing import ImportedModel, import_model
-from tunery.runtime.opening import cache_directory
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import Charge, Store
 from tunery.tuning.account import Account, PricedCharge

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError, WorkError
+from tunery._settings import cache_directory
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
@@ -16,7 +17,7 @@ from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.memory import worker_bytes
-from tunery.runtime.opening import cache_directory, workplace
+from tunery.runtime.opening import workplace
 from tunery.store import Store, open_store
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tunery._settings import settings
 from tunery.devices import Watch
 from tunery.devices.cpu.foreign import Foreign, Share, taken_cores
 from tunery.devices.cpu.load import LoadWatch, Mark
@@ -85,4 +86,4 @@ def lenient(incumbent_s: float | None, foreign: ForeignWatch | None) -> float | 
 
 def watch_for(cores: Sequence[int]) -> ForeignWatch | None:
     """Return a watch on these cores, None where the environment turns it off."""
-    return None if os.environ.get(VARIABLE, "").lower() in ("0", "off", "no") else ForeignWatch(cores)
+    return ForeignWatch(cores) if settings().load_watch else None

@@ -1,12 +1,12 @@
 """Starting and ending the workers of one dialect."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tunery._errors import UsageError
+from tunery._settings import cache_directory
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain.request import Request
 from tunery.engines import Engine, LocalEngine
@@ -25,12 +25,6 @@ def thread_count(threads: int) -> int:
     if not 0 <= threads <= usable:
         raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")
     return threads or usable
-
-
-def cache_directory() -> Path:
-    """Return where prepared networks and scratch files live (`TUNERY_CACHE` overrides it)."""
-    chosen = os.environ.get("TUNERY_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "tunery")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
+from tunery._settings import socket_place
 from tunery.reports.data import plain
 
 T = TypeVar("T")
@@ -29,9 +30,7 @@ def socket_path(chosen: str = "") -> Path:
     Raises:
         UsageError: the path is too long for a socket.
     """
-    chosen = chosen or os.environ.get(VARIABLE, "")
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    path = Path(chosen) if chosen else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
+    path = Path(chosen) if chosen else socket_place()
     if len(os.fsencode(path.absolute())) > _LONGEST_PATH:
         raise UsageError(f"the socket's path {path} is too long; choose a shorter one with --socket or {VARIABLE}")
     return path.absolute()

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tunery._errors import NothingFoundError, StoreError, TuneryError, UsageError, WorkError
+from tunery._settings import cache_directory
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.domain import DeviceDescription, JobState, JobStatus
@@ -19,7 +20,7 @@ from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.introducing import introduce
-from tunery.runtime.opening import cache_directory, open_runtime, thread_count
+from tunery.runtime.opening import open_runtime, thread_count
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of

@@ -10,9 +10,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from tunery._errors import StoreError
+from tunery._settings import store_place
 
 VARIABLE = "TUNERY_STORE"
-DEFAULT = "~/.local/share/tunery/tunery.db"
 
 # SQLite's write-ahead log needs memory shared by all its processes and locks that hold: neither is given here
 # (https://www.sqlite.org/wal.html, "all processes must be on the same host computer").
@@ -40,7 +40,7 @@ def resolve(text: str) -> URL:
     Raises:
         StoreError: an unknown kind of database, or its driver is not installed.
     """
-    text = text or os.environ.get(VARIABLE, "") or DEFAULT
+    text = text or store_place()
     if "://" not in text:
         return _file(text)
     try:

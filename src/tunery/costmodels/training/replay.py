@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError
+from tunery._settings import cache_directory
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Group, Table, without_devices
 from tunery.costmodels.registry import family, generator
@@ -26,7 +27,7 @@ from tunery.engines import Engine, Role, WorkerSpec
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime import worker_environment
 from tunery.runtime.memory import worker_bytes
-from tunery.runtime.opening import cache_directory, workplace
+from tunery.runtime.opening import workplace
 from tunery.runtime.record_checks import RecordChecks
 from tunery.runtime.services import Block
 from tunery.store import Store, open_store

@@ -1,0 +1,66 @@
+"""The settings of the environment, and where things live without them: the one module that reads either."""
+
+import os
+from pathlib import Path
+
+from platformdirs import user_cache_path, user_data_path
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tunery._errors import UsageError, misfit
+
+PREFIX = "TUNERY_"
+
+
+class Settings(BaseSettings):
+    """Each field is read from the variable of its name in capitals behind `TUNERY_`; docs/settings.md lists them."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="ignore")
+
+    store: str = ""
+    cache: Path | None = None
+    models: Path | None = None
+    socket: str = ""
+    prices: str = ""
+    load_watch: bool = True
+
+
+def settings() -> Settings:
+    """Read the settings anew: nothing keeps an old value.
+
+    Raises:
+        UsageError: a variable has a value that it cannot have.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = f"{PREFIX}{str(first['loc'][0]).upper()}"
+        what = misfit([{**first, "loc": (name,)}])
+        raise UsageError(f"the variable {what}; docs/settings.md lists what it may be") from None
+
+
+def store_place() -> str:
+    """Return the store where no option names one: a file or a URL."""
+    return settings().store or str(_data() / "tunery.db")
+
+
+def cache_directory() -> Path:
+    """Return where prepared networks and scratch files live."""
+    return settings().cache or user_cache_path("tunery")
+
+
+def models_directory() -> Path:
+    """Return where cost models live that were trained here."""
+    return settings().models or _data() / "models"
+
+
+def socket_place() -> Path:
+    """Return where the local daemon listens if no option says so."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    chosen = settings().socket
+    return Path(chosen) if chosen else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
+
+
+def _data() -> Path:
+    return user_data_path("tunery")
