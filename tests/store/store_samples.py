@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import sqlalchemy as sa
 from hypothesis import strategies as st
 
 from tunery.domain import (
@@ -21,6 +22,8 @@ from tunery.domain import (
     Verification,
     Workload,
 )
+from tunery.store import Store
+from tunery.store._schema import records as records_table
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 CHECKED = Verification("reference", 3, 0.25, True)
@@ -136,3 +139,20 @@ def _records_of(
     )
     provenances = st.builds(Provenance, dialects, names, names, names)
     return st.builds(Record, candidates, measured, provenances, keys)
+
+
+def multiply(store: Store, number: int) -> None:
+    """Make `number` more records of each record of a store: of other candidates, each slower than the one before."""
+    table = records_table
+    numbers = sa.select(sa.literal(1).label("n")).cte("numbers", recursive=True)
+    numbers = numbers.union_all(sa.select(numbers.c.n + 1).where(numbers.c.n < number))
+    changed: dict[str, sa.ColumnElement[Any]] = {
+        "digest": table.c.digest + "-" + sa.cast(numbers.c.n, sa.String),
+        "candidate_key": table.c.candidate_key + "-" + sa.cast(numbers.c.n, sa.String),
+        "latency_s": table.c.latency_s * (1 + numbers.c.n),
+    }
+    names = [column.name for column in table.c if column.name != "id"]
+    rows = sa.select(*(changed.get(name, table.c[name]).label(name) for name in names)).join_from(
+        table, numbers, sa.true()
+    )
+    store.write(lambda connection: connection.execute(sa.insert(table).from_select(names, rows)))

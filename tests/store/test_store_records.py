@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
-from store_samples import CHECKED, HALF_CHECKED, HERE, WRONG, record, records_of, task
+from store_samples import CHECKED, HALF_CHECKED, HERE, WRONG, multiply, record, records_of, task
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Outcome, Provenance, Record
@@ -188,6 +188,13 @@ def test_nothing_unverified_wrong_failed_or_untimed_is_best(store: Store) -> Non
     store.add_record(CONV, slow)
     assert store.best(CONV.key, HERE, limit=None) == [slow]
     assert sum(s.count for s in store.skipped(CONV, HERE)) == len(refused)
+
+
+def test_a_task_has_more_candidates_than_a_query_takes_values(store: Store) -> None:
+    store.add_record(CONV, record(CONV, "fast"))
+    multiply(store, 66_000)  # PostgreSQL takes 65,535 values
+    assert store.skipped(CONV, HERE) == []
+    assert len(store.best(CONV.key, HERE, limit=65_600)) == 65_600
 
 
 def test_record_and_charges_are_stored_together_or_not_at_all(store: Store) -> None:

@@ -4,7 +4,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -185,7 +185,7 @@ def database_time(connection: Connection) -> float:
     return float(connection.execute(sa.select(sa.extract("epoch", sa.func.clock_timestamp()))).scalar_one())
 
 
-def batched(keys: Collection[str]) -> Iterator[list[str]]:
+def batched(keys: Iterable[T]) -> Iterator[list[T]]:
     """Yield the keys in lists that are short enough for one query: SQLite takes 32,766 values, PostgreSQL 65,535."""
     rest = iter(keys)
     while some := list(islice(rest, _MOST_VALUES)):

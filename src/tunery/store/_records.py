@@ -1,6 +1,7 @@
 """Tasks and records: written once, never changed."""
 
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task, paced
 from tunery.store import _schema
 from tunery.store._codec import unpack
-from tunery.store._database import Database, insert_new
+from tunery.store._database import Database, batched, insert_new
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._ranking import Entry, ranked
 from tunery.store._rows import provenance_row, record_row, stored_task, target_row, task_row, to_record, workload_row
@@ -120,8 +121,9 @@ class Records(Database):
 
         def ask(connection: Connection) -> list[RowMapping]:
             chosen = [entry.row_id for entry in ranked(entries(connection, task_key, provenance))[:limit]]
-            query = sa.select(_records.c.id, _records.c.body, _records.c.document).where(_records.c.id.in_(chosen))
-            rows = {row["id"]: row for row in connection.execute(query).mappings()}
+            query = sa.select(_records.c.id, _records.c.body, _records.c.document)
+            parts = (connection.execute(query.where(_records.c.id.in_(ids))).mappings() for ids in batched(chosen))
+            rows = {row["id"]: row for part in parts for row in part}
             return [rows[number] for number in chosen]
 
         return [to_record(row) for row in self.read(ask)]
@@ -160,15 +162,19 @@ class Records(Database):
                    _records.c.imported)  # fmt: skip
         base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, _schema.tasks)
 
-        def ask(connection: Connection) -> Sequence[RowMapping]:
-            used = {entry.candidate_key for entry in ranked(entries(connection, task.key, provenance))}
-            query = base.where(_schema.tasks.c.workload_key == task.workload.key)
-            if used:
-                mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _records.c.deliverable)
-                query = query.where(sa.not_(sa.and_(mine, _records.c.candidate_key.in_(used))))
-            return connection.execute(query.group_by(*columns)).mappings().all()
+        def ask(connection: Connection) -> Counter[tuple[Any, ...]]:
+            every = base.where(_schema.tasks.c.workload_key == task.workload.key).group_by(*columns)
+            counts = Counter({tuple(group): count for *group, count in connection.execute(every)})
+            mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _own, _records.c.deliverable)
+            used = (entry.candidate_key for entry in ranked(entries(connection, task.key, provenance)))
+            for keys in batched(used):
+                query = base.where(mine, _records.c.candidate_key.in_(keys)).group_by(*columns)
+                counts.subtract({tuple(group): count for *group, count in connection.execute(query)})
+            return counts
 
-        return classify(self.read(ask), task.key, provenance)
+        names = [column.name for column in columns]
+        rows = ({**dict(zip(names, group, strict=True)), "count": count} for group, count in self.read(ask).items())
+        return classify((row for row in rows if row["count"]), task.key, provenance)
 
     def tasks(self, *, workload_key: str | None = None, kind: str | None = None) -> list[Task]:
         """Return the stored tasks, of one workload or one kind if given, by key; their weight is 1."""

@@ -1,11 +1,9 @@
 """Why records of a workload do not answer a query."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from sqlalchemy.engine import RowMapping
 
 from tunery.domain import Outcome, Provenance
 
@@ -37,7 +35,7 @@ class Skipped:
         return f"{self.count} {noun} {_SENTENCES[self.reason].format(found=self.found)}"
 
 
-def classify(rows: Iterable[RowMapping], task_key: str, wanted: Provenance) -> list[Skipped]:
+def classify(rows: Iterable[Mapping[str, Any]], task_key: str, wanted: Provenance) -> list[Skipped]:
     """Sum up rows (a `count` of records with equal columns each), largest count first."""
     counts: Counter[tuple[str, str]] = Counter()
     for row in rows:
@@ -46,7 +44,7 @@ def classify(rows: Iterable[RowMapping], task_key: str, wanted: Provenance) -> l
     return sorted(found, key=lambda item: (-item.count, item.reason, item.found))
 
 
-def _reason(row: RowMapping, task_key: str, wanted: Provenance) -> tuple[str, str]:
+def _reason(row: Mapping[str, Any], task_key: str, wanted: Provenance) -> tuple[str, str]:
     if row["task_key"] != task_key:
         return "target", row["target_key"]
     differing: dict[str, Any] = {
