@@ -54,17 +54,15 @@ def test_a_job_that_is_cancelled_while_it_waits_leaves_the_answer_to_others(runt
 
 
 def test_a_measurer_that_is_killed_before_it_answers_is_asked_again(tmp_path: Path) -> None:
-    with LocalEngine(None, tmp_path / "logs") as engine:
+    with LocalEngine(tmp_path / "logs") as engine:
         runtime = Runtime(engine, "fake", 1, tmp_path)
         engine.kill(runtime.workers(Role.MEASURER)[0])
         assert asyncio.run(runtime.device()) == open_device("cpu", runtime.cores).describe()
 
 
-def test_a_measurer_that_cannot_start_says_why(tmp_path: Path) -> None:
-    with InlineEngine() as engine:
-        runtime = Runtime(engine, "no-such-dialect", 1, tmp_path, device="fake")
-        with pytest.raises(UsageError, match="no-such-dialect"):
-            asyncio.run(runtime.device())
+def test_a_dialect_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    with InlineEngine() as engine, pytest.raises(UsageError, match="no-such-dialect"):
+        Runtime(engine, "no-such-dialect", 1, tmp_path, device="fake")
 
 
 def test_slots_beyond_the_first_get_measurers_when_a_calibration_allows_it(runtime: Runtime) -> None:

@@ -137,7 +137,10 @@ class Loop:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         while self._posted:
-            self._posted.popleft()()
+            try:
+                self._posted.popleft()()
+            except Exception:  # noqa: BLE001 - what was posted behind it is waited for
+                _log.exception("the engine met a fault of its own")
 
     def _expire(self) -> None:
         now = time.monotonic()
