@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tunery._errors import UsageError
+from tunery._outputs import check_output
 from tunery.cli import _options as options
 from tunery.cli._app import Program
-from tunery.cli._output import check_output, emit, remark, say
+from tunery.cli._output import emit, output_path, remark, say
 from tunery.domain import Budget
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def suite(
     Stock MetaSchedule takes part where the study `stock` has finished a network.
     """
     from studies.stock import finished
-    from studies.suite import SuitePlan, networks_of, run_suite
+    from studies.suite import SUITE, SuitePlan, networks_of, run_suite
     from studies.suite_text import suite_text
 
     from tunery.cli import bench
@@ -229,7 +230,8 @@ def suite(
         "", target=target, store=store, threads=0, shapes=None, dialect=dialect, budget=budget
     )
 
-    file = Path(check_output(output or f"bench-{name}.json", f"bench-{name}.json"))
+    file = output_path(output or f"bench-{name}.json", f"bench-{name}.json")
+    check_output(file, SUITE)
     resolved = tuple(dict.fromkeys(thread_count(count) for count in thread_counts(threads) or (0,)))
     plan = SuitePlan(networks_of(name), resolved, seconds, file)
     stopped: list[int] = []

@@ -18,7 +18,7 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors", "_settings"},
+    {"domain", "_errors", "_outputs", "_settings"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -30,6 +30,7 @@ BESIDE = {
     ("delivery", "tuning"),  # a few-shot delivery measures as a search does
     ("domain", "_errors"),
     ("_settings", "_errors"),
+    ("_outputs", "_errors"),
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
 # tuning know a device by its contract.
@@ -39,8 +40,9 @@ ONLY = {
     "scheduling": {"domain", "_errors"},
     "domain": {"_errors"},
     "_errors": set(),
+    "_outputs": {"_errors"},
     "blobs": {"_errors"},
-    "store": {"domain", "_errors", "_settings"},
+    "store": {"domain", "_errors", "_outputs", "_settings"},
 }
 HEAVY = {
     "tvm": ("dialects/metaschedule/",),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import UsageError
+from tunery._outputs import CHART, Kind, begins_with, whole_file
 from tunery.reports.data import plain
 
 _SHOWN = 300
+STUDY = Kind("a study's results", begins_with(rb'\{\s*"study": '))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +89,17 @@ def write(report: StudyReport, out: Path) -> list[Path]:
     """
     plt = pyplot() if report.plots else None
     place(out)
-    try:
-        written = [out / f"{report.name}.json"]
-        document = {"study": report.name, "claims": dict(report.claims), **report.data}
-        written[0].write_text(json.dumps(plain(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        for name, draw in report.plots.items():
-            figure = plt.figure(figsize=(11, 6), layout="constrained")  # type: ignore[union-attr]
-            draw(figure)
-            written.append(out / name)
-            figure.savefig(written[-1], dpi=110)
-            plt.close(figure)  # type: ignore[union-attr]
-    except OSError as error:
-        raise _unwritable(out, error) from error
+    written = [out / f"{report.name}.json"]
+    document = {"study": report.name, "claims": dict(report.claims), **report.data}
+    with whole_file(written[0], STUDY) as file:
+        file.write((json.dumps(plain(document), indent=1, allow_nan=False) + "\n").encode())
+    for name, draw in report.plots.items():
+        figure = plt.figure(figsize=(11, 6), layout="constrained")  # type: ignore[union-attr]
+        draw(figure)
+        written.append(out / name)
+        with whole_file(written[-1], CHART) as file:
+            figure.savefig(file, format=written[-1].suffix.removeprefix("."), dpi=110)
+        plt.close(figure)  # type: ignore[union-attr]
     return written
 
 

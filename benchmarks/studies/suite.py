@@ -13,6 +13,7 @@ from typing import Any
 from sources import sources
 
 from tunery._errors import EngineError, TuneryError, UsageError, WorkError
+from tunery._outputs import Kind, begins_with, whole_file
 from tunery.delivery.compare import NO_TORCH, TORCH, ContestantError
 from tunery.devices import open_device
 from tunery.dialects import get_dialect
@@ -32,6 +33,7 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Networks of the zoo, by the suite's name."""
 
+SUITE = Kind("a suite's results", begins_with(rb'\{\s*"suite": '))
 GOAL, LEAST = 1.2, 0.95
 LEAST_NETWORKS = 12
 THREADS = (1, 2)
@@ -348,9 +350,5 @@ def _read(file: Path, conditions: dict[str, str]) -> dict[str, Any]:
 
 
 def _write(file: Path, results: Mapping[str, Any]) -> None:
-    partial = file.with_name(f".{file.name}.part")
-    try:
-        partial.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        partial.replace(file)
-    except OSError as error:
-        raise UsageError(f"cannot write {file} ({error.strerror}); choose another file with -o") from error
+    with whole_file(file, SUITE) as output:
+        output.write((json.dumps(results, indent=1) + "\n").encode())

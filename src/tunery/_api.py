@@ -151,13 +151,14 @@ class Tuned(_Step):
     def __repr__(self) -> str:
         return f"<Tuned {self.result.network.name}, job {self.result.job.job_id}>"
 
-    def compile(self, path: str | os.PathLike[str] | None = None) -> "CompiledModel":
+    def compile(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> "CompiledModel":
         """Build the network with the best verified records to `path` (default: its name in the current directory).
 
         Operators that tuning did not reach run as the cost model predicts to be fastest, verified but not measured.
+        An earlier compiled network at `path` is replaced, a file of another kind only with `force`.
 
         Raises:
-            UsageError: `path` cannot be written.
+            UsageError: `path` cannot be written, or must not be replaced.
             WorkError: the network does not compile.
         """
         from tunery.domain.request import FillPolicy
@@ -165,7 +166,7 @@ class Tuned(_Step):
         from tunery.service.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name))
-        report, _ = compile_model(self.request, output, FillPolicy())
+        report, _ = compile_model(self.request, output, FillPolicy(), force=force)
         return CompiledModel(self.request, output, report)
 
 

@@ -80,6 +80,17 @@ def test_what_a_kind_of_job_does_not_take_is_refused_before_it_is_queued(
         assert store.jobs() == []
 
 
+def test_no_job_is_queued_that_would_replace_the_store(tmp_path: Path) -> None:
+    async def run(store: Store) -> None:
+        async with JobManager(store) as manager:
+            with pytest.raises(UsageError, match="works on"):
+                manager.submit(request("compile", output=str(tmp_path / "store.db"), force=True))
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        asyncio.run(run(store))
+        assert store.jobs() == []
+
+
 def test_a_job_that_cannot_answer_fails_with_the_reason_and_pays_for_what_it_used(tmp_path: Path) -> None:
     async def run(store: Store) -> JobStatus:
         async with JobManager(store) as manager:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_samples import ACCEPT, HERE, WRONG, Accept, exchangeable_records_of, network, record, task
 
-from tunery._errors import StoreError
+from tunery._errors import StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Record, Task
 from tunery.store import ImportSummary, Store, open_store
 
@@ -177,17 +177,18 @@ def test_an_export_that_fails_leaves_the_old_file(
 ) -> None:
     fill(store)
     file = tmp_path / "x.jsonl"
-    file.write_text("old", encoding="ascii")
+    old = '{"format":"tunery-records","version":1}'
+    file.write_text(old, encoding="ascii")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tunery.store._interchange.os.fsync", full)
-    with pytest.raises(StoreError, match="No space left on device"):
+    monkeypatch.setattr("tunery._outputs.os.fsync", full)
+    with pytest.raises(UsageError, match="No space left on device"):
         store.export_records(file)
-    assert file.read_text(encoding="ascii") == "old"
+    assert file.read_text(encoding="ascii") == old
     assert not list(tmp_path.glob(".*part"))
-    with pytest.raises(StoreError, match="cannot be written"):
+    with pytest.raises(UsageError, match="there is no directory"):
         store.export_records(tmp_path / "no" / "folder" / "x.jsonl")
 
 

@@ -23,7 +23,14 @@ def test_stocks_network_takes_part_where_its_study_has_finished_it(
     seen: dict[str, Mapping[str, Path]] = {}
 
     def compared(
-        request: Request, rivals: object, seconds: float, compiled: None, *, verbose: bool, others: Mapping[str, Path]
+        _: object,
+        request: Request,
+        rivals: object,
+        seconds: float,
+        compiled: None,
+        *,
+        verbose: bool,
+        others: Mapping[str, Path],
     ) -> BenchReport:
         seen[request.model] = others
         times = dict.fromkeys(("tunery", "onnxruntime", *others), Latency(1e-3, 1e-3, 1e-3, 9))
@@ -43,7 +50,7 @@ def test_stocks_network_takes_part_where_its_study_has_finished_it(
 
 
 def test_a_network_that_fails_makes_the_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compared(request: Request, *_: object, **__: object) -> BenchReport:
+    def compared(_: object, request: Request, *__: object, **___: object) -> BenchReport:
         if request.model == "zoo:b":
             raise WorkError("b does not compile")
         return BenchReport("a", 1, dict.fromkeys(("tunery", "onnxruntime"), Latency(1e-3, 1e-3, 1e-3, 9)), 0.0)

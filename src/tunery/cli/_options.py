@@ -46,6 +46,7 @@ FewShotBudget = Annotated[
         "--few-shot-budget", metavar="TIME", help="Measure no longer than this; heavy and uncertain tasks come first."
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Let the output replace a file of another kind.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
 Against = Annotated[

@@ -3,10 +3,10 @@
 import json
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import typer
-
-from tunery._errors import UsageError
 
 
 def emit(data: object) -> None:
@@ -35,25 +35,9 @@ def width() -> int | None:
         return None
 
 
-def check_output(text: str, default_name: str) -> str:
-    """Return the file to write for `-o`: in a directory it is `default_name`.
-
-    Raises:
-        UsageError: the directory is not there or cannot be written, or `text` names a device or a pipe.
-    """
-    from pathlib import Path
-
+def output_path(text: str, default_name: str = "") -> Path:
+    """Return the file that an option or argument names: in a directory, `default_name`."""
     path = Path(text)
-    try:
-        path = path / default_name if path.is_dir() else path
-        parent = path.parent
-        if not parent.is_dir():
-            raise UsageError(f"there is no directory {str(parent)!r}; create it, or choose another place with -o")
-        if path.exists() and not path.is_file():  # it would be replaced by a file
-            raise UsageError(f"{str(path)!r} is not a file; choose another place with -o")
-        # A new file takes the old one's place, so the directory counts, too.
-        if not os.access(parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            raise UsageError(f"{str(path)!r} cannot be written; choose another place with -o")
-    except OSError as error:
-        raise UsageError(f"{text!r} cannot be written ({error.strerror}); choose another place with -o") from error
-    return str(path)
+    with suppress(OSError):  # a name that is too long is refused where the file is checked
+        return path / default_name if default_name and path.is_dir() else path
+    return path

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunery._errors import UsageError
+from tunery._outputs import CHART, whole_file
 
 if TYPE_CHECKING:
     from tunery.domain import JobStatus
@@ -17,6 +19,7 @@ _OF_ONE = ("build", "measure")
 SHARED = "of no single candidate"
 _BAR = 24
 _SHOWN = 12
+_IMAGES = ("png", "svg", "pdf")
 
 
 def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[Row]:
@@ -110,12 +113,22 @@ def bar(share: float) -> str:
     return "█" * round(_BAR * min(max(share, 0.0), 1.0))
 
 
-def draw(views: Mapping[str, Sequence[Row]], wasted: Sequence[Row], path: str) -> None:
+def draw(
+    views: Mapping[str, Sequence[Row]],
+    wasted: Sequence[Row],
+    path: Path,
+    *,
+    inputs: Iterable[Path] = (),
+    force: bool = False,
+) -> None:
     """Draw core time by stage, task and outcome, and the shares that did not help, to an image file.
 
     Raises:
-        UsageError: matplotlib is not installed, or knows no such kind of file.
+        UsageError: matplotlib is not installed or knows no such kind of file, or `path` must not be replaced.
     """
+    kind = path.suffix.removeprefix(".").lower()
+    if kind not in _IMAGES:
+        raise UsageError(f"cannot draw {str(path)!r}; name a .png, .svg or .pdf file")
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -129,7 +142,5 @@ def draw(views: Mapping[str, Sequence[Row]], wasted: Sequence[Row], path: str) -
     rows = list(reversed(wasted))
     axes[-1].barh([row["stage"] for row in rows], [100 * row["core_share"] for row in rows], color="tab:red")
     axes[-1].set(title="share of core time on candidates that did not help", xlabel="%", xlim=(0, 100))
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise UsageError(f"cannot draw {path!r}: {error}; name a .png, .svg or .pdf file") from error
+    with whole_file(path, CHART, inputs=inputs, force=force) as file:
+        figure.savefig(file, format=kind)

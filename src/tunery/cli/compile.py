@@ -1,15 +1,14 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tunery._errors import UsageError
 from tunery.cli import _options as options
-from tunery.cli._output import check_output, emit, say, width
-from tunery.cli.tune import default_name
+from tunery.cli._output import emit, say, width
+from tunery.cli.tune import network_file
 
 
 class Ready(StrEnum):
@@ -28,6 +27,7 @@ def compile_(
     model: options.ModelName,
     *,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
+    force: options.Force = False,
     effort: Annotated[
         Ready,
         typer.Option(
@@ -45,7 +45,6 @@ def compile_(
     verbose: options.Verbose = False,
 ) -> None:
     """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
-    path = Path(check_output(output, default_name(model)))
     if few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
     _begin(dialect)
@@ -57,9 +56,10 @@ def compile_(
     from tunery.service.session import compile_model
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
+    path = network_file(request, output, force=force)
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:
-        report, network = compile_model(request, path, guess, lambda text: live.say(text, phase=text))
+        report, network = compile_model(request, path, guess, lambda text: live.say(text, phase=text), force=force)
     if json:
         emit(compile_data(report))
         return

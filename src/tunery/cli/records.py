@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tunery.cli import _options as options
-from tunery.cli._output import emit, say
+from tunery.cli._output import emit, output_path, say
 
 app = typer.Typer(help="Count, export, import and prune records.", no_args_is_help=False)
 
@@ -35,7 +35,7 @@ def stats(
 
 @app.command("export", epilog="Example: tunery records export records.jsonl")
 def export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The file to write.")],
     *,
     parquet: Annotated[
         bool, typer.Option("--parquet", help="Write a dataset to train on (features and latencies), not the records.")
@@ -43,6 +43,7 @@ def export(
     any_compiler: Annotated[
         bool, typer.Option("--any-compiler", help="With --parquet: records made by other compiler versions too.")
     ] = False,
+    force: options.Force = False,
     store: options.StoreUrl = "",
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
@@ -51,26 +52,33 @@ def export(
     """Write all records to a file that another store can import, as JSON lines; or a dataset as Parquet."""
     from tunery.store import open_store
 
+    path = output_path(file)
     if parquet:
-        _export_dataset(file, store, dialect, any_compiler=any_compiler, json=json, verbose=verbose)
+        _export_dataset(path, store, dialect, force=force, any_compiler=any_compiler, json=json, verbose=verbose)
         return
     with open_store(store, create=False) as opened:
-        count = opened.export_records(file)
+        count = opened.export_records(path, force=force)
     if json:
-        emit({"records": count, "path": file})
+        emit({"records": count, "path": path})
     else:
-        say(f"{count} records written to {file}")
+        say(f"{count} records written to {path}")
 
 
-def _export_dataset(file: Path, store: str, dialect: str, *, any_compiler: bool, json: bool, verbose: bool) -> None:
+def _export_dataset(
+    file: Path, store: str, dialect: str, *, force: bool, any_compiler: bool, json: bool, verbose: bool
+) -> None:
     from tunery.cli._live import LiveLine
-    from tunery.costmodels.training.parquet import write_parquet
+    from tunery.costmodels.training.parquet import check_dataset_output, write_parquet
     from tunery.costmodels.training.replay import load
     from tunery.costmodels.training.train import facts
+    from tunery.store import file_of
 
+    kept_in = file_of(store)
+    inputs = [kept_in] if kept_in else []
+    check_dataset_output(file, inputs=inputs, force=force)
     with LiveLine(verbose=verbose) as live:
         table = load(store, dialect, lambda text: live.say(text, phase="features"), any_compiler=any_compiler)
-    card = write_parquet(table, file, facts(table))
+    card = write_parquet(table, file, facts(table), inputs=inputs, force=force)
     if json:
         emit({"candidates": len(table), "tasks": len(table.groups), "left_out": table.left_out, "path": file,
               "card": card})  # fmt: skip

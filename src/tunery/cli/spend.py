@@ -2,12 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery.cli import _options as options
-from tunery.cli._output import check_output, emit, say, width
+from tunery.cli._output import emit, output_path, say, width
 
 if TYPE_CHECKING:
     from tunery.cli._spending import Row
@@ -28,6 +29,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     job: Annotated[str, typer.Argument(metavar="[JOB]", help="A job's id; without one, all jobs together.")] = "",
     prices: options.PriceSheet = "",
     chart: Chart = "",
+    force: options.Force = False,
     store: options.StoreUrl = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
@@ -36,10 +38,15 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
 
     Money is what was charged then; with --prices, what it would cost by that sheet.
     """
+    from tunery._outputs import CHART, check_output
     from tunery.cli._spending import by_outcome, counted, draw, helpless, sums
-    from tunery.store import open_store
+    from tunery.store import file_of, open_store
 
-    file = check_output(chart, "spend.png") if chart else ""
+    file, inputs = output_path(chart, "spend.png") if chart else None, [Path(prices)] if prices else []
+    kept_in = file_of(store)
+    inputs += [kept_in] if kept_in else []
+    if file:
+        check_output(file, CHART, inputs=inputs, force=force)
     with open_store(store, create=False) as opened:
         jobs = [opened.job(job)] if job else opened.jobs(_MOST_JOBS)
         outcomes = Counter[str]()
@@ -55,7 +62,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     }
     total, wasted = sums(charges, lambda _: "all"), helpless(charges)
     if file:
-        draw({_VIEWS[title]: rows for title, rows in views.items()}, wasted, file)
+        draw({_VIEWS[title]: rows for title, rows in views.items()}, wasted, file, inputs=inputs, force=force)
     if json:
         emit({"job": job or None, "total": total[0] if total else None, **views, "did_not_help": wasted})
     elif charges:

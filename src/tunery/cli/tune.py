@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery.cli import _options as options
-from tunery.cli._output import check_output, emit, say, width
+from tunery.cli._output import emit, output_path, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
@@ -35,6 +35,7 @@ def tune(
     ),
     store: options.StoreUrl = "",
     output: Output = "",
+    force: options.Force = False,
     against: options.Against = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
@@ -49,8 +50,21 @@ def tune(
         dialect=dialect, prices=prices, latency_target=latency_target,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
-    file = Path(check_output(output, default_name(model))) if output else None
-    run(request, file, rivals, as_json=json, verbose=verbose)
+    file = network_file(request, output, force=force) if output else None
+    run(request, file, rivals, force=force, as_json=json, verbose=verbose)
+
+
+def network_file(request: "Request", output: str, *, force: bool) -> Path:
+    """Return where the compiled network goes, once it is known that it may go there.
+
+    Raises:
+        UsageError: it may not.
+    """
+    from tunery.delivery.compile import check_place
+
+    path = output_path(output, default_name(request.model))
+    check_place(path, request, force=force)
+    return path
 
 
 def default_name(model: str) -> str:
@@ -67,6 +81,7 @@ def run(
     *,
     as_json: bool,
     verbose: bool,
+    force: bool = False,
     job_id: str = "",
 ) -> None:
     """Tune with a live line, then compile and compare if asked for, and print the result; `job_id` is resumed."""
@@ -76,7 +91,7 @@ def run(
         report, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
         compiled = compared = None
         if exit_code is None:
-            compiled, compared = _deliver(session, request, output, rivals, verbose=verbose)
+            compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
     if as_json:
         emit(_data(report, compiled, compared))
     else:
@@ -106,7 +121,13 @@ def watched(
 
 
 def _deliver(
-    session: "Session", request: "Request", output: Path | None, rivals: tuple[str, ...], *, verbose: bool
+    session: "Session",
+    request: "Request",
+    output: Path | None,
+    rivals: tuple[str, ...],
+    *,
+    force: bool,
+    verbose: bool,
 ) -> "tuple[CompileReport | None, BenchReport | None]":
     from tunery.cli._live import LiveLine
     from tunery.cli.bench import compared_with
@@ -117,7 +138,7 @@ def _deliver(
 
         with LiveLine(verbose=verbose) as live:
             live.say("compiling the network, and checking its outputs", phase="compiling")
-            compiled, _ = session.compile(request, output, FillPolicy())
+            compiled, _ = session.compile(request, output, FillPolicy(), force=force)
     if rivals:
         compared = compared_with(session, request, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared

@@ -2,6 +2,5 @@
 
 from tunery.delivery.ladder import KnownTask, choose
 from tunery.delivery.loading import load_compiled
-from tunery.delivery.publishing import publish
 
-__all__ = ["KnownTask", "choose", "load_compiled", "publish"]
+__all__ = ["KnownTask", "choose", "load_compiled"]

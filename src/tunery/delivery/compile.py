@@ -6,45 +6,52 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from tunery._errors import TuneryError, UsageError
+from tunery._errors import TuneryError
+from tunery._outputs import NETWORK, check_output, publish
 from tunery.delivery.compare import Output, check, onnxruntime_outputs
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import get_ready
-from tunery.delivery.publishing import publish
 from tunery.delivery.work import Work, open_tasks, task_shares
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task
-from tunery.domain.request import CompileReport, FillPolicy
+from tunery.domain.request import CompileReport, FillPolicy, Request
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both
+from tunery.store import file_of
 from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
 
 
-def check_place(output: Path) -> None:
-    """Check that a file can be written at `output`.
+def check_place(output: Path, request: Request, *, force: bool = False) -> None:
+    """Check that the request's compiled network may be written to `output`; `force`: whatever kind of file is there.
 
     Raises:
-        UsageError: its directory does not exist, or something else than a file is there.
+        UsageError: its directory does not exist or cannot be written, or what is there must not be replaced.
     """
-    if not output.parent.is_dir():
-        raise UsageError(f"there is no directory {output.parent}; create it, or choose another place with -o")
-    if output.exists() and not output.is_file():  # a device or a pipe would be replaced by a file
-        raise UsageError(f"{output} is not a file; choose another place with -o")
+    check_output(output, NETWORK, inputs=files_of(request), force=force)
+
+
+def files_of(request: Request) -> list[Path]:
+    """Return the files that a request reads or keeps its records in, which no output may replace."""
+    named = [request.model, request.prices]
+    store = file_of(request.store)
+    return [Path(name) for name in named if name and ":" not in name.partition("/")[0]] + ([store] if store else [])
 
 
 async def compile_checked(
-    work: Work, output: Path, policy: FillPolicy | None, say: Callable[[str], None]
+    work: Work, output: Path, policy: FillPolicy | None, say: Callable[[str], None], *, force: bool = False
 ) -> tuple[CompileReport, Network]:
     """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime.
 
     Operators without a record use the compiler's default, or with a `policy` what the cost model predicts to be
-    fastest, verified but not measured. `say` is called with what goes on.
+    fastest, verified but not measured. `say` is called with what goes on. With `force`, `output` may replace a file of
+    another kind.
 
     Raises:
-        UsageError: the model, shapes or target are wrong, or `output` cannot be written.
+        UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
         WorkError: the model does not compile, or computes something else than ONNX Runtime.
     """
-    check_place(output)
+    request = replace(work.request, store=work.store.url)
+    check_place(output, request, force=force)
     fresh = work.runtime.scratch / "compiled"
     prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
 
@@ -65,7 +72,7 @@ async def compile_checked(
         # No measurement, so it need not wait until others leave the machine alone.
         async with work.stage("check", Role.IMPORTER):
             error = await check(work.runtime, network, fresh, theirs)
-    publish(fresh, output)
+    publish(fresh, output, NETWORK, inputs=files_of(request), force=force)
     return replace(report, path=str(output), max_abs_error=error), network
 
 

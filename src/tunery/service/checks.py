@@ -20,7 +20,7 @@ def check(request: Request, claim: ShareRequest) -> None:
     """
     check_limits(request)
     if request.kind != TUNE:
-        options_of(request.kind, request.options)
+        options_of(request)
     elif request.options:
         raise UsageError(f"a job that tunes has no option {sorted(request.options)[0]!r}")
     thread_count(request.threads)

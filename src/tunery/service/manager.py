@@ -121,7 +121,7 @@ class JobManager:
         claim = claim or ShareRequest()
         if imported is None:
             check_model(request.model)
-        check(request, claim)
+        check(replace(request, store=self.store.url), claim)
         if len(self._entries) >= _MOST_WAITING:
             raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
         status = self.store.create_job(request_data(request, claim=claim))
@@ -346,7 +346,7 @@ class JobManager:
     async def _answer(self, job_id: str, entry: _Entry) -> None:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
         began, request = time.monotonic(), entry.request
-        options = options_of(request.kind, request.options)
+        options = options_of(request)
         runtime, _ = self._runtime(request)
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         work = Work(runtime, self.store, request, job_id, entry.notify, entry.imported, account)

@@ -142,19 +142,21 @@ class Session:
         output: Path,
         policy: FillPolicy | None = None,
         say: Callable[[str], None] = _ignore,
+        *,
+        force: bool = False,
     ) -> tuple[CompileReport, Network]:
         """Build the model with the best verified records to one loadable file, checked against ONNX Runtime.
 
         What has no record uses the compiler's default. With a `policy` such operators, and those of which only that
         default was measured, use what the cost model predicts to be fastest, verified but not measured. `say` is called
-        with what goes on.
+        with what goes on. With `force`, `output` may replace a file of another kind.
 
         Raises:
-            UsageError: the model, shapes or target are wrong, or `output` cannot be written.
+            UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
-        check_place(output)
-        return self._do("compile", request, lambda work: compile_checked(work, output, policy, say))
+        check_place(output, request, force=force)
+        return self._do("compile", request, lambda work: compile_checked(work, output, policy, say, force=force))
 
     def bench(
         self,
@@ -256,12 +258,17 @@ def query(request: Request, policy: FillPolicy | None = None) -> Answer:
 
 
 def compile_model(
-    request: Request, output: Path, policy: FillPolicy | None = None, say: Callable[[str], None] = _ignore
+    request: Request,
+    output: Path,
+    policy: FillPolicy | None = None,
+    say: Callable[[str], None] = _ignore,
+    *,
+    force: bool = False,
 ) -> tuple[CompileReport, Network]:
     """Do as `Session.compile` in a session of its own."""
-    check_place(output)
+    check_place(output, request, force=force)
     with Session(request.store) as session:
-        return session.compile(request, output, policy, say)
+        return session.compile(request, output, policy, say, force=force)
 
 
 def bench(

@@ -14,7 +14,7 @@ from tunery.delivery.compare import check_rivals
 from tunery.delivery.compile import check_place, compile_checked
 from tunery.delivery.query import query
 from tunery.delivery.work import Work
-from tunery.domain.request import FillPolicy, Progress
+from tunery.domain.request import FillPolicy, Progress, Request
 from tunery.reports.data import bench_data, compile_data, plain
 from tunery.runtime.calibrate import calibrate_target
 
@@ -23,16 +23,20 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """Where the compiled network goes, and whether operators without a record are predicted, or measured first."""
+    """Where the compiled network goes, and whether operators without a record are predicted, or measured first.
+
+    With `force` the file may replace one of another kind.
+    """
 
     output: str
     predict: bool = True
     few_shot: int = 0
     few_shot_seconds: float | None = None
+    force: bool = False
 
-    def check(self) -> None:
-        """Raise UsageError where the file cannot be written."""
-        check_place(Path(self.output))
+    def check(self, request: Request) -> None:
+        """Raise UsageError where the file may not be written."""
+        check_place(Path(self.output), request, force=self.force)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class BenchOptions:
     seconds: float = 5.0
     compiled: str = ""
 
-    def check(self) -> None:
+    def check(self, _: Request) -> None:
         """Raise UsageError where a rival is unknown or the time is not positive."""
         check_rivals(self.against)
         if not 0 < self.seconds < math.inf:
@@ -54,7 +58,7 @@ class BenchOptions:
 class NoOptions:
     """A job that needs nothing beside its request."""
 
-    def check(self) -> None:
+    def check(self, _: Request) -> None:
         """Accept."""
 
 
@@ -64,7 +68,9 @@ Options = CompileOptions | BenchOptions | NoOptions
 async def _compile(work: Work, options: CompileOptions) -> Answer:
     seconds = math.inf if options.few_shot_seconds is None else options.few_shot_seconds
     policy = FillPolicy(options.few_shot, seconds) if options.predict or options.few_shot else None
-    report, _ = await compile_checked(work, Path(options.output), policy, lambda text: _say(work, text))
+    report, _ = await compile_checked(
+        work, Path(options.output), policy, lambda text: _say(work, text), force=options.force
+    )
     return compile_data(report)
 
 
@@ -112,12 +118,13 @@ VERBS: Mapping[str, Verb] = {
 }
 
 
-def options_of(kind: str, data: Mapping[str, Any]) -> Options:
-    """Return the options of a job of this kind, checked: every key known, every value of its type.
+def options_of(request: Request) -> Options:
+    """Return the options of a request for another job than tuning, checked: every key known, every value of its type.
 
     Raises:
         UsageError: the kind is unknown, or an option is not one of its.
     """
+    kind, data = request.kind, request.options
     if kind not in VERBS:
         raise UsageError(f"there is no job of kind {kind!r}; use {', '.join([TUNE, *VERBS])}")
     wanted = VERBS[kind].options
@@ -129,5 +136,5 @@ def options_of(kind: str, data: Mapping[str, Any]) -> Options:
         options: Options = TypeAdapter(wanted).validate_python(dict(data))
     except ValidationError as error:
         raise UsageError(f"the option {misfit(error.errors())}") from error
-    options.check()
+    options.check(request)
     return options

@@ -1,11 +1,10 @@
 """Records to JSON lines and back: plain data that any program can read, and no way to run code."""
 
 import hashlib
+import io
 import json
-import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tunery._errors import StoreError
+from tunery._outputs import RECORDS, whole_file
 from tunery.store import _schema
 from tunery.store._codec import encode
 from tunery.store._database import Database
@@ -46,16 +46,21 @@ class Interchange(Database):
     name no networks.
     """
 
-    def export_records(self, path: str | Path) -> int:
+    def export_records(self, path: str | Path, *, force: bool = False) -> int:
         """Write all tasks that have records, and the records, to a file; return the number of records.
 
-        The file appears whole or not at all.
+        The file appears whole or not at all. With `force` it may replace a file of another kind.
 
         Raises:
-            StoreError: it cannot be written.
+            UsageError: it cannot be written, or must not replace what is there.
+            StoreError: the database cannot be read.
         """
-        with _whole_file(Path(path)) as file:
-            return self.read(lambda connection: _export(connection, file), repeat=False)  # half the file is written
+        inputs = [self.path] if self.path else []
+        with whole_file(Path(path), RECORDS, inputs=inputs, force=force) as file:
+            text = io.TextIOWrapper(file, encoding="ascii")
+            count = self.read(lambda connection: _export(connection, text), repeat=False)  # half the file is written
+            text.detach()
+            return count
 
     def import_records(self, path: str | Path, checks: Checks) -> ImportSummary:
         """Take in a file that `export_records` wrote; records that are here already are not doubled.
@@ -92,24 +97,6 @@ def _export_tasks(connection: Connection, file: TextIO) -> None:
 
 def _write_line(file: TextIO, data: dict[str, Any]) -> None:
     file.write(json.dumps(data, separators=(",", ":"), allow_nan=False) + "\n")
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[TextIO]:
-    if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
-        raise StoreError(f"{path} is not a file; name another one")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        try:
-            with part.open("w", encoding="ascii") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be written ({error.strerror}); name another file") from error
 
 
 def _take_in(connection: Connection, path: Path, surveyed: Survey) -> ImportSummary:

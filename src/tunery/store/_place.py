@@ -67,6 +67,16 @@ def place_of(text: str) -> str:
     return shown(resolve(text))
 
 
+def file_of(text: str) -> Path | None:
+    """Return the file of the store that `text` names, None where it is on a server.
+
+    Raises:
+        StoreError: as `resolve`.
+    """
+    url = resolve(text)
+    return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
+
+
 def shown(url: URL) -> str:
     """Return the file of a store's URL, or the URL without the password."""
     is_file = url.get_backend_name() == "sqlite"

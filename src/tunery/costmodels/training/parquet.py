@@ -1,13 +1,14 @@
 """A dataset as a Parquet file, with its data card inside and beside it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tunery._errors import UsageError
+from tunery._outputs import DATASET, DATASET_CARD, check_output, whole_file
 from tunery.costmodels.cards import family
 from tunery.costmodels.dataset import Group, Rows, Table, columns_of, without_devices
 
@@ -15,13 +16,18 @@ _CARD = b"tunery"
 _FORMAT = 1
 
 
-def write_parquet(table: Table, path: Path, card: Mapping[str, Any]) -> Path:
+def write_parquet(
+    table: Table, path: Path, card: Mapping[str, Any], *, inputs: Iterable[Path] = (), force: bool = False
+) -> Path:
     """Write a dataset, one row a candidate, and beside it the card as JSON; return the card's path.
 
+    `inputs` are files that must not be replaced. With `force`, files of another kind may be.
+
     Raises:
-        UsageError: pyarrow is not installed, or the file cannot be written.
+        UsageError: pyarrow is not installed, or a file cannot be written or must not be replaced.
     """
     pa, pq = _pyarrow()
+    beside = check_dataset_output(path, inputs=inputs, force=force)
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     for group in table:
         count = len(group.keys)
@@ -38,16 +44,26 @@ def write_parquet(table: Table, path: Path, card: Mapping[str, Any]) -> Path:
         columns["store_width"] += [0 if each is None else each.shape[1] for each in stores]
     schema = pa.schema([(name, getattr(pa, kind)() if isinstance(kind, str) else pa.list_(getattr(pa, kind[0])()))
                         for name, kind in _COLUMNS.items()])  # fmt: skip
-    full = dict(card) | {"format": _FORMAT, "dialect": table.dialect, "compiler": table.compiler,
+    full = {"tunery": "dataset", **card} | {"format": _FORMAT, "dialect": table.dialect, "compiler": table.compiler,
                          "target": table.target, "left_out": table.left_out, "columns": _MEANING}  # fmt: skip
     text = json.dumps(full, indent=1)
+    made = pa.table(columns, schema=schema).replace_schema_metadata({_CARD: text.encode()})
+    with whole_file(path, DATASET, inputs=inputs, force=force) as file:
+        pq.write_table(made, file, compression="zstd")
+    with whole_file(beside, DATASET_CARD, inputs=inputs, force=force) as file:
+        file.write(text.encode())
+    return beside
+
+
+def check_dataset_output(path: Path, *, inputs: Iterable[Path] = (), force: bool = False) -> Path:
+    """Check that `write_parquet` may write to `path`, and return the path of the card.
+
+    Raises:
+        UsageError: it may not.
+    """
     beside = path.with_name(f"{path.stem}.card.json")
-    try:
-        made = pa.table(columns, schema=schema).replace_schema_metadata({_CARD: text.encode()})
-        pq.write_table(made, path, compression="zstd")
-        beside.write_text(text)
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+    for each, kind in ((path, DATASET), (beside, DATASET_CARD)):
+        check_output(each, kind, inputs=inputs, force=force)
     return beside
 
 

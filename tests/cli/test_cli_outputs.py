@@ -1,0 +1,71 @@
+"""What the commands that write a file leave alone: the store, their own input, and files of another kind."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_tools import Run
+
+FAKE = ("--dialect", "fake")
+
+
+@pytest.fixture
+def private(tuned_store: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command line whose store is a copy of the tuned one, so that a test may lose it."""
+    shutil.copyfile(tuned_store, tmp_path / "store.db")
+    return run
+
+
+WRITERS = [
+    ("compile", "fake:demo", *FAKE, "-o"),
+    ("tune", "fake:demo", *FAKE, "--budget", "30trials", "-o"),
+    ("records", "export"),
+    ("spend", "--chart"),
+]
+
+
+@pytest.mark.parametrize("command", WRITERS, ids=lambda command: command[0])
+@pytest.mark.parametrize("force", [False, True])
+def test_no_command_replaces_the_store(private: Run, command: tuple[str, ...], force: bool, tmp_path: Path) -> None:
+    (tmp_path / "link.png").symlink_to("store.db")
+    (tmp_path / "hard.png").hardlink_to(tmp_path / "store.db")
+    before = private("records", "stats", "--json").data
+    for name in ("store.db", "./store.db", "link.png", "hard.png", "store.db-wal"):
+        answer = private(*command, name, *(["--force"] if force else []))
+        assert answer.code == 2, answer
+        assert len(answer.err.splitlines()) == 1
+    assert private("records", "stats", "--json").data == before
+    assert (tmp_path / "link.png").is_symlink()
+
+
+@pytest.mark.parametrize("command", WRITERS[:3], ids=lambda command: command[0])
+def test_a_file_of_another_kind_is_replaced_only_by_force(
+    private: Run, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    thesis = tmp_path / "thesis.doc"
+    thesis.write_text("years of work")
+    answer = private(*command, "thesis.doc")
+    assert answer.code == 2
+    assert "--force" in answer.err
+    assert thesis.read_text() == "years of work"
+    assert private(*command, "thesis.doc", "--force").code == 0
+    made = thesis.read_bytes()
+    assert made != b"years of work"
+    assert private(*command, "thesis.doc").code == 0, "its own kind needs no force"
+
+
+def test_a_model_is_never_replaced_by_what_is_compiled_from_it(private: Run, tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    model.write_bytes(b"a model, or as good as")
+    for verb in ("compile", "tune"):
+        answer = private(verb, "model.onnx", "-o", "model.onnx", "--force")
+        assert answer.code == 2
+        assert "works on" in answer.err
+    assert model.read_bytes() == b"a model, or as good as"
+
+
+def test_a_price_sheet_is_not_replaced_by_the_chart_of_what_it_prices(private: Run, tmp_path: Path) -> None:
+    (tmp_path / "prices.png").write_text('currency = "EUR"\n')
+    answer = private("spend", "--prices", "prices.png", "--chart", "prices.png", "--force")
+    assert answer.code == 2
+    assert (tmp_path / "prices.png").read_text() == 'currency = "EUR"\n'
