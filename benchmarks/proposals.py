@@ -184,7 +184,7 @@ def _ours(bench: Bench, trials: int, seed: int, base: str | None) -> Course:
             latency_s = one.latency_s if one.outcome in {Outcome.OK, Outcome.ABANDONED} else None
             fresh.append((task.key, one.candidate.key, row, latency_s or math.inf))
         with timed(course):
-            proposer.tell(told)
+            proposer.observe(told)
             if len(course.best_s) >= max(_LEARN_AT, learned * _LEARN_GROWTH):
                 learned = len(course.best_s)
                 if model := trainer.learn(fresh, base):

@@ -50,8 +50,8 @@ class StudyMeasurer(MeasurerHost):
         self, dialect: str, device: str, cores: tuple[int, ...], slot: tuple[int, ...], cache_dir: str
     ) -> None:
         super().__init__(dialect, device, cores, slot, cache_dir)
-        self._fixed = Measurer(self._dialect, CpuDevice(cores, slot), cache_dir, FIXED)
-        self._blind = Measurer(self._dialect, UnwatchedCpu(cores, slot), cache_dir)
+        self._fixed = Measurer(dialect, CpuDevice(cores, slot), cache_dir, FIXED)
+        self._blind = Measurer(dialect, UnwatchedCpu(cores, slot), cache_dir)
 
     def fixed(
         self,
@@ -81,7 +81,7 @@ class StudyMeasurer(MeasurerHost):
 
     def spin(self, task: Task, artifact: Artifact, reference: Artifact, seconds: float) -> float:
         """Run a kernel over and over for so many seconds; return how often a second it ran."""
-        kernel = self._dialect.load(task, artifact, self._device)
+        kernel = self._codegen.load(task, artifact, self._device)
         kernel.bind(self._references.get(task, reference, 0)[0])
         calls, start = 0, self._device.clock()
         while (spent_s := self._device.clock() - start) < seconds or not calls:
@@ -103,7 +103,7 @@ class StudyMeasurer(MeasurerHost):
 
         One untimed run, then loops of growing length until one lasts 100 ms; that loop is the only sample.
         """
-        kernel = self._dialect.load(task, artifact, self._device)
+        kernel = self._codegen.load(task, artifact, self._device)
         kernel.bind(self._references.get(task, reference, 0)[0])
         start = self._device.clock()
         kernel.run()

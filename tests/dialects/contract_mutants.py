@@ -126,9 +126,9 @@ class TestRefusesItsOwn(Base):
 
 
 class Sensitive(FakeProposer):
-    def tell(self, results):
+    def observe(self, results):
         assert all(told.outcome is not Outcome.CRASHED for told in results)
-        super().tell(results)
+        super().observe(results)
 
 
 class Senses(FakeDialect):

@@ -103,7 +103,7 @@ class TestMetaScheduleContract(DialectContract):
         dataset = Dataset()
         for i, (candidate, row) in enumerate(zip(first, with_task(dialect.features(task, first), task), strict=True)):
             dataset.add(task.key, candidate.key, row, 1e-3 * (1 + i))
-        proposer.tell([Observation(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
+        proposer.observe([Observation(c, Outcome.OK, 1e-3 * (1 + i)) for i, c in enumerate(first)])
         proposer.learn(BoostedModel.fit(dataset).dumps())
         second = proposer.propose(12)
         assert second

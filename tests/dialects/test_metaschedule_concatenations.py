@@ -171,9 +171,9 @@ def test_an_expression_that_cannot_be_scheduled_costs_itself_only(
 
         return space
 
-    foreseen = dialect.suggest(task, 1, "", 0)
-    assert [read_body(one.body)[0] for one in (*foreseen.candidates, *foreseen.rivals)] == [NAME, GENERIC]
-    [plain] = dialect.open(task, [], None, 0, plain="it died twice").propose(8)
+    suggested = dialect.suggest(task, 1, "", 0)
+    assert [read_body(one.body)[0] for one in (*suggested.candidates, *suggested.fallbacks)] == [NAME, GENERIC]
+    [plain] = dialect.open(task, [], None, 0, generic_only_reason="it died twice").propose(8)
     assert (read_body(plain.body)[0], read_left_out(plain.body)) == (GENERIC, {NAME: "it died twice"})
     monkeypatch.setattr(proposer, "space_of", refused(NAME))
     [generic] = dialect.open(task, [], None, 0).propose(8)

@@ -161,7 +161,7 @@ def told(dialect: Dialect, task: Task, count: int, rounds: int, model: str | Non
     history: list[Observation] = []
     for _ in range(rounds):
         latest = [Observation(c, Outcome.OK, 1e-3 + int(c.key, 16) % 97 * 1e-5) for c in proposer.propose(count)]
-        proposer.tell(latest)
+        proposer.observe(latest)
         history += latest
     return history
 

@@ -30,7 +30,7 @@ class Scripted(Proposer):
         self.left -= count
         return [Candidate(f"{self.name}{self.left + i}", "t", self.name) for i in range(count)]
 
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         self.told += results
 
     def learn(self, cost_model: str) -> None:
@@ -54,12 +54,12 @@ def test_only_the_first_few_come_from_one_search() -> None:
     assert [c.body for c in found] == ["a"] * 4
     assert handed == [], "the others are not prepared yet"
     told = [Observation(c, Outcome.OK, 1e-3) for c in found]
-    search.tell(told)
+    search.observe(told)
     search.learn("model")
     assert [c.body for c in search.propose(4)] == ["b"] * 4
     assert handed == [told]
     assert whole.models == ["model"], "what came meanwhile"
-    search.tell(told[:1])
+    search.observe(told[:1])
     assert whole.told == told[:1]
 
 
@@ -79,13 +79,13 @@ def test_a_leading_search_that_fails_is_left_to_all() -> None:
     assert handed == [[]]
 
 
-@pytest.mark.parametrize("what", ["tell", "learn"])
+@pytest.mark.parametrize("what", ["observe", "learn"])
 def test_a_leading_search_that_fails_at_a_lesson_is_left_to_all(what: str) -> None:
     broken = Scripted("a")
     setattr(broken, what, lambda transfer_state: 1 // 0)
     search, handed = look(broken, Scripted("b"))
     told = [Observation(c, Outcome.OK, 1e-3) for c in search.propose(2)]
-    search.tell(told)
+    search.observe(told)
     search.learn("model")
     assert [c.body for c in search.propose(2)] == ["b", "b"]
     assert handed == [told], "nothing that was told is lost"
@@ -125,15 +125,15 @@ def test_a_search_that_fails_when_all_are_opened_costs_itself_only(
     first = search.propose(4)
     [leading] = {read_body(c.body)[0] for c in first}
     assert leading != GENERIC
-    tell = SurrogateProposer.tell
+    observe = SurrogateProposer.observe
 
     def broken(self: SurrogateProposer, results: Sequence[Observation]) -> None:
         if self._space.expression.name == leading:
             raise RuntimeError("no lesson")
-        tell(self, results)
+        observe(self, results)
 
-    monkeypatch.setattr(SurrogateProposer, "tell", broken)
-    search.tell([Observation(c, Outcome.OK, 1e-3) for c in first])
+    monkeypatch.setattr(SurrogateProposer, "observe", broken)
+    search.observe([Observation(c, Outcome.OK, 1e-3) for c in first])
     found = search.propose(8)
     assert {read_body(c.body)[0] for c in found} == {GENERIC}
     assert all(read_left_out(c.body) == {leading: "RuntimeError: no lesson"} for c in found)

@@ -8,7 +8,7 @@ from tunery.dialects import get_dialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
-from tunery.dialects.metaschedule.search.suggestions import Foresight
+from tunery.dialects.metaschedule.search.suggestions import Suggester
 from tunery.dialects.metaschedule.search.winners import fitted
 from tunery.dialects.metaschedule.variants.program import space_of
 from tunery.dialects.metaschedule.variants.specimens import _matmul
@@ -53,7 +53,7 @@ def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, m
         return replay(self, genomes)
 
     monkeypatch.setattr(SurrogateProposer, "_replay", watched)
-    foreseeing = Foresight()
+    foreseeing = Suggester()
     first = foreseeing.candidates(tasks[0], 16, model, 0, FeatureCache())
     looks, best = sum(map(len, tried)), first[0]
     search = SurrogateProposer(tasks[1], space_of(tasks[1]), (), model, 0)
@@ -62,13 +62,13 @@ def test_the_best_of_a_like_task_is_tried_first(tasks: list[Task], model: str, m
     assert genome is not None
     tried.clear()
     # A lesson is text, for tasks that another process looks at.
-    Foresight([foreseeing.transfer_state]).candidates(tasks[1], 16, model, 0, FeatureCache())
+    Suggester([foreseeing.transfer_state]).candidates(tasks[1], 16, model, 0, FeatureCache())
     assert fitted(genome, search.designs[genome.design]) in tried[0]
     assert sum(map(len, tried)) < looks == 16, "what is known from another task need not be looked for again"
 
 
 def test_few_looks_are_few(tasks: list[Task], model: str) -> None:
-    assert 1 <= len(Foresight().candidates(tasks[0], 4, model, 0, FeatureCache())) <= 6
+    assert 1 <= len(Suggester().candidates(tasks[0], 4, model, 0, FeatureCache())) <= 6
 
 
 def test_what_is_only_judged_by_the_model_needs_no_draft(tasks: list[Task], model: str) -> None:

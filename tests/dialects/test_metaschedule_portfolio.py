@@ -30,7 +30,7 @@ class Counting(Proposer):
             Candidate(f"{self.name}{self.count - i}", "task", write_body(self.name, [self.count - i])) for i in range(n)
         ]
 
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         self.told += results
 
     def learn(self, cost_model: str) -> None:
@@ -48,7 +48,7 @@ def results(name: str, latencies: Sequence[float | None]) -> list[Observation]:
 
 def test_all_get_the_same_until_each_was_tried() -> None:
     proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a")}, [])
-    proposer.tell(results("generic", [1.0] * 20) + results("a", [0.1] * 7))
+    proposer.observe(results("generic", [1.0] * 20) + results("a", [0.1] * 7))
     assert proposer.shares() == {"generic": 0.5, "a": 0.5}
     names = [c.key[0] for _ in range(2) for c in proposer.propose(5)]
     assert sorted(names) == ["a"] * 5 + ["g"] * 5  # an odd one is carried over
@@ -57,7 +57,7 @@ def test_all_get_the_same_until_each_was_tried() -> None:
 def test_the_fastest_gets_most_and_the_slowest_keeps_some() -> None:
     searches = {"generic": Counting("generic"), "a": Counting("a"), "b": Counting("b")}
     proposer = PortfolioProposer(searches, results("generic", [1.0] * 60))
-    proposer.tell(results("a", [2.0] * 7 + [0.5]) + results("b", [None] * 8))
+    proposer.observe(results("a", [2.0] * 7 + [0.5]) + results("b", [None] * 8))
     shares = proposer.shares()
     assert shares["a"] == pytest.approx(8 / 9)
     assert shares["generic"] == shares["b"] == pytest.approx(1 / 18)
@@ -67,16 +67,16 @@ def test_the_fastest_gets_most_and_the_slowest_keeps_some() -> None:
 
 def test_a_loser_of_few_trials_is_not_given_up() -> None:
     proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a")}, [])
-    proposer.tell(results("generic", [2.0] * 8) + results("a", [1.0] * 8))
+    proposer.observe(results("generic", [2.0] * 8) + results("a", [1.0] * 8))
     early = proposer.shares()["generic"]
-    proposer.tell(results("generic", [2.0] * 40))
+    proposer.observe(results("generic", [2.0] * 40))
     assert early > 0.25
     assert proposer.shares()["generic"] == pytest.approx(1 / 17)
 
 
 def test_a_tie_is_searched_in_both() -> None:
     proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a")}, [])
-    proposer.tell(results("generic", [1.0] * 8) + results("a", [1.02] * 8))
+    proposer.observe(results("generic", [1.0] * 8) + results("a", [1.02] * 8))
     assert proposer.shares()["a"] > 0.4
 
 
@@ -93,7 +93,7 @@ def test_results_and_models_reach_the_right_search() -> None:
     proposer = PortfolioProposer(searches, [])
     unscheduled = Observation(Candidate("plain", "task", ""), Outcome.OK, 3.0)
     mine, other = results("a", [1.0]), results("generic", [2.0])
-    proposer.tell([unscheduled, *mine, *other])
+    proposer.observe([unscheduled, *mine, *other])
     proposer.learn("model")
     assert searches["a"].told == [unscheduled, *mine]
     assert searches["generic"].told == [unscheduled, *other]
@@ -105,14 +105,14 @@ def test_results_and_models_reach_the_right_search() -> None:
 def test_one_that_has_no_more_to_propose_does_not_hold_up_the_others() -> None:
     proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a", limit=3)}, [])
     proposer.propose(20)
-    proposer.tell(results("generic", [1.0] * 17) + results("a", [4.0] * 3))
+    proposer.observe(results("generic", [1.0] * 17) + results("a", [4.0] * 3))
     assert proposer.shares()["generic"] > 0.6
 
 
 def test_what_was_filtered_is_no_trial() -> None:
     proposer = PortfolioProposer({"generic": Counting("generic"), "a": Counting("a")}, [])
     dropped = [replace(told, outcome=Outcome.FILTERED) for told in results("a", [None] * 8)]
-    proposer.tell(results("generic", [1.0] * 8) + dropped)
+    proposer.observe(results("generic", [1.0] * 8) + dropped)
     assert proposer.shares() == {"generic": 0.5, "a": 0.5}
 
 
@@ -128,7 +128,7 @@ class Failing(Counting):
 class Deaf(Counting):
     """Fails whenever it is told something."""
 
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         raise ValueError("not this")
 
     def learn(self, cost_model: str) -> None:
@@ -142,12 +142,12 @@ def test_a_search_that_fails_costs_itself_only_and_is_named() -> None:
     assert not left_out
     assert [c.key[:7] for c in proposer.propose(4)] == ["generic"] * 4
     assert "a rule cannot handle" in left_out["odd"]
-    proposer.tell(results("odd", [1.0]))
+    proposer.observe(results("odd", [1.0]))
     assert len(proposer.propose(3)) == 3
     left_out.clear()
     deaf = Deaf("deaf")
     proposer = PortfolioProposer({"generic": Counting("generic"), "deaf": deaf, "a": deaf}, [], left_out)
-    proposer.tell(results("deaf", [1.0]))
+    proposer.observe(results("deaf", [1.0]))
     proposer.learn("model")
     assert left_out == {"deaf": "ValueError: not this", "a": "ValueError: nor that"}
     proposer = PortfolioProposer({"generic": Failing("generic"), "a": Counting("a")}, [])

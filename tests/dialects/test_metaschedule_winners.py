@@ -187,8 +187,8 @@ def test_winners_of_one_task_are_told_from_those_of_others(
     won = [*winners_of(tasks[0], generic[:2]), *winners_of(tasks[0], generic[4:6])]
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(won))
     found = dialect.suggest(tasks[1], 16, model, 0)
-    assert found.origins.keys() == {candidate.key for candidate in found.candidates}
-    assert set(found.origins.values()) == {0, 1}
+    assert found.source_ids.keys() == {candidate.key for candidate in found.candidates}
+    assert set(found.source_ids.values()) == {0, 1}
 
 
 def test_winograd_does_not_lead_where_it_would_wait_for_its_weights() -> None:

@@ -192,7 +192,7 @@ def test_a_search_that_cannot_be_had_costs_only_itself_and_its_records_say_why(
         kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
         assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
     history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in found]
-    search.tell(history)
+    search.observe(history)
     for going_on in (search, dialect.open(task, history, None, 0)):
         assert not {candidate.key for candidate in going_on.propose(8)} & {candidate.key for candidate in found}
 
@@ -203,8 +203,8 @@ def test_a_plain_search_has_the_generic_program_only_and_its_records_say_why(
     task = convolution(dialect, convolution_network(tmp_path), target)
     before = dialect.open(task, [], None, 0).propose(8)
     history = [Observation(candidate, Outcome.OK, 1e-3) for candidate in before]
-    search = dialect.open(task, history[:4], None, 0, plain="it died twice")
-    search.tell(history[4:])  # what was still on its way, of any expression
+    search = dialect.open(task, history[:4], None, 0, generic_only_reason="it died twice")
+    search.observe(history[4:])  # what was still on its way, of any expression
     found = search.propose(8)
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
     assert not {candidate.key for candidate in found} & {candidate.key for candidate in before}
@@ -277,10 +277,10 @@ def test_where_another_expression_led_generic_winners_are_its_rivals(
         by_name.setdefault(read_body(candidate.body)[0], []).append(candidate.body)
     known = winners_of(task, [(by_name["winograd4"][0], 1e-3), (by_name["generic"][0], 1.05e-3)])
     monkeypatch.setattr(foresight, "shipped", lambda _: Winners(known))
-    found = dialect.suggest(task, 12, model, 0, rivals=True)
+    found = dialect.suggest(task, 12, model, 0, several_fallbacks=True)
     assert [read_body(candidate.body)[0] for candidate in found.candidates] == ["winograd4"]
-    assert [read_body(candidate.body)[0] for candidate in found.rivals] == ["generic"], "it lost by little there"
-    [spare] = dialect.suggest(task, 12, model, 0).rivals
+    assert [read_body(candidate.body)[0] for candidate in found.fallbacks] == ["generic"], "it lost by little there"
+    [spare] = dialect.suggest(task, 12, model, 0).fallbacks
     assert read_body(spare.body)[0] == "generic", "should the others not be right"
 
 

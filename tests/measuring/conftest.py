@@ -1,6 +1,7 @@
 """A task, and a dialect that loads scripted kernels by candidate key."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from tunery.devices import Device
 from tunery.devices.fake import FakeDevice
-from tunery.dialects import Array, Dialect, Kernel
+from tunery.dialects import Array, Codegen, Dialect, Kernel
 from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
 from tunery.measuring.fake import FakeKernel
 from tunery.measuring.inputs import numpy_dtype
@@ -29,7 +30,7 @@ def make_task(dtype: str = "float32", shape: tuple[int, ...] = (16, 8)) -> Task:
     return Task(workload, Target("scripted", {"kind": "cpu"}, 1))
 
 
-class ScriptedDialect(Dialect):
+class ScriptedDialect(Dialect, Codegen):
     """Knows only how to load: `scripts` maps a candidate key to a kernel's keyword arguments, or an error."""
 
     name = "scripted"
@@ -43,6 +44,18 @@ class ScriptedDialect(Dialect):
     def compiler(self) -> str:
         return "scripted 1"
 
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        return Target(self.name, {"kind": spec}, threads)
+
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
+        return artifact(candidate.key)
+
+    def reference(self, task: Task) -> Candidate:
+        return candidate("reference")
+
+    def baseline(self, task: Task) -> Candidate:
+        return candidate("baseline", Origin.BASELINE)
+
     def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
         self.loaded.append(artifact.candidate_key)
         script = self.scripts[artifact.candidate_key]
@@ -53,10 +66,6 @@ class ScriptedDialect(Dialect):
         kernel = FakeKernel(device, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
         self.kernels[artifact.candidate_key] = kernel
         return kernel
-
-
-# the measurer only loads; what else the contract asks for is no part of these tests
-ScriptedDialect.__abstractmethods__ = frozenset()
 
 
 def artifact(key: str) -> Artifact:

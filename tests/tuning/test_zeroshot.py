@@ -160,23 +160,23 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
         n: int,
         model: str,
         seed: int,
-        lessons: Sequence[str] = (),
+        transfer_states: Sequence[str] = (),
         **_: bool,
     ) -> Suggestions:
-        heard.append(list(lessons))
+        heard.append(list(transfer_states))
         return Suggestions(tuple(self.open(task, (), model, seed).propose(n)), f"of {task.workload.name}")
 
     monkeypatch.setattr(FakeDialect, "suggest", suggest)
     tasks = extract(request_).tasks
     model = tmp_path / "model"
     model.write_text((registry.starting("fake", "fake") or ("", ""))[1])
-    lessons: list[str] = []
+    transfer_states: list[str] = []
     for task in tasks:
-        pick = Builder("fake", tmp_path).pick(task, 4, 3, model, 0, list(lessons))
+        pick = Builder("fake", tmp_path).pick(task, 4, 3, model, 0, list(transfer_states))
         assert pick.candidate is not None
         assert pick.refused == ""
-        lessons.append(pick.transfer_state)
-    assert heard == [lessons[:count] for count in range(len(tasks))]
+        transfer_states.append(pick.transfer_state)
+    assert heard == [transfer_states[:count] for count in range(len(tasks))]
 
 
 def test_builders_read_the_model_while_tasks_are_extracted_and_only_then(
@@ -248,8 +248,8 @@ def test_the_last_of_four_is_the_best_of_another_kind(request_: Request, monkeyp
     proposed = FakeDialect().open(task, (), None, 0).propose(9)
     favourites, others = tuple(proposed[:6]), tuple(proposed[6:])
 
-    def suggest(*_: object, rivals: bool) -> Suggestions:
-        return Suggestions(favourites, rivals=others if rivals else others[:1])
+    def suggest(*_: object, several_fallbacks: bool) -> Suggestions:
+        return Suggestions(favourites, fallbacks=others if several_fallbacks else others[:1])
 
     monkeypatch.setattr(FakeDialect, "suggest", suggest)
     monkeypatch.setattr(BoostedModel, "predict", lambda _, rows: np.arange(len(rows)) % 8.0)

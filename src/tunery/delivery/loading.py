@@ -5,7 +5,7 @@ import zipfile
 from pathlib import Path
 
 from tunery._errors import TuneryError, UsageError
-from tunery.dialects import CompiledNetwork, get_dialect
+from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
 
 MANIFEST = "manifest.json"
 
@@ -37,7 +37,7 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
         raise UsageError(
             f"{path} is not a compiled network; write one with `tunery compile MODEL -o {path}`"
         ) from error
-    chosen = get_dialect(dialect)
+    chosen = NetworkCompiler.of(get_dialect(dialect))
     try:
         return chosen.load_network(path, threads)
     except TuneryError:

@@ -161,14 +161,14 @@ def looks(task: Task, whole: float, guess: FillPolicy) -> int:
 
 async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: FillPolicy, filled: Filled) -> None:
     """Choose for each task what is right and thought fastest; each learns from those that were done before it."""
-    lessons: list[str] = []
+    transfer_states: list[str] = []
     model = _model_file(context.runtime)
 
     async def one(task: Task, count: int) -> None:
         try:
             async with stage(context, task, "build", Role.BUILDER, count) as grant:
                 pick: Pick = await context.runtime.call(
-                    grant.worker, "pick", task, count, _KEEP, model, context.seed, list(lessons),
+                    grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                     deadline_s=PICK_DEADLINE_S,
                 )  # fmt: skip
         except (EngineError, DialectError):  # a hang or a crash: which candidate's it was is found out one by one
@@ -177,7 +177,7 @@ async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: 
                 await _verify(context, task, prediction, filled)
             return
         if pick.transfer_state:
-            lessons.append(pick.transfer_state)
+            transfer_states.append(pick.transfer_state)
         if pick.candidate:
             filled.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, pick.candidate)
         else:

@@ -3,26 +3,24 @@
 from importlib.metadata import entry_points
 
 from tunery._errors import UsageError
-from tunery.dialects._base import (
-    Array,
-    Compiled,
-    CompiledNetwork,
-    Dialect,
-    Kernel,
-    Observation,
-    Proposer,
-    Suggestions,
-)
+from tunery.dialects._base import Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
+from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
+from tunery.dialects._search import Observation, Proposer, Suggestions
 
 __all__ = [
     "Array",
+    "Codegen",
     "Compiled",
     "CompiledNetwork",
     "Dialect",
     "Kernel",
+    "NetworkCompiler",
     "Observation",
     "Proposer",
+    "RecordChecker",
+    "Space",
     "Suggestions",
+    "TaskSource",
     "check_dialect",
     "get_dialect",
 ]

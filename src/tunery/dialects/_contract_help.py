@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from tunery.devices import ConstantBuffers, Device, open_device
-from tunery.dialects._base import Array, Compiled, Dialect, Kernel, Observation
+from tunery.dialects import (
+    Array,
+    Codegen,
+    Compiled,
+    Dialect,
+    Kernel,
+    NetworkCompiler,
+    Observation,
+    RecordChecker,
+    Space,
+    TaskSource,
+)
 from tunery.domain import Candidate, Network, Outcome, Target, Task, TensorSpec
 
 try:
@@ -17,6 +28,10 @@ except ImportError as error:  # pragma: no cover - only without pytest
     raise ImportError("the contract suite needs pytest: pip install 'tunery[dev]'") from error
 
 _TIMED = (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)
+
+
+class WholeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
+    """A dialect with all capabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +58,7 @@ class ContractFixtures:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def tasks(cls, dialect: Dialect, network: Network, target: Target) -> list[Task]:
+    def tasks(cls, dialect: WholeDialect, network: Network, target: Target) -> list[Task]:
         """All tasks of the network."""
         return dialect.extract(network, target)
 
@@ -63,7 +78,7 @@ class ContractFixtures:
 
     @pytest.fixture(scope="class")
     @classmethod
-    def proposed(cls, dialect: Dialect, task: Task) -> list[Candidate]:
+    def proposed(cls, dialect: WholeDialect, task: Task) -> list[Candidate]:
         """What a new search proposes first, with seed 0."""
         return dialect.open(task, [], None, 0).propose(cls.proposals)
 
@@ -76,7 +91,7 @@ class ContractFixtures:
     @pytest.fixture(scope="class")
     @classmethod
     def loaded(
-        cls, dialect: Dialect, device: Device, tasks: list[Task], tmp_path_factory: pytest.TempPathFactory
+        cls, dialect: WholeDialect, device: Device, tasks: list[Task], tmp_path_factory: pytest.TempPathFactory
     ) -> list[Loaded]:
         """Baselines of a few tasks, beside what the reference computes."""
         directory = tmp_path_factory.mktemp("loaded")
@@ -92,7 +107,7 @@ class ContractFixtures:
     @classmethod
     def compiled(
         cls,
-        dialect: Dialect,
+        dialect: WholeDialect,
         network: Network,
         target: Target,
         tasks: list[Task],
@@ -125,7 +140,7 @@ class ContractFixtures:
                 np.testing.assert_array_equal(one, other, err_msg=message)
 
 
-def load(dialect: Dialect, task: Task, candidate: Candidate, directory: Path, device: Device) -> Kernel:
+def load(dialect: WholeDialect, task: Task, candidate: Candidate, directory: Path, device: Device) -> Kernel:
     """Build and load a candidate."""
     return dialect.load(task, dialect.build(task, candidate, directory), device)
 

@@ -2,6 +2,7 @@
 
 from tunery.domain.budget import CURRENCIES, LEAST, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
+from tunery.domain.check import Check, CheckState
 from tunery.domain.delivery import Choice, Rung
 from tunery.domain.device import Calibration, DeviceDescription, SharingPoint
 from tunery.domain.environment import Environment
@@ -20,6 +21,8 @@ __all__ = [
     "Budget",
     "Calibration",
     "Candidate",
+    "Check",
+    "CheckState",
     "Choice",
     "Contender",
     "DeviceDescription",

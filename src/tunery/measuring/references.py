@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tunery.devices import Device
-from tunery.dialects import Array, Dialect
+from tunery.dialects import Array, Codegen, Dialect
 from tunery.domain import Artifact, Task, digest
 from tunery.measuring.inputs import VERSION, make_inputs, numpy_dtype
 from tunery.measuring.verification import Expected, expect, finite_share
@@ -28,7 +28,7 @@ class References:
     """
 
     def __init__(self, dialect: Dialect, device: Device, directory: Path | None, seed: int = 0) -> None:
-        self._dialect, self._device = dialect, device
+        self._codegen, self._compiler, self._device = Codegen.of(dialect), dialect.compiler, device
         self._directory = directory
         self._seed = seed
         self._kept: OrderedDict[_Key, _Entry] = OrderedDict()
@@ -44,13 +44,13 @@ class References:
         return self._kept[key]
 
     def _key(self, task: Task, reference: Artifact) -> str:
-        return digest(task.key, reference.candidate_key, self._dialect.compiler, str(VERSION), str(self._seed))
+        return digest(task.key, reference.candidate_key, self._compiler, str(VERSION), str(self._seed))
 
     def _inputs(self, task: Task, number: int, positive: bool) -> list[Array]:
         return make_inputs(task.workload.input_specs, self._seed + number, positive=positive)
 
     def _compute(self, task: Task, reference: Artifact, key: _Key) -> _Entry:
-        kernel = self._dialect.load(task, reference, self._device)
+        kernel = self._codegen.load(task, reference, self._device)
         for positive in (False, True):
             inputs = self._inputs(task, key[1], positive)
             kernel.bind(inputs)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from tunery.devices import Device, Load
-from tunery.dialects import Array, Dialect, Kernel, get_dialect
+from tunery.dialects import Array, Codegen, Dialect, Kernel, get_dialect
 from tunery.domain import (
     Artifact,
     Candidate,
@@ -58,10 +58,11 @@ class Measurer:
         device.pin()  # before the compiler's runtime is loaded
         self._device = device
         self._described = device.describe()
-        self._dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
+        dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
+        self._codegen = Codegen.of(dialect)
         self._settings = settings or Settings()
         directory = Path(cache_dir) if cache_dir else None
-        self._references = References(self._dialect, device, directory, self._settings.seed)
+        self._references = References(dialect, device, directory, self._settings.seed)
         self._watch = device.watch()
         self._overhead_s = clock_overhead(device.clock)
         self._flush = device.flush_caches if self._settings.cache == "cold" else None
@@ -172,7 +173,7 @@ class Measurer:
         except Exception as error:  # noqa: BLE001 - the task has no reference: its candidates cannot be trusted
             return _failed(error, "the reference failed: ")
         try:
-            kernel = self._dialect.load(task, artifact, self._device)
+            kernel = self._codegen.load(task, artifact, self._device)
             kernel.bind(inputs)
             kernel.poison()
             sampler = self._sampler(kernel)
@@ -243,7 +244,7 @@ class Measurer:
         start = self._device.clock()
         finalist = Finalist()
         try:
-            kernel = self._dialect.load(task, artifact, self._device)
+            kernel = self._codegen.load(task, artifact, self._device)
             finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
             if self._buffers is not None:
                 finalist.cool_constants = partial(kernel.use_cold_constants, self._buffers)

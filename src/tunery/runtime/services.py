@@ -12,7 +12,17 @@ import numpy as np
 from tunery._errors import DialectError, UsageError
 from tunery.costmodels import CostModel, load_cost_model
 from tunery.devices import open_device
-from tunery.dialects import Compiled, Dialect, Observation, Proposer, get_dialect
+from tunery.dialects import (
+    Codegen,
+    Compiled,
+    NetworkCompiler,
+    Observation,
+    Proposer,
+    RecordChecker,
+    Space,
+    TaskSource,
+    get_dialect,
+)
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
@@ -35,14 +45,14 @@ class FeatureRow:
 class Proposal:
     """Candidates, their feature rows, the cost model's scores (higher is faster; None: none), in the same order.
 
-    `rejected` says of each why it is not worth a build, "" where it is; what the search itself refused comes last,
+    `rejected` says of each why it is not worth a build, None where it is; what the search itself refused comes last,
     without features.
     """
 
     candidates: tuple[Candidate, ...]
     features: tuple[bytes, ...]
     scores: tuple[float | None, ...] = ()
-    rejected: tuple[str, ...] = ()
+    rejected: tuple[str | None, ...] = ()
 
     @property
     def worth_building(self) -> tuple[tuple[Candidate, ...], tuple[bytes, ...]]:
@@ -108,17 +118,17 @@ class Importer(Preparer):
 
     def extract(self, network: Network, target: Target) -> list[Task]:
         """Return the network's tasks."""
-        return self._dialect.extract(network, target)
+        return TaskSource.of(self._dialect).extract(network, target)
 
     def specimens(self, target: Target, count: int, directory: Path) -> list[Specimen]:
         """Return the dialect's calibration tasks with up to `count` candidates each, built into `directory`."""
-        found = []
-        for kind, task in self._dialect.calibration_tasks(target).items():
-            reference = self._dialect.build(task, self._dialect.reference(task), directory)
+        found, space, codegen = [], Space.of(self._dialect), Codegen.of(self._dialect)
+        for kind, task in space.calibration_tasks(target).items():
+            reference = codegen.build(task, codegen.reference(task), directory)
             entrants = []
-            for candidate in self._dialect.open(task, (), None, 0).propose(count):
+            for candidate in space.open(task, (), None, 0).propose(count):
                 with suppress(DialectError):
-                    entrants.append((candidate, self._dialect.build(task, candidate, directory)))
+                    entrants.append((candidate, codegen.build(task, candidate, directory)))
             found.append(Specimen(kind, task, reference, tuple(entrants)))
         return found
 
@@ -126,7 +136,7 @@ class Importer(Preparer):
         self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path
     ) -> Compiled:
         """Build the network with the chosen candidates (by workload key), from what builders left in `parts`."""
-        return self._dialect.compile(network, target, chosen, output, parts)
+        return NetworkCompiler.of(self._dialect).compile(network, target, chosen, output, parts)
 
 
 class Checker:
@@ -138,8 +148,8 @@ class Checker:
     def workload(self, workload: Workload) -> str:
         """Return why a workload must not be taken in, "" where nothing speaks against it."""
         try:
-            self._dialect.check_workload(workload)
-        except DialectError as error:
+            RecordChecker.of(self._dialect).check_workload(workload)
+        except (DialectError, UsageError) as error:
             return str(error)
         return ""
 
@@ -149,8 +159,8 @@ class Checker:
 
     def _body(self, body: str) -> str:
         try:
-            self._dialect.check_body(body)
-        except DialectError as error:
+            RecordChecker.of(self._dialect).check_body(body)
+        except (DialectError, UsageError) as error:
             return str(error)
         return ""
 
@@ -163,14 +173,14 @@ class Peak:
 
     def flops(self, spec: str, threads: int) -> float | None:
         """Return the operations per second, None where the dialect cannot tell."""
-        return self._dialect.peak_flops(self._dialect.resolve_target(spec, threads))
+        return Codegen.of(self._dialect).peak_flops(self._dialect.resolve_target(spec, threads))
 
 
 class ProposerHost:
     """Holds the searches of several tasks."""
 
     def __init__(self, dialect: str) -> None:
-        self._dialect = get_dialect(dialect)
+        self._space = Space.of(get_dialect(dialect))
         self._open: dict[str, tuple[Task, Proposer]] = {}
         self._model: CostModel | None = None
 
@@ -181,24 +191,24 @@ class ProposerHost:
         cost_model: str | None,
         seed: int,
         warm_start: bool = False,
-        plain: str = "",
+        generic_only_reason: str | None = None,
     ) -> tuple[bytes, ...]:
         """Start or resume a task's search and return the feature rows of `history`."""
         self._model = load_cost_model(cost_model) if cost_model else self._model
-        self._open[task.key] = (
-            task,
-            self._dialect.open(task, history, cost_model, seed, warm_start=warm_start, plain=plain),
+        proposer = self._space.open(
+            task, history, cost_model, seed, warm_start=warm_start, generic_only_reason=generic_only_reason
         )
+        self._open[task.key] = task, proposer
         return self._rows(task, [told.candidate for told in history])
 
     def propose(self, task_key: str, n: int, told: Sequence[Observation]) -> Proposal:
         """Take in results, then propose up to `n` candidates."""
         task, proposer = self._open[task_key]
         if told:
-            proposer.tell(told)
+            proposer.observe(told)
         candidates = tuple(proposer.propose(n))
         rows = self._rows(task, candidates)
-        rejected = tuple(self._dialect.reject(task, candidate) for candidate in candidates)
+        rejected = tuple(self._space.reject(task, candidate) for candidate in candidates)
         refused = proposer.refused()
         return Proposal(
             (*candidates, *(candidate for candidate, _ in refused)),
@@ -209,7 +219,7 @@ class ProposerHost:
 
     def _scores(self, rows: Sequence[bytes]) -> tuple[float | None, ...]:
         """Score all of a proposal by the one model of now, so that the scores can be compared."""
-        if self._model is None or not rows:
+        if self._model is None or not any(rows):
             return (None,) * len(rows)
         features = np.stack([np.frombuffer(row, np.float32) for row in rows])
         scores = np.where(np.isfinite(features).any(axis=1), self._model.predict(features), np.nan)
@@ -218,11 +228,11 @@ class ProposerHost:
     def predict(self, task: Task, n: int, keep: int, cost_model: str, seed: int) -> Prediction:
         """Look at `n` candidates with the cost model alone and return the `keep` it thinks fastest.
 
-        The last may be a rival: the best of another kind than the others.
+        The last may be a fallback: the best of another kind than the others.
         """
-        prediction = _predict(self._dialect, task, n, keep, cost_model, seed)
+        prediction = _predict(self._space, task, n, keep, cost_model, seed)
         if task.key not in self._open:
-            self._dialect.forget(task)
+            self._space.forget(task)
         return prediction
 
     def learn(self, cost_model: str) -> None:
@@ -235,58 +245,62 @@ class ProposerHost:
         """Forget a task's search, and what the dialect keeps for it."""
         task, _ = self._open.pop(task_key, (None, None))
         if task is not None:
-            self._dialect.forget(task)
+            self._space.forget(task)
 
     def _rows(self, task: Task, candidates: Sequence[Candidate]) -> tuple[bytes, ...]:
-        if not candidates:
-            return ()
+        features = self._space.features(task, candidates) if candidates else None
+        if features is None:
+            return (b"",) * len(candidates)
         from tunery.costmodels import with_task
 
-        return tuple(row.tobytes() for row in with_task(self._dialect.features(task, candidates), task))
+        return tuple(row.tobytes() for row in with_task(features, task))
 
 
-_WITH_RIVAL = 4  # of so many that are measured one is of another kind than the others (docs/decisions/009)
+_WITH_FALLBACK = 4  # of so many that are measured one is of another kind than the others (docs/decisions/009)
 
 
 def _predict(  # noqa: PLR0917 - what a prediction depends on
-    dialect: Dialect, task: Task, n: int, keep: int, cost_model: str, seed: int, lessons: Sequence[str] = ()
+    space: Space, task: Task, n: int, keep: int, cost_model: str, seed: int, transfer_states: Sequence[str] = ()
 ) -> Prediction:
     from tunery.costmodels import with_task
 
-    foreseen = dialect.suggest(task, n, cost_model, seed, lessons, rivals=keep >= _WITH_RIVAL)
-    worth = [one for one in foreseen.candidates if not dialect.reject(task, one)]
-    rivals = [one for one in foreseen.rivals if not dialect.reject(task, one)]
-    favourites = worth or list(foreseen.candidates)
-    candidates = favourites + rivals
+    suggested = space.suggest(task, n, cost_model, seed, transfer_states, several_fallbacks=keep >= _WITH_FALLBACK)
+    worth = [one for one in suggested.candidates if not space.reject(task, one)]
+    fallbacks = [one for one in suggested.fallbacks if not space.reject(task, one)]
+    favourites = worth or list(suggested.candidates)
+    candidates = favourites + fallbacks
     if not candidates:
-        return Prediction((), (), foreseen.transfer_state)
-    rows = with_task(dialect.features(task, candidates), task)
+        return Prediction((), (), suggested.transfer_state)
+    features = space.features(task, candidates)
+    if features is None:
+        return Prediction(tuple(candidates[:keep]), (1.0,) * min(keep, len(candidates)), suggested.transfer_state)
+    rows = with_task(features, task)
     model = load_cost_model(cost_model)
     # A row of NaN is no basis for a prediction, and a score that is no number is the worst.
     scores = np.where(np.isnan(rows).all(axis=1), -np.inf, np.nan_to_num(model.predict(rows), nan=-np.inf))
     order = np.argsort(-scores[: len(favourites)], kind="stable")
-    if keep >= _WITH_RIVAL:
+    if keep >= _WITH_FALLBACK:
         known = order[np.isfinite(scores[order])]
-        order = known[unlike([foreseen.origins.get(favourites[i].key) for i in known])] if len(known) else order
+        order = known[unlike([suggested.source_ids.get(favourites[i].key) for i in known])] if len(known) else order
     order = order[:keep]
-    if rivals:
+    if fallbacks:
         best = len(favourites) + int(np.argmax(scores[len(favourites) :]))
         order = np.append(order[: keep - 1], best)
     doubt = model.uncertainty(rows) / np.maximum(np.abs(scores), 1e-6)
     doubt = np.nan_to_num(doubt, nan=1.0, posinf=1.0)
     return Prediction(
-        tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), foreseen.transfer_state
+        tuple(candidates[i] for i in order), tuple(float(doubt[i]) for i in order), suggested.transfer_state
     )
 
 
-def unlike(origins: Sequence[int | None]) -> list[int]:
-    """Return the places of candidates with the first of each origin before all others, each in their order.
+def unlike(source_ids: Sequence[int | None]) -> list[int]:
+    """Return the places of candidates with the first of each source before all others, each in their order.
 
     >>> unlike([7, 7, None, 3, None])
     [0, 2, 3, 4, 1]
     """
-    again = [origin is not None and origin in origins[:place] for place, origin in enumerate(origins)]
-    return sorted(range(len(origins)), key=lambda place: again[place])
+    again = [source is not None and source in source_ids[:place] for place, source in enumerate(source_ids)]
+    return sorted(range(len(source_ids)), key=lambda place: again[place])
 
 
 @lru_cache(maxsize=1)
@@ -298,15 +312,17 @@ class Featurizer:
     """Computes features of candidates that were measured before, for a dataset."""
 
     def __init__(self, dialect: str) -> None:
-        self._dialect = get_dialect(dialect)
+        self._space = Space.of(get_dialect(dialect))
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> Block:
         """Return the features of candidates; those that cannot be replayed have NaN rows and no stores."""
         from tunery.costmodels.columns import fold
 
-        stores = self._dialect.stores(task, candidates)
+        stores = self._space.buffer_store_features(task, candidates)
         if stores is None:
-            rows = self._dialect.features(task, candidates)
+            rows = self._space.features(task, candidates)
+            if rows is None:
+                raise UsageError(f"the dialect of {task.workload.name} has no features that a cost model could learn")
             return Block(rows.shape[1], rows.tobytes())
         rows = np.stack([fold(each) for each in stores])
         counts = tuple(len(each) for each in stores)
@@ -318,6 +334,7 @@ class Builder:
 
     def __init__(self, dialect: str, directory: Path, device: str = "cpu") -> None:
         self._dialect = get_dialect(dialect)
+        self._codegen = Codegen.of(self._dialect)
         self._directory, self._device = directory, device
 
     def build(self, task: Task, candidate: Candidate) -> Artifact:
@@ -327,7 +344,7 @@ class Builder:
             UsageError: the directory takes no more; that is no fault of the candidate, and every other one would fail.
         """
         try:
-            return self._dialect.build(task, candidate, self._directory)
+            return self._codegen.build(task, candidate, self._directory)
         except Exception:
             self._check_room()
             raise
@@ -338,7 +355,7 @@ class Builder:
         Raises:
             DialectError: it is none of this task.
         """
-        return self._dialect.identify(task, body)
+        return RecordChecker.of(self._dialect).identify(task, body)
 
     def part(self, task: Task, candidate: Candidate) -> None:
         """Leave what spares `Importer.compile` this candidate's code generation, if the dialect has such.
@@ -346,22 +363,23 @@ class Builder:
         Raises:
             DialectError: it does not build.
         """
-        self._dialect.build_part(task, candidate, self._directory)
+        NetworkCompiler.of(self._dialect).build_part(task, candidate, self._directory)
 
     def read(self, cost_model: Path) -> None:
         """Read the cost model in a file, which `pick` will be given."""
         load_cost_model(_text(cost_model))
 
     def pick(  # noqa: PLR0917 - arguments cross a process border by position
-        self, task: Task, n: int, keep: int, cost_model: Path, seed: int, lessons: Sequence[str]
+        self, task: Task, n: int, keep: int, cost_model: Path, seed: int, transfer_states: Sequence[str]
     ) -> Pick:
         """Predict, then check the `keep` candidates that the cost model in a file thinks fastest until one is right.
 
         In one process the task is read once, and its programs are made once. What hangs or crashes takes all of it
         with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
         """
-        prediction = _predict(self._dialect, task, n, keep, _text(cost_model), seed, lessons)
-        self._dialect.forget(task)
+        space = Space.of(self._dialect)
+        prediction = _predict(space, task, n, keep, _text(cost_model), seed, transfer_states)
+        space.forget(task)
         refused = "its design space gave no candidate"
         for candidate in prediction.candidates:
             try:
@@ -382,8 +400,9 @@ class Builder:
         """
         from tunery.measuring.unmeasured import Unmeasured
 
-        reference = self.build(task, self._dialect.reference(task))
-        self._dialect.build_part(task, candidate, self._directory)
+        reference = self.build(task, self._codegen.reference(task))
+        if isinstance(self._dialect, NetworkCompiler):
+            self._dialect.build_part(task, candidate, self._directory)
         return Unmeasured(self._dialect, open_device(self._device)).verify(task, self.build(task, candidate), reference)
 
     def _check_room(self) -> None:
@@ -400,7 +419,7 @@ class Builder:
 
     def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
         """Return the task's reference and its baseline."""
-        return self._dialect.reference(task), self._dialect.baseline(task)
+        return self._codegen.reference(task), self._codegen.baseline(task)
 
 
 class MeasurerHost(Measurer):

@@ -40,7 +40,7 @@ Options of its tasks:
     memory_mib     512         what a candidate that eats memory eats
     some_share     0.5         share of inputs on which a `some` candidate is wrong
     absurd         0           share of configs that the dialect rejects before a build
-    propose_dies   0           1: a search that is not plain dies of SIGSEGV when it proposes
+    propose_dies   0           1: a search of more than the generic space dies of SIGSEGV when it proposes
     baseline_fault (none)      one fault for the default schedule
 
 Faults, each an option whose value is a share with a point (`segfault=0.05`) or indices (`segfault=3,17`):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array, CompiledNetwork
+from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.fake._files import write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
 from tunery.dialects.fake._script import FakeProgram

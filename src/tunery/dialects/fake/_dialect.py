@@ -10,7 +10,17 @@ import numpy.typing as npt
 
 from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
-from tunery.dialects._base import Array, Compiled, Dialect, Observation
+from tunery.dialects import (
+    Array,
+    Codegen,
+    Compiled,
+    Dialect,
+    NetworkCompiler,
+    Observation,
+    RecordChecker,
+    Space,
+    TaskSource,
+)
 from tunery.dialects.fake._compiled import FakeCompiledNetwork, workload_of, write_network
 from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
@@ -23,7 +33,7 @@ _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
 
 
-class FakeDialect(Dialect):
+class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
     """Deterministic, scripted by the network's source (see the package's docstring); needs no compiler."""
 
     name = "fake"
@@ -72,9 +82,9 @@ class FakeDialect(Dialect):
         seed: int,
         *,
         warm_start: bool = False,  # noqa: ARG002 - it knows nothing of other tasks
-        plain: str = "",
+        generic_only_reason: str | None = None,
     ) -> FakeProposer:
-        return FakeProposer(FakeSpace(task), history, cost_model, seed, plain=bool(plain))
+        return FakeProposer(FakeSpace(task), history, cost_model, seed, generic_only=generic_only_reason is not None)
 
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
         space = FakeSpace(task)
@@ -88,9 +98,9 @@ class FakeDialect(Dialect):
         write(path, content)
         return Artifact(candidate.key, str(path), len(content.encode()))
 
-    def reject(self, task: Task, candidate: Candidate) -> str:
+    def reject(self, task: Task, candidate: Candidate) -> str | None:
         absurd = FakeSpace(task).absurd(candidate.body)
-        return "its loops are scripted to be absurd" if absurd else ""
+        return "its loops are scripted to be absurd" if absurd else None
 
     def load(self, task: Task, artifact: Artifact, device: Device) -> FakeKernel:
         data = read(Path(artifact.path))

@@ -11,7 +11,7 @@ import numpy as np
 
 from tunery.devices import Device
 from tunery.devices.fake import FakeDevice
-from tunery.dialects._base import Array, Kernel
+from tunery.dialects import Array, Kernel
 from tunery.dialects.fake._script import TaskScript
 from tunery.dialects.fake._space import FakeSpace
 from tunery.dialects.fake._workloads import compute

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tunery.dialects._base import Observation, Proposer
+from tunery.dialects import Observation, Proposer
 from tunery.dialects.fake._kernel import misbehave, spend
 from tunery.dialects.fake._space import FEATURES, FakeSpace
 from tunery.domain import Candidate, Outcome
@@ -19,7 +19,7 @@ class FakeProposer(Proposer):
     """Evolutionary search over configs. `learned` counts the cost models it was given.
 
     A cost model of the form `{"weights": [...]}` with one weight per feature ranks a pool of mutants, higher is faster;
-    any other is counted and otherwise ignored. One that is not `plain` acts out what is scripted to befall it.
+    any other is counted and otherwise ignored. One that is not `generic_only` acts out what is scripted to befall it.
     """
 
     def __init__(
@@ -29,22 +29,22 @@ class FakeProposer(Proposer):
         cost_model: str | None,
         seed: int,
         *,
-        plain: bool = False,
+        generic_only: bool = False,
     ) -> None:
-        self._space, self._plain = space, plain
+        self._space, self._generic_only = space, generic_only
         self._rng = np.random.default_rng([seed, int(space.task.key, 16)])
         self._seen: set[int] = set()
         self._elite: list[tuple[float, int]] = []
         self._weights: np.ndarray[tuple[int], np.dtype[np.float64]] | None = None
         self.learned = 0
-        self.tell(history)
+        self.observe(history)
         if cost_model is not None:
             self.learn(cost_model)
 
     def propose(self, n: int) -> list[Candidate]:
         script = self._space.script
         spend(script.propose_s, script.spin)
-        misbehave("segfault" if script.propose_dies and not self._plain else None)
+        misbehave("segfault" if script.propose_dies and not self._generic_only else None)
         known = min(self._space.size, script.exhaust or self._space.size)
         wanted = max(0, min(n, known - len(self._seen)))
         pool = self._pool(wanted * _POOL if self._weights is not None else wanted)
@@ -55,7 +55,7 @@ class FakeProposer(Proposer):
         self._seen.update(index for _, index in chosen)
         return [self._space.candidate(index, score) for score, index in chosen]
 
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         for told in results:
             index = self._space.index(told.candidate.body)
             if index is None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tunery.dialects._base import Array
+from tunery.dialects import Array
 from tunery.domain import TensorSpec
 
 KINDS = {"matmul": "dense", "gather": "gather", "elementwise": "elementwise", "argmax": "reduce"}

@@ -27,14 +27,27 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery.devices import Device
-from tunery.dialects._base import Compiled, CompiledNetwork, Dialect, Kernel, Observation, Proposer, Suggestions
+from tunery.dialects import (
+    Codegen,
+    Compiled,
+    CompiledNetwork,
+    Dialect,
+    Kernel,
+    NetworkCompiler,
+    Observation,
+    Proposer,
+    RecordChecker,
+    Space,
+    Suggestions,
+    TaskSource,
+)
 from tunery.domain import Artifact, Candidate, Environment, Network, Target, Task, Workload
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features.features import FeatureCache
 
 
-class MetaScheduleDialect(Dialect):
+class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
     """TVM MetaSchedule for CPUs. Everything of TVM's is imported on first use."""
 
     name = "metaschedule"
@@ -73,7 +86,7 @@ class MetaScheduleDialect(Dialect):
         seed: int,
         *,
         warm_start: bool = False,
-        plain: str = "",
+        generic_only_reason: str | None = None,
     ) -> Proposer:
         from tunery.dialects.metaschedule.features.features import FeatureCache
         from tunery.dialects.metaschedule.search.first_look import open_search
@@ -81,10 +94,12 @@ class MetaScheduleDialect(Dialect):
         from tunery.dialects.metaschedule.variants.program import expressions, space_of
 
         if not space_of(task).tunable:
-            return SingleProposer(task, expressions(task).found, history, plain=plain)
+            return SingleProposer(task, expressions(task).found, history, generic_only_reason=generic_only_reason)
         # A task that is opened again has programs that were looked at already.
         features = self._features.setdefault(task.key, FeatureCache())
-        return open_search(task, history, cost_model, seed, features, warm_start=warm_start, plain=plain)
+        return open_search(
+            task, history, cost_model, seed, features, warm_start=warm_start, generic_only_reason=generic_only_reason
+        )
 
     @override
     def suggest(
@@ -93,21 +108,21 @@ class MetaScheduleDialect(Dialect):
         n: int,
         cost_model: str,
         seed: int,
-        lessons: Sequence[str] = (),
+        transfer_states: Sequence[str] = (),
         *,
-        rivals: bool = False,
+        several_fallbacks: bool = False,
     ) -> Suggestions:
         from tunery.dialects.metaschedule.features.features import FeatureCache
-        from tunery.dialects.metaschedule.search.suggestions import Foresight
+        from tunery.dialects.metaschedule.search.suggestions import Suggester
         from tunery.dialects.metaschedule.variants.program import space_of
 
         if not space_of(task).tunable:
             only = tuple(self.open(task, (), cost_model, seed).propose(n + 1))
-            return Suggestions(only[:1], rivals=only[1:])  # no search: the model is not asked which
+            return Suggestions(only[:1], fallbacks=only[1:])  # no search: the model is not asked which
         features = self._features[task.key] = FeatureCache()
-        foresight = Foresight(lessons)
-        found = foresight.candidates(task, n, cost_model, seed, features, rivals=rivals)
-        return Suggestions(tuple(found), foresight.transfer_state, tuple(foresight.rivals), foresight.origins)
+        suggester = Suggester(transfer_states)
+        found = suggester.candidates(task, n, cost_model, seed, features, several_fallbacks=several_fallbacks)
+        return Suggestions(tuple(found), suggester.transfer_state, tuple(suggester.fallbacks), suggester.source_ids)
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
@@ -158,12 +173,12 @@ class MetaScheduleDialect(Dialect):
         return candidate_rows(task, candidates, self._features.get(task.key))
 
     @override
-    def reject(self, task: Task, candidate: Candidate) -> str:
+    def reject(self, task: Task, candidate: Candidate) -> str | None:
         from tunery.dialects.metaschedule.search.limits import beyond_cache, cache_share
 
         cache = self._features.get(task.key)
         row = cache.get(candidate.key) if cache else None
-        return "" if row is None else beyond_cache(row, cache_share(task.target.threads))
+        return None if row is None else beyond_cache(row, cache_share(task.target.threads)) or None
 
     @override
     def check_workload(self, workload: Workload) -> None:
@@ -188,7 +203,9 @@ class MetaScheduleDialect(Dialect):
         self._features.pop(task.key, None)
 
     @override
-    def stores(self, task: Task, candidates: Sequence[Candidate]) -> list[npt.NDArray[np.float32]] | None:
+    def buffer_store_features(
+        self, task: Task, candidates: Sequence[Candidate]
+    ) -> list[npt.NDArray[np.float32]] | None:
         from tunery.dialects.metaschedule.features.features import candidate_stores
 
         return candidate_stores(task, candidates)

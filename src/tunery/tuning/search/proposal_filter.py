@@ -90,7 +90,11 @@ class ProposalFilter:
         self._dropped += len(dropped) + len(watched)
         self._record(
             context,
-            [*((i, proposal.rejected[i]) for i in hopeless), *risky.items(), *((i, FILTERED_DETAIL) for i in dropped)],
+            [
+                *((i, proposal.rejected[i] or "") for i in hopeless),
+                *risky.items(),
+                *((i, FILTERED_DETAIL) for i in dropped),
+            ],
             proposal,
         )
         return FilteredProposal(

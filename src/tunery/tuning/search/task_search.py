@@ -50,7 +50,7 @@ class TaskSearch:
         self._proposer, self._learning, self._sifter = proposer, learning, sifter
         self._opened: tuple[int, int] | None = None  # the worker's generation, the model's version
         self._failures = 0
-        self._plain = ""  # why the search has to do without the dialect's own programs
+        self._generic_only_reason: str | None = None  # a search of more has crashed
         self.problem = ""
         self._stale = 0.0
         self._proposed: set[str] = set()
@@ -261,7 +261,7 @@ class TaskSearch:
                     self.problem = f"gave up: {error}"[:200]
                     return []
                 if self._failures == _PROPOSER_TRIES - 1:
-                    self._plain = f"its search failed twice: {error}"[:200]
+                    self._generic_only_reason = f"its search failed twice: {error}"[:200]
         # A proposer that was started anew does not know what is still on its way.
         sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
@@ -294,7 +294,7 @@ class TaskSearch:
             history = self._known.opening()
             rows: Sequence[bytes] = await context.runtime.call(
                 self._proposer, "open", self.task, history, self._learning.model, context.seed,
-                self._learning.warm_start, self._plain, deadline_s=PROPOSE_DEADLINE_S,
+                self._learning.warm_start, self._generic_only_reason, deadline_s=PROPOSE_DEADLINE_S,
             )  # fmt: skip
             for told, row in zip(history, rows, strict=True):
                 self._learning.add(self.task.key, told, row)

@@ -15,7 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError, UsageError
-from tunery.dialects._base import Array, Compiled, CompiledNetwork
+from tunery.dialects import Array, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.archive import LIBRARY, manifest_of, read_archive, write_archive

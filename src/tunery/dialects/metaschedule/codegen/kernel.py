@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.devices import ConstantBuffers, Device
-from tunery.dialects._base import Array, Kernel
+from tunery.dialects import Array, Kernel
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.packing import pack

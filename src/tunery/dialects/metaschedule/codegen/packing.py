@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tunery.dialects._base import Array
+from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import tvm
 
 Index: TypeAlias = int | str | list[Any]

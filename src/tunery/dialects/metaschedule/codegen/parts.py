@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunery.dialects._base import Array
+from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen.arguments import constant_everywhere
 from tunery.dialects.metaschedule.codegen.kernel import object_path

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tunery.dialects._base import Array
+from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen.packing import Index, pack
 from tunery.dialects.metaschedule.variants.variant import transformed

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from typing_extensions import override
 
-from tunery.dialects._base import Observation, Proposer
+from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.search.portfolio import PortfolioProposer, part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
@@ -65,10 +65,10 @@ class FirstLook(Proposer):
         return self._search.refused()
 
     @override
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         self._told += results if self._whole is not None else ()
         with self._widening_if_it_fails():
-            self._search.tell(results)
+            self._search.observe(results)
 
     @override
     def learn(self, cost_model: str) -> None:
@@ -94,11 +94,12 @@ def open_search(
     features: FeatureCache,
     *,
     warm_start: bool,
-    plain: str = "",
+    generic_only_reason: str | None = None,
 ) -> Proposer:
     """Return the search of a tunable task; `warm_start` begins with what won for like tasks.
 
-    A `plain` one has the generic expression only, and its candidates say of the others that they were left out for it.
+    With a `generic_only_reason` it has the generic expression only, and its candidates say of the others that they
+    were left out for it.
 
     Raises:
         Exception: of whatever kind, where the generic program cannot be searched.
@@ -118,17 +119,17 @@ def open_search(
         failed = dict[str, str]()
         for name, known in ready.items():  # what others measured meanwhile
             with leaving(name, failed):
-                known.tell(part(told, name))
+                known.observe(part(told, name))
         for name in failed:
             del ready[name]
         left_out = {**opened([name for name in expressions(task).found if name not in failed], told), **failed}
         search = PortfolioProposer(ready, told, left_out) if len(ready) > 1 else next(iter(ready.values()))
         return ReducedProposer(search, left_out)
 
-    if plain:
+    if generic_only_reason is not None:
         searches, _ = searches_of(task, [GENERIC], history, cost_model, seed, features=features)
         others = [name for name in expressions(task).found if name != GENERIC]
-        return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, plain))
+        return ReducedProposer(PortfolioProposer(searches, history), dict.fromkeys(others, generic_only_reason))
     if not warm_start or len(expressions(task).found) == 1 or any(told.candidate.body for told in history):
         return whole(history)
     opened([GENERIC], history)

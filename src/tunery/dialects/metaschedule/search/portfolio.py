@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Observation, Proposer
+from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Candidate, Outcome
@@ -103,13 +103,13 @@ class PortfolioProposer(Proposer):
         return {name: count for name, count in counts.items() if count}
 
     @override
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         self._note(results)
         for name, search in tuple(self._searches.items()):
             mine = part(results, name)
             if mine:
                 with self._leaving_if_it_fails(name):
-                    search.tell(mine)
+                    search.observe(mine)
 
     def _note(self, results: Sequence[Observation]) -> None:
         for told in results:
@@ -135,7 +135,7 @@ class Ended(Proposer):
         return []
 
     @override
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         pass
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Observation, Proposer
+from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.reasons import reason_of
@@ -78,7 +78,7 @@ class SurrogateProposer(Proposer):
         self._winners: list[str] = []  # what has won for like tasks, among what is waiting
         self._refused: dict[str, tuple[Genome, str]] = {}
         self._draft: GaussianProcess | None = None
-        self.tell(history)
+        self.observe(history)
         if cost_model:
             self.learn(cost_model)
 
@@ -282,7 +282,7 @@ class SurrogateProposer(Proposer):
         return [genomes[i] for i in kept], targets[kept], noise[kept]
 
     @override
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         for told in results:
             key = told.candidate.key
             self._proposed.add(key)
@@ -351,13 +351,18 @@ class SingleProposer(Proposer):
     """
 
     def __init__(
-        self, task: Task, expressions: Iterable[str], history: Sequence[Observation], *, plain: str = ""
+        self,
+        task: Task,
+        expressions: Iterable[str],
+        history: Sequence[Observation],
+        *,
+        generic_only_reason: str | None = None,
     ) -> None:
         known = {told.candidate.key for told in history}
         found, left_out = dict[str, Candidate](), dict[str, str]()
         for name in reversed(list(expressions)):
-            if plain and name != GENERIC:
-                left_out[name] = plain
+            if generic_only_reason is not None and name != GENERIC:
+                left_out[name] = generic_only_reason
                 continue
             try:
                 mine = _scheduled(task, space_of(task, name))
@@ -376,7 +381,7 @@ class SingleProposer(Proposer):
         return chosen
 
     @override
-    def tell(self, results: Sequence[Observation]) -> None:
+    def observe(self, results: Sequence[Observation]) -> None:
         known = {told.candidate.key for told in results}
         self._left = [candidate for candidate in self._left if candidate.key not in known]
 

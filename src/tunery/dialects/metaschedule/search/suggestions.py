@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from tunery.dialects._base import Observation
+from tunery.dialects import Observation
 from tunery.dialects.metaschedule.features.features import FeatureCache
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.genomes import Genome
@@ -44,29 +44,29 @@ _LEAST_FLOP_PER_BYTE, _CACHED_BYTES = 10.0, 4 << 20
 _LEAST_WINNERS, _MOST_WINNERS = 4, 12  # to choose among without a search, the fewer for small tasks
 
 
-class Foresight:
+class Suggester:
     """Finds candidates by the cost model, and keeps what was best for the tasks that follow.
 
-    `transfer_state` is what the latest task taught; another instance, in any process, may be given it. `rivals` and
-    `origins` are the latest task's, as in `Suggestions`.
+    `transfer_state` is what the latest task taught; another instance, in any process, may be given it. `fallbacks` and
+    `source_ids` are the latest task's, as in `Suggestions`.
     """
 
-    def __init__(self, lessons: Sequence[str] = ()) -> None:
+    def __init__(self, transfer_states: Sequence[str] = ()) -> None:
         self.transfer_state = ""
-        self.rivals: list[Candidate] = []
-        self.origins: dict[str, int] = {}
+        self.fallbacks: list[Candidate] = []
+        self.source_ids: dict[str, int] = {}
         self._memories: dict[str, list[tuple[TaskSignature, tuple[Genome, ...]]]] = {}
         self._losses: Counter[str] = Counter()  # in a row
-        for transfer_state in lessons:
+        for transfer_state in transfer_states:
             self._learn(transfer_state)
 
     def candidates(
-        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, rivals: bool = False
+        self, task: Task, n: int, cost_model: str, seed: int, features: FeatureCache, *, several_fallbacks: bool = False
     ) -> list[Candidate]:
         """Return what up to `n` replays of a tunable task found, the highest score first.
 
         Winners of like tasks are candidates enough, `n` or not. Where they are of another expression than the generic
-        one, what that would propose is kept as `rivals`: one, should the others fail, or several, if wanted. An
+        one, what that would propose is kept as `fallbacks`: one, should the others fail, or several, if wanted. An
         expression that fails is left out.
 
         Raises:
@@ -76,7 +76,7 @@ class Foresight:
         def opened(names: Sequence[str]) -> tuple[dict[str, SurrogateProposer], dict[str, str]]:
             return searches_of(task, names, (), cost_model, seed, features=features)
 
-        self.rivals, self.origins = [], {}
+        self.fallbacks, self.source_ids = [], {}
         searches, left_out = opened([GENERIC])
         winners = winners_for(task)
         leading = leader(task, searches[GENERIC], winners)
@@ -91,7 +91,7 @@ class Foresight:
             if found:
                 if leading != GENERIC:
                     with suppress(Exception):  # a spare that cannot be had costs nothing but itself
-                        self.rivals = _spare(task, searches[GENERIC], winners, count if rivals else 1)
+                        self.fallbacks = _spare(task, searches[GENERIC], winners, count if several_fallbacks else 1)
                 return [with_left_out(candidate, left_out) for candidate in found]
         searches = without(searches, left_out)
         more, lost = opened([name for name in self._worthwhile(task, n) if name not in searches | left_out])
@@ -102,7 +102,7 @@ class Foresight:
     ) -> list[Candidate]:
         """Return what the leading expression's winners are for this task, or a few of its own where it is trusted."""
         if won := _won(task, leading, search, winners, count):
-            self.origins = _tried_out(search, won)
+            self.source_ids = _tried_out(search, won)
         elif trusted(task, leading):
             search.explore(_LEAST_WINNERS)
         return search.ranked()

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array, Observation, Proposer
+from tunery.dialects import Array, Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
 from tunery.dialects.metaschedule.variants import (
@@ -188,8 +188,8 @@ class ReducedProposer(Proposer):
         return self._search.refused()
 
     @override
-    def tell(self, results: Sequence[Observation]) -> None:
-        self._search.tell(results)
+    def observe(self, results: Sequence[Observation]) -> None:
+        self._search.observe(results)
 
     @override
     def learn(self, cost_model: str) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects._base import Array
+from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import Fused, fuse, long_of, shape_of
