@@ -16,7 +16,7 @@ def of_tune(report: "TuneReport", request: "Request") -> list[str]:
     from tunery.store import open_store
 
     compiler = get_dialect(request.dialect).compiler
-    with open_store(request.store, create=False) as store:
+    with open_store(request.store, create=False, keep=False) as store:
         found = {task.workload.label: _reasons(store.records(task.key, compiler=compiler)) for task in report.tasks}
     return left_out_lines(found)
 
@@ -28,7 +28,7 @@ def of_compile(report: "CompileReport", request: "Request") -> list[str]:
 
     compiler = get_dialect(request.dialect).compiler
     found = dict(report.left_out)
-    with open_store(request.store, create=False) as store:
+    with open_store(request.store, create=False, keep=False) as store:
         for share in report.tasks:
             label = f"{share.name}:{share.workload[:8]}"
             _, used = report.coverage.get(label, ("", None))

@@ -43,7 +43,7 @@ def bench(
     from tunery.service.session import Session
 
     request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
-    with Session(request.store) as session:
+    with Session(request.store, keep=False) as session:
         report = compared_with(session, request, options.parse_rivals(against), seconds, None, verbose=verbose)
     if json:
         emit(bench_data(report))

@@ -25,7 +25,7 @@ def list_(
     from tunery.store import open_store
 
     device = open_device("cpu").describe()
-    with open_store(store, create=False) as opened:
+    with open_store(store, create=False, keep=False) as opened:
         known = dict(opened.stats().devices)
         calibrations = opened.calibrations(device.fingerprint)
     here: dict[str, Any] = {

@@ -28,7 +28,7 @@ def list_(
     from tunery.reports.format import as_text, duration, milliseconds, new_table, ratio
     from tunery.store import open_store
 
-    with open_store(store or daemon_store(socket), create=False) as opened:
+    with open_store(store or daemon_store(socket), create=False, keep=False) as opened:
         found = opened.jobs(limit)
     if json:
         emit({"jobs": [summary(status) for status in found]})
@@ -60,7 +60,7 @@ def show(
     from tunery.reports.text import cost_lines, filter_lines, tasks_table
     from tunery.store import open_store
 
-    with open_store(store or daemon_store(socket), create=False) as opened:
+    with open_store(store or daemon_store(socket), create=False, keep=False) as opened:
         status = opened.job(job)
         answers = [event.payload for event in opened.events.after(job_id=job) if event.kind == "answer"]
     answer = answers[-1] if answers else None

@@ -111,7 +111,7 @@ def _query_task(key: str, store_url: str, as_json: bool) -> None:
     from tunery.reports.format import as_text, milliseconds, new_table, short
     from tunery.store import open_store
 
-    with open_store(store_url, create=False) as store:
+    with open_store(store_url, create=False, keep=False) as store:
         tasks = store.tasks_like(key)
         found = [(task, record) for task in tasks for record in _best(store.records(task.key), task, store)]
     if not found:

@@ -21,7 +21,7 @@ def stats(
     """Count what the store holds."""
     from tunery.store import open_store
 
-    with open_store(store, create=False) as opened:
+    with open_store(store, create=False, keep=False) as opened:
         found = opened.stats()
     if json:
         emit(found)
@@ -56,7 +56,7 @@ def export(
     if parquet:
         _export_dataset(path, store, dialect, force=force, any_compiler=any_compiler, json=json, verbose=verbose)
         return
-    with open_store(store, create=False) as opened:
+    with open_store(store, create=False, keep=False) as opened:
         count = opened.export_records(path, force=force)
     if json:
         emit({"records": count, "path": path})

@@ -47,7 +47,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     inputs += [kept_in] if kept_in else []
     if file:
         check_output(file, CHART, inputs=inputs, force=force)
-    with open_store(store, create=False) as opened:
+    with open_store(store, create=False, keep=False) as opened:
         jobs = [opened.job(job)] if job else opened.jobs(_MOST_JOBS)
         outcomes = Counter[str]()
         charges = opened.ledger(job or None)

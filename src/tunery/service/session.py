@@ -43,7 +43,8 @@ def _ignore(_: object) -> None:
 class Session:
     """Jobs over one store and one set of workers, which end with the block; use it as a context manager.
 
-    What a model's file holds is read once: a later verb of the same request works on the same bytes.
+    What a model's file holds is read once: a later verb of the same request works on the same bytes. A session that
+    only delivers need not `keep` what it stores, and then works on a read-only store too (`open_store`).
 
     Example:
         with Session() as session:
@@ -54,14 +55,14 @@ class Session:
         StoreError: the store cannot be opened.
     """
 
-    def __init__(self, store: str = "", *, create: bool = True) -> None:
-        self._url, self._create = store, create
+    def __init__(self, store: str = "", *, create: bool = True, keep: bool = True) -> None:
+        self._url, self._create, self._keep = store, create, keep
         self._stack = ExitStack()
         self._models: dict[tuple[object, ...], ImportedModel] = {}
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            store = stack.enter_context(open_store(self._url, create=self._create))
+            store = stack.enter_context(open_store(self._url, create=self._create, keep=self._keep))
             self._loop = stack.enter_context(asyncio.Runner())
             self.manager = JobManager(store)
             self._loop.run(self.manager.__aenter__())
@@ -246,14 +247,14 @@ def tune_tasks(request: Request, tasks: Sequence[Task]) -> TuneReport:
 
 def extract(request: Request) -> ImportedModel:
     """Do as `Session.extract` in a session of its own."""
-    with Session(request.store) as session:
+    with Session(request.store, keep=False) as session:
         return session.extract(request)
 
 
 def query(request: Request, policy: FillPolicy | None = None) -> Answer:
     """Do as `Session.query` in a session of its own."""
     # A prediction needs no records, and stores those that it measures.
-    with Session(request.store, create=policy is not None) as session:
+    with Session(request.store, create=policy is not None, keep=False) as session:
         return session.query(request, policy)
 
 
@@ -267,7 +268,7 @@ def compile_model(
 ) -> tuple[CompileReport, Network]:
     """Do as `Session.compile` in a session of its own."""
     check_place(output, request, force=force)
-    with Session(request.store) as session:
+    with Session(request.store, keep=False) as session:
         return session.compile(request, output, policy, say, force=force)
 
 
@@ -282,7 +283,7 @@ def bench(
 ) -> BenchReport:
     """Do as `Session.bench` in a session of its own."""
     check_rivals(against)
-    with Session(request.store) as session:
+    with Session(request.store, keep=False) as session:
         return session.bench(request, against, seconds, compiled, on_progress, others=others)
 
 

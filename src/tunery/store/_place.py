@@ -91,11 +91,11 @@ def _file(text: str) -> URL:
     return URL.create("sqlite", database=str(path))
 
 
-def prepare(path: Path, *, create: bool = True) -> None:
+def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
     """Create the folder of the store file `path`, unless not to `create`, and refuse places where a store cannot live.
 
     Raises:
-        StoreError: a directory, an unwritable place, or a network file system.
+        StoreError: a directory, a network file system, or, where what is written is to be kept, an unwritable place.
     """
     try:
         if path.is_dir():
@@ -105,7 +105,7 @@ def prepare(path: Path, *, create: bool = True) -> None:
         there = next(place for place in (path, *path.parents) if place.exists())
         if there != path and not there.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        writable = os.access(there, os.W_OK)
+        writable = os.access(there, os.W_OK) or not keep
     except OSError as error:
         raise StoreError(
             f"{path} cannot be created ({error.strerror}); name another store with --store or {VARIABLE}"

@@ -68,7 +68,7 @@ def load(
     left_out: Counter[str] = Counter()
     work: list[tuple[Task, _Source, _Found]] = []
     families: Counter[str] = Counter()
-    with open_store(store_url, create=False) as store:
+    with open_store(store_url, create=False, keep=False) as store:
         place, facts = store.place, _facts(store)
         owners = {key: tuple(sorted({_base(name) for name in names})) for key, names in store.owners().items()}
         imported = store.imported_workloads()
