@@ -95,7 +95,18 @@ class RemoteError(EngineError):
         super().__init__(message)
         self.kind = kind
         self.trace = trace
-        self.out_of_memory = kind == "MemoryError" or "bad_alloc" in message
+        self.out_of_memory = kind == "MemoryError" or tells_of_memory(message)
+
+
+_OUT_OF_MEMORY = (
+    "MemoryError", "bad_alloc", "bad allocation", "out of memory", "Cannot allocate memory",
+    "Failed to allocate memory",
+)  # fmt: skip
+
+
+def tells_of_memory(text: str) -> bool:
+    """Tell whether what a library, or a process that has ended, said means that it could have no more memory."""
+    return any(sign in text for sign in _OUT_OF_MEMORY)
 
 
 _SHOWN = 60

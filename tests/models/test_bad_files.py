@@ -1,5 +1,9 @@
 """Nothing but ModelError comes out of a bad file, and its sentence says what to do next."""
 
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,18 @@ from tunery._errors import ModelError
 from tunery.domain import Network
 
 GOOD = conv_net((1, 3, 6, 6)).SerializeToString()
+
+
+@contextmanager
+def memory_limit(more_bytes: int) -> Iterator[None]:
+    """Let this process take so much more, so that a test which fails does not fill the machine."""
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def refusal(path: Path | str, directory: Path) -> str:
@@ -45,6 +61,58 @@ def test_a_missing_file_a_directory_and_a_forgotten_prefix(tmp_path: Path) -> No
     assert "there is no file" in refusal(tmp_path / "none.onnx", tmp_path)
     assert "is a directory" in refusal(tmp_path, tmp_path)
     assert "write zoo:resnet18@8" in refusal("resnet18@8", tmp_path)
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.onnx")
+    (tmp_path / "null.pt2").symlink_to("/dev/zero")
+    assert "is a pipe" in refusal(tmp_path / "pipe.onnx", tmp_path)
+    for endless in ("/dev/zero", tmp_path / "null.pt2"):
+        assert "is a device" in refusal(endless, tmp_path)
+        with pytest.raises(ModelError, match="is a device"):
+            frontends.check(str(endless))
+    with pytest.raises(ModelError, match="File name too long"):
+        frontends.check("x" * 5000 + ".onnx")
+
+
+@pytest.mark.parametrize("name", ["sparse.onnx", "sparse.pt2"])
+def test_a_file_that_is_too_large_is_not_read(name: str, tmp_path: Path) -> None:
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(30_000_000_000)
+    with memory_limit(1 << 30):
+        assert "has 30 GB" in refusal(tmp_path / name, tmp_path)
+
+
+def test_external_data_that_is_too_large_or_no_file_is_not_read(tmp_path: Path) -> None:
+    proto = conv_net((1, 3, 6, 6))
+    onnx.save(proto, str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0)
+    external = onnx.load(str(tmp_path / "m.onnx"), load_external_data=False)
+    for tensor in external.graph.initializer:  # without a length, everything is read
+        for entry in [entry for entry in tensor.external_data if entry.key == "length"]:
+            tensor.external_data.remove(entry)
+    save(external, tmp_path / "m.onnx")
+    with (tmp_path / "w.bin").open("r+b") as file:
+        file.truncate(30_000_000_000)
+    with memory_limit(1 << 30):
+        assert "more than 2 GB of weights" in refusal(tmp_path / "m.onnx", tmp_path)
+    (tmp_path / "w.bin").unlink()
+    os.mkfifo(tmp_path / "w.bin")
+    assert "'w.bin', which cannot be read" in refusal(tmp_path / "m.onnx", tmp_path)
+
+
+def test_a_graph_of_very_many_nodes_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", [f"v{number}"], [f"v{number + 1}"]) for number in range(200_000)]
+    path = save(model(nodes, {"v0": (4,)}, {"v200000": (4,)}), tmp_path / "m.onnx")
+    assert "has 200,000 nodes" in refusal(path, tmp_path)
+
+
+def test_what_needs_more_memory_than_there_is_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hungry(*_: object) -> None:
+        bytearray(1 << 40)
+
+    monkeypatch.setattr("tunery.models._prepare.simplify", hungry)
+    with memory_limit(1 << 30):
+        assert "needs more memory than the" in refusal(save(conv_net((1, 3, 6, 6)), tmp_path / "m.onnx"), tmp_path)
 
 
 def test_missing_external_data_names_the_file(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 import contextlib
 import mmap
+import os
+import resource
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,9 +14,10 @@ from pathlib import Path
 
 import onnx
 
-from tunery._errors import ModelError
+from tunery._errors import ModelError, tells_of_memory
 from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.models import zoo
+from tunery.models._files import gigabytes, open_regular
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._bind import bind, declared_dims, unfit
 from tunery.models.onnx._detached import serialised
@@ -62,17 +66,19 @@ def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
 
 
 def check(model: str) -> None:
-    """Check what the name of a model tells by itself, at no cost.
+    """Check what the name of a model tells by itself, and what kind of file it is, at no cost.
 
     Raises:
-        ModelError: there is no such file, or the zoo has no such network.
+        ModelError: there is no such file, it is none that can be read, or the zoo has no such network.
     """
     if model.startswith(_ZOO):
         _zoo_parts(model.removeprefix(_ZOO))
-    elif not Path(model).exists():
-        if any(entry.name == model.partition("@")[0] for entry in zoo.names()):
-            raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
-        raise ModelError(f"there is no file {model!r}; give an ONNX file, a .pt2 file or zoo:NAME")
+        return
+    unknown = not os.path.exists(model)  # noqa: PTH110 - of a name that is too long, a Path only raises
+    if unknown and any(entry.name == model.partition("@")[0] for entry in zoo.names()):
+        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
+    with open_regular(Path(model), sys.maxsize, ""):
+        pass
 
 
 @contextlib.contextmanager
@@ -82,12 +88,22 @@ def _explained(model: str, directory: Path) -> Iterator[None]:
         yield
     except ModelError:
         raise
+    except MemoryError:
+        raise ModelError(_too_much_memory(model)) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelError(f"the prepared model cannot be written to {str(directory)!r}: {reason}") from error
     except Exception as error:  # whatever native parsers throw at hostile bytes, the user made a wrong choice of file
+        if tells_of_memory(str(error)):
+            raise ModelError(_too_much_memory(model)) from None
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ModelError(f"{model!r} cannot be prepared: {reason}; check the file, or export it again") from error
+
+
+def _too_much_memory(model: str) -> str:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    allowed = "there is" if limit == resource.RLIM_INFINITY else f"the {gigabytes(limit)} that an import may take here"
+    return f"{model!r} needs more memory than {allowed}; check the sizes of its constants and inputs"
 
 
 def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
@@ -127,7 +143,7 @@ def _open(model: str, directory: Path) -> _Source:
     path = Path(model)
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory)
-        return _Source(path.stem, digest(path.read_bytes()), _onnx_file.read(exported))
+        return _Source(path.stem, _torch.content_of(path), _onnx_file.read(exported))
     proto = _onnx_file.read(path)
     return _Source(path.stem, digest(proto.SerializeToString(deterministic=True)), proto)
 

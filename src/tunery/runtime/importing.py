@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError
+from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
+from tunery.runtime.memory import worker_bytes
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import Store
 
@@ -76,16 +77,27 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
             store.save_tasks(network, tasks, target=target, compiler=compiler)
     except UsageError:
         raise
-    except DialectError as error:  # this model cannot be had with this compiler, however often it is tried
-        raise ModelError(f"{error}; export it with other operators or another opset, or replace that part") from error
-    except EngineError as error:
-        raise WorkError(f"importing {request.model} failed: {error}") from error
+    except (DialectError, EngineError) as error:
+        raise _refusal(request.model, error) from error
     finally:
         runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
     return ImportedModel(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
+
+
+def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:
+    """Return what is to be told of an import that has failed."""
+    if tells_of_memory(str(error)) or (isinstance(error, EngineError) and error.out_of_memory):
+        limit = worker_bytes(Role.IMPORTER) / 1e9
+        return ModelError(
+            f"{model!r} needs more memory than the {limit:.3g} GB that an import may take on this machine; "
+            "check the sizes of its constants and inputs, or use a machine with more"
+        )
+    if isinstance(error, DialectError):  # this model cannot be had with this compiler, however often it is tried
+        return ModelError(f"{error}; export it with other operators or another opset, or replace that part")
+    return WorkError(f"importing {model} failed: {error}")
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import TuneryError
+from tunery._errors import TuneryError, tells_of_memory
 from tunery.engines._base import WorkerSpec
 from tunery.engines._payload import Signatures
 from tunery.engines.local._frames import Channel
@@ -20,7 +20,6 @@ from tunery.engines.local._process import move
 
 _TAIL_BYTES = 4096
 _TAIL_LINES = 12
-_OUT_OF_MEMORY = ("bad_alloc", "MemoryError", "out of memory", "Cannot allocate memory")
 
 
 class WorkerState(enum.Enum):
@@ -137,8 +136,7 @@ def ran_out(worker: Worker, code: int | None, peak_bytes: int, last_words: str) 
     limit = worker.spec.memory_bytes
     if limit is None:
         return False
-    said = any(sign in last_words for sign in _OUT_OF_MEMORY)
-    return said or (code == -signal.SIGKILL and 2 * peak_bytes > limit)
+    return tells_of_memory(last_words) or (code == -signal.SIGKILL and 2 * peak_bytes > limit)
 
 
 def describe_exit(code: int | None) -> str:

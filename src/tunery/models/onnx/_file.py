@@ -1,5 +1,8 @@
 """Read ONNX files nobody vouches for: what is wrong with one is said in a sentence, never in a traceback."""
 
+import os
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,7 +10,12 @@ import onnx
 from onnx import external_data_helper
 
 from tunery._errors import ModelError
+from tunery.models._files import open_regular, read_regular
 
+MOST_BYTES = 2**31 - 1
+"""What one message of protobuf, and so one ONNX file, can hold."""
+_MOST_NODES = 100_000
+_TOO_LARGE = "an ONNX file has at most 2 GB: check the file, or export the model with its weights as external data"
 _LOOKALIKES = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the model itself; run `git lfs pull` in its repository"),
     (b"<", "is a web page or XML, not an ONNX model; download the file itself, not its page"),
@@ -22,7 +30,7 @@ def read(path: Path) -> onnx.ModelProto:
     Raises:
         ModelError: missing, empty, truncated, not ONNX, without its external data, or of an unsupported version.
     """
-    model = parse(_bytes(path), str(path))
+    model = parse(read_regular(path, MOST_BYTES, _TOO_LARGE), str(path))
     _read_external_data(model, path)
     return model
 
@@ -45,13 +53,27 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     if not _readable(model):
         raise ModelError(f"{name!r} is corrupt: it holds names that are not text; export or download it again")
     _check_versions(model, name)
+    check_size(model, _MOST_NODES, name)
     if not model.graph.node or not model.graph.output:
         raise ModelError(f"{name!r} holds no computation; check that the export wrote its graph and outputs")
-    names = [value.name for value in model.graph.output]
-    twice = next((each for each in names if names.count(each) > 1), None)
-    if twice is not None:
+    [(twice, times)] = Counter(value.name for value in model.graph.output).most_common(1)
+    if times > 1:
         raise ModelError(f"{name!r} has two outputs called {twice!r}; export it with a name of its own for each output")
     return model
+
+
+def check_size(model: onnx.ModelProto, most_nodes: int, name: str) -> None:
+    """Refuse a model of more nodes than a compiler gets through in minutes.
+
+    Raises:
+        ModelError: it has more than `most_nodes`, those of nested graphs and functions included.
+    """
+    nodes = sum(len(graph.node) for graph in graphs(model.graph)) + sum(len(each.node) for each in model.functions)
+    if nodes > most_nodes:
+        raise ModelError(
+            f"{name!r} has {nodes:,} nodes, more than the {most_nodes:,} that are taken; "
+            "export it with its loops not unrolled, or in parts"
+        )
 
 
 def _readable(model: onnx.ModelProto) -> bool:
@@ -65,19 +87,6 @@ def _readable(model: onnx.ModelProto) -> bool:
             names += [node.name, node.op_type, node.domain, *node.input, *node.output]
             names += [attribute.name for attribute in node.attribute]
     return all(isinstance(name, str) for name in names)
-
-
-def _bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise ModelError(f"{str(path)!r} is a directory; give the .onnx file inside it")
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ModelError(
-            f"there is no file {str(path)!r}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
-        ) from None
-    except OSError as error:
-        raise ModelError(f"{str(path)!r} cannot be read: {error.strerror}; check its permissions") from None
 
 
 def _check_versions(model: onnx.ModelProto, name: str) -> None:
@@ -94,18 +103,31 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
 
 
 def _read_external_data(model: onnx.ModelProto, path: Path) -> None:
+    total = 0
     for tensor in tensors(model.graph):
         if not external_data_helper.uses_external_data(tensor):
             continue
-        location = external_data_helper.ExternalDataInfo(tensor).location
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         try:
-            external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+            total += _external_bytes(tensor, path.parent)
+            if total <= MOST_BYTES:
+                external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
         except Exception:  # noqa: BLE001 - a hostile location fails in many ways, with one meaning for the user
             raise ModelError(
                 f"{str(path)!r} keeps weights in {location!r}, which cannot be read; put that file beside the model"
             ) from None
+        if total > MOST_BYTES:
+            raise ModelError(f"{str(path)!r} has more than 2 GB of weights; split it or use half precision")
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+
+
+def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> int:
+    """Return how much a tensor reads from a file, which is one; the reading itself checks that it stays in `folder`."""
+    info = external_data_helper.ExternalDataInfo(tensor)
+    with open_regular(folder / info.location, sys.maxsize, "") as file:
+        left = os.fstat(file.fileno()).st_size - (info.offset or 0)
+    return left if info.length is None else min(left, info.length)
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

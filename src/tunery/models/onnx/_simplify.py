@@ -14,13 +14,14 @@ import onnxruntime
 
 from tunery._errors import ModelError
 from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
-from tunery.models.onnx._file import graphs
+from tunery.models.onnx._file import MOST_BYTES, check_size, graphs
 from tunery.models.onnx._fold import fold
 
 _STANDARD = frozenset({"", "ai.onnx"})
 _SILENT = 4
 _WIDENED = "InsertedPrecisionFreeCast_"
-_MAX_BYTES = 2**31 - 1
+_MOST_NODES = 30_000
+"""An import takes time with the square of the nodes: 20,000 activations take 100 s."""
 _LARGE_BYTES = 1 << 16
 _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
@@ -61,6 +62,7 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, di
     values = detach_weights(model)
     optimised = _optimise(model, scratch / "optimised.onnx", values)
     result = fold(model) if _spoilt(optimised, model) else optimised
+    check_size(result, _MOST_NODES, "the simplified model")
     _tidy(result)
     inferred = _inferred(result)
     _check_channels(inferred)
@@ -76,7 +78,7 @@ def _serialised(model: onnx.ModelProto, beside: int) -> bytes:
         raise
     except Exception:  # noqa: BLE001 - protobuf's own, which has no types
         data = None
-    if data is None or len(data) + beside > _MAX_BYTES:
+    if data is None or len(data) + beside > MOST_BYTES:
         raise ModelError(
             "the model has more than 2 GB of weights, too many for one ONNX file; split it or use half precision"
         )

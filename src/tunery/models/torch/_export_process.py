@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import mmap
 import os
 import shlex
 import subprocess
@@ -10,8 +11,10 @@ from pathlib import Path
 
 from tunery._errors import ModelError
 from tunery.domain import digest
+from tunery.models._files import open_regular
 
 EXPORT_TIMEOUT_S = 900.0
+_MOST_BYTES = 16_000_000_000
 _NEEDED = ("torch", "onnxscript")
 
 
@@ -21,11 +24,7 @@ def export(path: Path, directory: Path) -> Path:
     Raises:
         ModelError: the file is missing, torch is not installed, or torch cannot load or convert the program.
     """
-    try:
-        content = digest(path.read_bytes())
-    except OSError as error:
-        reason = error.strerror
-        raise ModelError(f"{str(path)!r} cannot be read: {reason}; give a file saved with torch.export.save") from None
+    content = content_of(path)
     target = directory / f"{content}.export.onnx"
     if target.exists():
         return target
@@ -54,6 +53,19 @@ def export(path: Path, directory: Path) -> Path:
             f"torch cannot convert {str(path)!r}: {reason}; save it with torch.export.save, by a torch near this one"
         )
     return target
+
+
+def content_of(path: Path) -> str:
+    """Return the digest of a saved program.
+
+    Raises:
+        ModelError: the file is missing, no file, or too large.
+    """
+    with open_regular(path, _MOST_BYTES, "a saved program has at most 16 GB; check the file") as file:
+        if not os.fstat(file.fileno()).st_size:
+            raise ModelError(f"{str(path)!r} is empty; save it again with torch.export.save")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return digest(content)
 
 
 def _extra() -> list[str]:

@@ -1,0 +1,74 @@
+"""Files that a user names, or that a model names: what they are is checked before a byte is read."""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tunery._errors import ModelError
+
+_SHOWN = 300
+_KINDS = (
+    (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)  # fmt: skip
+
+
+@contextmanager
+def open_regular(path: Path, most_bytes: int, too_large: str) -> Iterator[IO[bytes]]:
+    """Open a regular file of at most `most_bytes` for reading; `too_large` says what to do about a larger one.
+
+    Raises:
+        ModelError: it is missing, not readable, too large, or no file but a directory, a pipe or a device.
+    """
+    try:
+        # A pipe without a writer would hold up the opening itself.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ModelError(
+            f"there is no file {shown(path)}; give an .onnx or .pt2 file, or a zoo:NAME from `tunery zoo list`"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise ModelError(f"{shown(path)} cannot be read: {reason}; check its name and permissions") from None
+    try:
+        _check(path, os.fstat(descriptor), most_bytes, too_large)
+    except ModelError:
+        os.close(descriptor)
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        yield file
+
+
+def _check(path: Path, found: os.stat_result, most_bytes: int, too_large: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        what = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "no file")
+        raise ModelError(f"{shown(path)} is {what}; give the .onnx or .pt2 file itself")
+    if found.st_size > most_bytes:
+        raise ModelError(f"{shown(path)} has {gigabytes(found.st_size)}; {too_large}")
+
+
+def read_regular(path: Path, most_bytes: int, too_large: str) -> bytes:
+    """Return the bytes of such a file, as many as it had when it was opened.
+
+    Raises:
+        ModelError: as `open_regular`.
+    """
+    with open_regular(path, most_bytes, too_large) as file:
+        try:
+            return file.read(os.fstat(file.fileno()).st_size)
+        except OSError as error:
+            raise ModelError(f"{shown(path)} cannot be read: {error.strerror}; check the disk") from None
+
+
+def shown(path: Path) -> str:
+    """Return a path in quotes, without the middle of one that nobody would read to its end."""
+    text = str(path)
+    return repr(text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2]}...{text[-_SHOWN // 2 :]}")
+
+
+def gigabytes(size: int) -> str:
+    """Return a size in words, such as 2.1 GB."""
+    return f"{size / 1e9:.3g} GB"
