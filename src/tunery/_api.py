@@ -47,6 +47,7 @@ class Model(_Step):
 
     source: str
     shapes: Mapping[str, tuple[int, ...]]
+    trust: bool = False
 
     def on(self, target: str = "native", threads: int = 0, *, dialect: str = "metaschedule") -> "Placed":
         """Say what to tune for: `target` is `native`, a name or a JSON object; `threads` 0 means all usable cores."""
@@ -127,6 +128,7 @@ class Planned(_Step):
             store=os.fspath(store),
             seed=seed,
             latency_target_s=self.latency_target_s,
+            trust=self.placed.model.trust,
         )
         return Tuned(request, tune(request, on_progress or _ignore))
 
@@ -213,10 +215,13 @@ class Benchmark(_Step):
         return self.report()
 
 
-def load(model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+def load(
+    model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None, *, trust: bool = False
+) -> Model:
     """Name a model: an ONNX file, a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`.
 
-    `shapes` binds dynamic inputs by name. The file is read when it is needed, in another process.
+    `shapes` binds dynamic inputs by name. The file is read when it is needed, in another process. `trust`
+    lets a torch program run code that it holds.
 
     Raises:
         UsageError: a shape is not a sequence of positive integers.
@@ -231,7 +236,7 @@ def load(model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | No
             raise UsageError(
                 f"the shape {bound[name]} of {name!r} must be positive integers, for example (1, 3, 224, 224)"
             )
-    return Model(os.fspath(model), bound)
+    return Model(os.fspath(model), bound, trust)
 
 
 def _ignore(_: object) -> None:

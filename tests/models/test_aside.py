@@ -83,6 +83,6 @@ def test_the_normal_form_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_is_set_aside_counts_for_the_size_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(chain(), tmp_path / "chain.onnx")
-    monkeypatch.setattr("tunery.models.onnx._simplify._MAX_BYTES", 2 * 4 * SIZE**2)
+    monkeypatch.setattr("tunery.models.onnx._simplify.MOST_BYTES", 2 * 4 * SIZE**2)
     with pytest.raises(ModelError, match="more than 2 GB"):
         frontends.prepare(path, {}, tmp_path)

@@ -9,8 +9,9 @@ import psutil
 import pytest
 
 from tunery.delivery import load_compiled
-from tunery.domain import Budget
+from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import FillPolicy, Request
+from tunery.service.codec import request_data, request_of
 from tunery.service.session import Session
 
 
@@ -61,3 +62,10 @@ def test_a_file_that_is_replaced_after_tuning_changes_nothing_of_what_is_deliver
     assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
     [output] = load_compiled(tmp_path / "model.tunery")(np.ones((4, 16), np.float32))
     np.testing.assert_array_equal(output, np.full((4, 16), 16.0, np.float32))
+
+
+def test_a_stored_request_keeps_the_trust_that_it_was_given(tmp_path: Path) -> None:
+    for trust in (False, True):
+        asked = Request("net.pt2", trust=trust)
+        stored = JobStatus("job", JobState.QUEUED, request_data(asked))
+        assert request_of(stored, "").trust is trust

@@ -47,6 +47,7 @@ FewShotBudget = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Let the output replace a file of another kind.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Let a torch program (.pt2) run code that it holds.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Say more; show the traceback of an error.")]
 Against = Annotated[
@@ -76,6 +77,7 @@ def make_request(
     latency_target: str = "",
     effort: Effort = Effort.STANDARD,
     seed: int = 0,
+    trust: bool = False,
 ) -> "Request":
     """Return the request that the options describe.
 
@@ -97,6 +99,7 @@ def make_request(
         seed=seed,
         latency_target_s=parse_latency(latency_target) if latency_target else None,
         prices=str(Path(prices).resolve()) if prices else "",
+        trust=trust,
     )
 
 

@@ -33,6 +33,7 @@ def bench(
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
+    trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -42,7 +43,9 @@ def bench(
     from tunery.reports.data import bench_data
     from tunery.service.session import Session
 
-    request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
+    request = options.make_request(
+        model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+    )
     with Session(request.store, keep=False) as session:
         report = compared_with(session, request, options.parse_rivals(against), seconds, None, verbose=verbose)
     if json:

@@ -40,6 +40,7 @@ def compile_(
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
+    trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -55,7 +56,9 @@ def compile_(
     from tunery.reports.text import call
     from tunery.service.session import compile_model
 
-    request = options.make_request(model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
+    request = options.make_request(
+        model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+    )
     path = network_file(request, output, force=force)
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:

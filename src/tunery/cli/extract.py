@@ -23,6 +23,7 @@ def extract(
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
+    trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
@@ -33,7 +34,7 @@ def extract(
     found = [
         extract_model(
             options.make_request(
-                model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect
+                model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
             )
         )
         for model in models

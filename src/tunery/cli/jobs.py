@@ -94,6 +94,7 @@ def submit(
     shape: options.Shapes = None,
     seed: options.Seed = 0,
     dialect: options.DialectName = options.DIALECT,
+    trust: options.Trust = False,
     kind: Annotated[
         str, typer.Option("--kind", help="What the job does: tune, compile, bench, query, extract or calibrate.")
     ] = "tune",
@@ -114,7 +115,7 @@ def submit(
 
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
-        dialect=dialect, prices=prices, latency_target=latency_target,
+        dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     request = replace(request, kind=kind, options=options.job_options(option or []))
     claim = ShareRequest(owner, weight, priority)

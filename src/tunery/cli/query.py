@@ -36,6 +36,7 @@ def query(
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
+    trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
@@ -46,7 +47,9 @@ def query(
         return
     from tunery.service.session import query as query_model
 
-    request = options.make_request(subject, target=target, store=store, threads=threads, shapes=shape, dialect=dialect)
+    request = options.make_request(
+        subject, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+    )
     answer = query_model(request, options.guess(few_shot, few_shot_budget, wanted=zero_shot))
     if json:
         emit(_data(answer))

@@ -40,6 +40,7 @@ def tune(
     threads: options.Threads = 0,
     shape: options.Shapes = None,
     seed: options.Seed = 0,
+    trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,
@@ -47,7 +48,7 @@ def tune(
     """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store=store, threads=threads, shapes=shape, seed=seed,
-        dialect=dialect, prices=prices, latency_target=latency_target,
+        dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
     file = network_file(request, output, force=force) if output else None

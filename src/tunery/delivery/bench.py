@@ -55,7 +55,9 @@ async def bench(
         tell("compiling", CONTESTANTS["untuned"])
         await compile_only(work, paths["untuned"], tuned=False)
     async with work.stage("bench", Role.MEASURER):
-        return with_tasks(await compare(runtime, network, paths, against, seconds, work.notify), shares)
+        return with_tasks(
+            await compare(runtime, network, paths, against, seconds, work.notify, trust=work.request.trust), shares
+        )
 
 
 def used_shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:

@@ -73,11 +73,14 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     against: Sequence[str],
     seconds: float,
     notify: Callable[[Progress], None] = lambda _: None,
+    *,
+    trust: bool = False,
 ) -> BenchReport:
     """Time all of `compiled` (label to file), and ONNX Runtime and torch if asked for, in turns of a few runs each.
 
     `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
-    turn it is. The untuned network, and torch's, are absent from the report where they fail.
+    turn it is. The untuned network, and torch's, are absent from the report where they fail. `trust` lets a torch
+    program run code that it holds.
 
     Raises:
         WorkError: the file labelled `tunery` computes something else; of the others that is only reported.
@@ -97,7 +100,7 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     theirs = outputs["onnxruntime"]
     error = checked_error(network.name, outputs["tunery"], theirs)
     wrong = tuple(label for label in compiled if label in workers and not _same(network.name, outputs[label], theirs))
-    await _add_torch(contestants, network, against, theirs)
+    await _add_torch(contestants, network, against, theirs, trust)
     if "onnxruntime" not in against:
         runtime.engine.kill(workers.pop("onnxruntime"))
     samples = await _in_turns(contestants, seconds, tell)
@@ -169,7 +172,7 @@ async def _in_turns(
 
 
 async def _add_torch(
-    contestants: _Contestants, network: Network, against: Sequence[str], expected: Sequence[Output]
+    contestants: _Contestants, network: Network, against: Sequence[str], expected: Sequence[Output], trust: bool
 ) -> None:
     """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
 
@@ -179,7 +182,9 @@ async def _add_torch(
         if find_spec("torch") is None:
             contestants.absent[label] = NO_TORCH
             continue
-        contestants.workers[label] = _start(contestants.runtime, TORCH[label], Path(network.source), network)
+        contestants.workers[label] = _start(
+            contestants.runtime, TORCH[label], Path(network.source), network, trust=trust
+        )
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
                 contestants.leave(label, f"its output has shape {list(shape)}, not {list(expected[0][1])}")
@@ -218,8 +223,8 @@ async def _outputs(runtime: Runtime, service: str, path: Path, network: Network)
     return outputs
 
 
-def _start(runtime: Runtime, service: str, path: Path, network: Network) -> str:
-    settings = {"path": path, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED}
+def _start(runtime: Runtime, service: str, path: Path, network: Network, **more: object) -> str:
+    settings = {"path": path, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED, **more}
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"
     return runtime.engine.start(

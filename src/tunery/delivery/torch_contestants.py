@@ -16,7 +16,7 @@ from tunery.domain import TensorSpec
 class TorchContestant(Contestant):
     """The network as its public library runs it, one operator at a time."""
 
-    def __init__(self, path: Path, threads: int, inputs: list[TensorSpec], seed: int) -> None:
+    def __init__(self, path: Path, threads: int, inputs: list[TensorSpec], seed: int, trust: bool = False) -> None:
         os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # no pool of compilers that idles beside us
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         import torch
@@ -25,7 +25,7 @@ class TorchContestant(Contestant):
 
         super().__init__(inputs, seed)
         torch.set_num_threads(threads)
-        self._module = self._prepared(module_of(str(path)))
+        self._module = self._prepared(module_of(str(path), trust=trust))
         self._tensors = [torch.from_numpy(np.ascontiguousarray(array)) for array in self._arrays]
         self._inference = torch.inference_mode
 

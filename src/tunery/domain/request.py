@@ -21,7 +21,8 @@ class Request:
     `prices` is the file of a price sheet ("": the user's own, or the one that ships with tunery);
     `pretrained` says whether the search starts from the cost model that ships with tunery;
     `kind` is what the job does (`tune`, `compile`, `bench`, `query`, `extract`, `calibrate`), `options` what that kind
-    of job is given beside the rest.
+    of job is given beside the rest;
+    `trust` lets a torch program run code that it holds.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Request:
     trimming: Trimming = field(default_factory=Trimming)
     kind: str = "tune"
     options: Mapping[str, Any] = field(default_factory=dict)
+    trust: bool = False
 
 
 MOST_PRIORITY = 10

@@ -9,6 +9,8 @@ from typing import IO
 
 from tunery._errors import ModelError
 
+SCRATCH = ".scratch-"
+"""How the names of temporary directories beside prepared models begin."""
 _SHOWN = 300
 _KINDS = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),

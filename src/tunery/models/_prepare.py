@@ -17,7 +17,7 @@ import onnx
 from tunery._errors import ModelError, tells_of_memory
 from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.models import zoo
-from tunery.models._files import gigabytes, open_regular
+from tunery.models._files import SCRATCH, gigabytes, open_regular
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._bind import bind, declared_dims, unfit
 from tunery.models.onnx._detached import serialised
@@ -26,7 +26,6 @@ from tunery.models.torch import _export_process as _torch
 
 PREPARING_VERSION = "2"
 _ZOO = "zoo:"
-_SCRATCH = ".scratch-"
 _STALE_S = 86_400.0
 
 
@@ -41,20 +40,21 @@ class _Source:
     complete: Callable[[onnx.ModelProto], None] | None = None
 
 
-def prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+def prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool = False) -> Network:
     """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused.
 
     `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
     `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`.
+    `trust` lets a torch program run code that it holds; without it, one that needs that is refused.
 
     Raises:
         ModelError: the source cannot be read, bound to shapes or simplified; its one sentence says what to do next.
     """
     with _explained(model, directory):
-        return _prepare(model, shapes, directory)
+        return _prepare(model, shapes, directory, trust=trust)
 
 
-def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> str:
+def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool = False) -> str:
     """Return the digest of the network that `prepare` would return, in a fraction of its time.
 
     Raises:
@@ -62,7 +62,7 @@ def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
     """
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
-        return _identity(_open(model, directory), shapes)
+        return _identity(_open(model, directory, trust=trust), shapes)
 
 
 def check(model: str) -> None:
@@ -113,9 +113,9 @@ def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
     return digest(source.content, wanted, PREPARING_VERSION)
 
 
-def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
+def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool) -> Network:
     directory.mkdir(parents=True, exist_ok=True)
-    source = _open(model, directory)
+    source = _open(model, directory, trust=trust)
     declared = declared_dims(source.model)
     identity = _identity(source, shapes)
     parameters = _parameters(source.model)
@@ -125,7 +125,7 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
         if source.complete:
             source.complete(source.model)
         _sweep(directory)
-        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=directory) as scratch:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
             try:
                 prepared, weights = simplify(source.model, Path(scratch))
             except MisfitError as error:
@@ -136,13 +136,13 @@ def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path)
     return Network(source.name, model, identity, str(path), inputs, outputs, parameters)
 
 
-def _open(model: str, directory: Path) -> _Source:
+def _open(model: str, directory: Path, *, trust: bool) -> _Source:
     check(model)
     if model.startswith(_ZOO):
         return _open_zoo(model.removeprefix(_ZOO))
     path = Path(model)
     if path.suffix == ".pt2":
-        exported = _torch.export(path, directory)
+        exported = _torch.export(path, directory, trust=trust)
         return _Source(path.stem, _torch.content_of(path), _onnx_file.read(exported))
     proto = _onnx_file.read(path)
     return _Source(path.stem, digest(proto.SerializeToString(deterministic=True)), proto)
@@ -198,7 +198,7 @@ def _seal(body: bytes | mmap.mmap) -> bytes:
 
 def _sweep(directory: Path) -> None:
     """Remove what workers that were killed long ago left behind."""
-    for left in directory.glob(f"{_SCRATCH}*"):
+    for left in directory.glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > _STALE_S:
                 shutil.rmtree(left)

@@ -165,13 +165,13 @@ class _Sweep:
 
     async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
         shapes = self._request.shapes
-        network_key = await self._try(worker, "identify", model, shapes, self._scratch)
+        network_key = await self._try(worker, "identify", model, shapes, self._scratch, self._request.trust)
         known = self._store.load_tasks(network_key, target.key, compiler, programs=self._programs)
         if known is not None:
             return known, True
         kept = self._cache / f"{network_key}.onnx"
         directory = self._cache if kept.exists() else self._scratch
-        network: Network = await self._try(worker, "load", model, shapes, directory)
+        network: Network = await self._try(worker, "load", model, shapes, directory, self._request.trust)
         try:
             tasks: list[Task] = await self._try(worker, "extract", network, target)
         finally:

@@ -121,7 +121,7 @@ async def _load(  # noqa: PLR0917 - as `import_model`
         await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
         meant("model")
         network: Network = await runtime.call(
-            grant.worker, "load", request.model, request.shapes, cache / "networks",
+            grant.worker, "load", request.model, request.shapes, cache / "networks", request.trust,
             deadline_s=IMPORT_DEADLINE_S, tries=3,
         )  # fmt: skip
     return network

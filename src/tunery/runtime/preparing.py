@@ -18,20 +18,20 @@ class Preparer:
 
         check(model)
 
-    def load(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> Network:
-        """Prepare a model file."""
+    def load(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, trust: bool = False) -> Network:
+        """Prepare a model file; with `trust` a torch program may run code that it holds."""
         if model.startswith("fake:"):
             from tunery.dialects.fake import fake_network
 
             return fake_network(model)
         from tunery.models import prepare
 
-        return prepare(model, shapes, directory)
+        return prepare(model, shapes, directory, trust=trust)
 
-    def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path) -> str:
+    def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, trust: bool = False) -> str:
         """Return the digest of the network that `load` would give, without preparing it."""
         if model.startswith("fake:"):
             return self.load(model, shapes, directory).digest
         from tunery.models import identify
 
-        return identify(model, shapes, directory)
+        return identify(model, shapes, directory, trust=trust)

@@ -24,6 +24,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     model = request.model if request.model.startswith(("zoo:", "fake:")) else str(Path(request.model).resolve())
     queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
     other = {} if request.kind == "tune" else {"kind": request.kind, "options": canonical_json(dict(request.options))}
+    trusted: Plain = {"trust": True} if request.trust else {}
     return {
         "model": model,
         "network": imported.network.digest if imported else "",
@@ -44,6 +45,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         "seed": request.seed,
         "pretrained": request.pretrained,
         **other,
+        **trusted,
         **queued,
     }
 
@@ -72,6 +74,7 @@ def request_of(status: JobStatus, store: str) -> Request:
         pretrained=data.get("pretrained", True),  # jobs of earlier versions do not say
         kind=data.get("kind", "tune"),
         options=json.loads(data.get("options", "{}")),
+        trust=data.get("trust", False),
     )
 
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
-import onnxruntime
 
 from tunery._errors import ModelError
 from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
@@ -108,6 +107,8 @@ def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
 
 def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) -> onnx.ModelProto:
     """Return the optimised model; the weights that are set `aside` are inputs to the optimiser."""
+    import onnxruntime  # it starts a thread, which a process that is still to be shut in must not have
+
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = str(path)

@@ -1,6 +1,6 @@
-"""`python -m tunery.models.torch._export PROGRAM.pt2 MODEL.onnx`: the one place that imports torch.
+"""`python -m tunery.models.torch._export PROGRAM.pt2 SCRATCH [--trust]`: convert a saved torch program to ONNX.
 
-Loading a `.pt2` file trusts its author as far as torch's own loader does.
+It writes `SCRATCH/model.onnx`, and what it says last on standard error is what went wrong.
 """
 
 import os
@@ -8,26 +8,83 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
+
+from tunery._errors import ModelError
+from tunery.models.torch._archive import CodeInProgramError, copy_data
+from tunery.models.torch._sandbox import enter
 
 OPSET = 18
+NEEDS_TRUST = 3
+"""Exit code where the program cannot be loaded without running code of its author."""
+_PICKLE = "Weights only load failed"  # torch's words
 
 
-def main(source: str, target: str) -> int:
-    """Convert a saved ExportedProgram; the last line on standard error says what went wrong, if anything did."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    warnings.simplefilter("ignore")
+def main(source: str, scratch: str, *, trust: bool) -> int:
+    """Convert a saved ExportedProgram in a process that gives up its rights first."""
+    try:
+        program = data_of(Path(source), Path(scratch), trust=trust)
+        # Before torch reads anything, and before there are threads, which would keep their rights.
+        enter([*map(Path, (sys.prefix, sys.base_prefix, *filter(None, sys.path))), program], [Path(scratch)])
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        _convert(load(program, trust=trust), Path(scratch, "model.onnx"))
+    except CodeInProgramError as error:
+        return _tell(str(error), NEEDS_TRUST)
+    except ModelError as error:
+        return _tell(str(error), 1)
+    except Exception as error:  # noqa: BLE001 - reported to the caller as one line
+        first: BaseException = error
+        while first.__cause__:
+            first = first.__cause__
+        return _tell(f"{type(first).__name__}: {first}", 1)
+    return 0
+
+
+def data_of(source: Path, scratch: Path, *, trust: bool) -> Path:
+    """Return the program as it is with `trust`, else a copy in `scratch` that is data only.
+
+    Raises:
+        CodeInProgramError: there is no such copy.
+        ModelError: it is no saved program.
+    """
+    if trust:
+        return source
+    copy = scratch / "program.pt2"
+    copy_data(source, copy)
+    return copy
+
+
+def load(program: Path, *, trust: bool) -> Any:
+    """Load a program; without `trust`, of its pickles only tensors.
+
+    Raises:
+        CodeInProgramError: a pickle holds more.
+    """
+    if not trust:
+        os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     import torch
 
     try:
-        program = torch.export.load(source)
-        exported = torch.onnx.export(program, (), dynamo=True, opset_version=OPSET, verbose=False)
-        temporary = Path(f"{target}.{os.getpid()}.tmp")
-        temporary.write_bytes(exported.model_proto.SerializeToString())
-        temporary.replace(target)
-    except Exception as error:  # noqa: BLE001 - reported to the caller as one line
-        sys.stderr.write("\n" + " ".join(f"{type(error).__name__}: {error}".split())[:300] + "\n")
-        return 1
-    return 0
+        return torch.export.load(program)
+    except Exception as error:
+        if trust or _PICKLE not in str(error):
+            raise
+        raise CodeInProgramError("holds a pickle of more than tensors") from None
+
+
+def _convert(program: Any, target: Path) -> None:
+    warnings.simplefilter("ignore")
+    import torch
+
+    exported = torch.onnx.export(program, (), dynamo=True, opset_version=OPSET, verbose=False)
+    temporary = target.with_suffix(".tmp")
+    temporary.write_bytes(exported.model_proto.SerializeToString())
+    temporary.replace(target)
+
+
+def _tell(said: str, code: int) -> int:
+    sys.stderr.write("\n" + " ".join(said.split())[:300] + "\n")
+    return code
 
 
 def _end_with_parent() -> None:
@@ -37,4 +94,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2]))
+    sys.exit(main(sys.argv[1], sys.argv[2], trust="--trust" in sys.argv[3:]))

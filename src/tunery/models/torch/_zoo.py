@@ -4,24 +4,28 @@ It is imported in processes of torch only. Weights are random, since nothing is 
 them. The zoo's graphs themselves were exported by `tools/make_zoo.py`.
 """
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from tunery._errors import ModelError
+from tunery.models.torch._export import data_of, load
 
 _BERTS = {"bert-tiny": (2, 128, 2), "bert-mini": (4, 256, 4), "bert-small": (4, 512, 8), "bert-base": (12, 768, 12)}
 """Layers, width and heads (Turc et al., 2019)."""
 
 
-def module_of(source: str) -> Any:
+def module_of(source: str, *, trust: bool = False) -> Any:
     """Return the module of `zoo:NAME`, or of a saved program (`.pt2`), ready to be run.
 
     Raises:
-        ModelError: no installed library has it.
+        ModelError: no installed library has it, or the program cannot be loaded without running code that it holds.
     """
     if source.endswith(".pt2"):
-        return torch.export.load(source).module()
+        with tempfile.TemporaryDirectory() as scratch:
+            return load(data_of(Path(source), Path(scratch), trust=trust), trust=trust).module()
     name = source.removeprefix("zoo:")
     for library in (_torchvision, _timm, _transformers):
         try:
