@@ -33,6 +33,16 @@ def test_the_line_says_phase_trials_the_sum_of_tasks_and_time_to_finish() -> Non
     assert _live.line(bare) == "searching | 1min 01s gone"
 
 
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_names_in_the_line_cannot_move_the_cursor(stream: io.StringIO) -> None:
+    with _live.LiveLine(stream) as live:
+        live.show(progress("baseline", current="conv\x1b]0;title\x07\rdone"))
+    said = stream.getvalue()
+    assert "conv\\x1b]0;title\\x07\\rdone" in said
+    assert "\x07" not in said
+    assert "\x1b]" not in said
+
+
 def test_the_line_of_a_resumed_job_says_what_earlier_runs_have_used() -> None:
     resumed = Progress("", "search", 5.0, 10.0, 12, None, None, None, earlier_s=25.0)
     assert _live.line(resumed) == "searching | 12 trials | 5.0s gone (and 25s in earlier runs) | about 10s left"

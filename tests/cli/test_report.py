@@ -13,7 +13,7 @@ from tunery.cli._spending import counted
 from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
 from tunery.domain.request import Request, TuneReport
 from tunery.reports.data import plain, task_data, total
-from tunery.reports.format import as_text, duration, milliseconds, ratio
+from tunery.reports.format import as_text, duration, milliseconds, printable, ratio
 from tunery.reports.text import filter_lines, left_out_lines, tasks_table, tune_text
 from tunery.store import Charge
 
@@ -32,6 +32,17 @@ def test_latencies_have_three_significant_digits(seconds: float | None, text: st
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_text_that_a_terminal_would_obey_is_escaped() -> None:
+    assert printable("färben → 2.0x\n日本") == "färben → 2.0x\n日本"
+    assert printable("a\x1b[2J\x07\x9b\u202eb\r") == "a\\x1b[2J\\x07\\x9b\\u202eb\\r"
+    assert printable("a\nb", lines=False) == "a\\nb"
+
+
+@given(st.text())
+def test_nothing_printed_moves_the_cursor(text: str) -> None:
+    assert printable(text, lines=False).isprintable()
 
 
 def test_ratios_and_totals_need_both_sides() -> None:

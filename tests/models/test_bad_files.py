@@ -115,6 +115,17 @@ def test_what_needs_more_memory_than_there_is_is_said(tmp_path: Path, monkeypatc
         assert "needs more memory than the" in refusal(save(conv_net((1, 3, 6, 6)), tmp_path / "m.onnx"), tmp_path)
 
 
+def test_a_full_cache_is_not_the_models_fault(tmp_path: Path) -> None:
+    path = save(conv_net((1, 3, 6, 6)), tmp_path / "m.onnx")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (256, before[1]))
+    try:
+        said = refusal(path, tmp_path / "cache")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert f"cannot be written to {str(tmp_path / 'cache')!r}" in said
+
+
 def test_missing_external_data_names_the_file(tmp_path: Path) -> None:
     onnx.save(
         conv_net((1, 3, 6, 6)), str(tmp_path / "m.onnx"), save_as_external_data=True, location="w.bin", size_threshold=0

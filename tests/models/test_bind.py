@@ -1,5 +1,7 @@
 """Every input gets a static shape, or one sentence says how to give it one."""
 
+import shlex
+
 import pytest
 from frontend_models import Dims, model
 from onnx import TensorProto, helper
@@ -81,3 +83,11 @@ def test_inputs_that_are_not_numbers_are_refused() -> None:
     proto.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None))
     with pytest.raises(ModelError, match="not a tensor"):
         bind(proto, {})
+
+
+def test_a_suggested_option_is_quoted_for_a_shell() -> None:
+    hostile = "x;$(touch marker) 'y'"
+    with pytest.raises(ModelError) as caught:
+        bind(adder(**{hostile: ("rows", "columns")}), {})
+    words = shlex.split(str(caught.value).rpartition("for example with ")[2])
+    assert words == ["--shape", f"{hostile}=1x128"]

@@ -212,6 +212,8 @@ def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) ->
         daemon.client.submit(request("fake:" + "x" * 3_000_000, 5), ShareRequest())
     with pytest.raises(UsageError, match="no file"):
         daemon.client.submit(request("nowhere.onnx", 5), ShareRequest())
+    with pytest.raises(UsageError, match="too long"):
+        daemon.client.submit(request("x" * 5000, 5), ShareRequest())
     with pytest.raises(UsageError, match="did you mean resnet18"):
         daemon.client.submit(request("zoo:resnet188", 5), ShareRequest())
     wait_until(lambda: state_of(daemon.directory, job) is JobState.DONE)

@@ -10,6 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tunery._errors import TuneryError, UsageError
+from tunery.reports.format import printable
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
 
@@ -44,7 +45,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
         return _fail(str(error) or "stopped; what was measured is kept, the same command goes on", INTERRUPTED, as_json)
     except Exception as error:  # noqa: BLE001 - the last net: no user sees a traceback that was not asked for
         if verbose:
-            traceback.print_exc()
+            sys.stderr.write(printable(traceback.format_exc()))
         return _fail(_message(error, verbose), _code(error), as_json)
     return result if isinstance(result, int) else 0
 
@@ -73,7 +74,7 @@ def _fail(message: str, code: int, as_json: bool) -> int:
     if as_json:
         print(json.dumps({"error": line}), flush=True)  # noqa: T201 - the command line's own output
     else:
-        print(f"error: {line}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"error: {printable(line)}", file=sys.stderr, flush=True)  # noqa: T201
     return code
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TextIO
 
-from tunery.reports.format import duration, milliseconds
+from tunery.reports.format import duration, milliseconds, printable
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -101,13 +101,13 @@ class LiveLine:
     def _print(self) -> None:
         self._printed_at = time.monotonic()
         with suppress(OSError, ValueError):  # a job outlives whoever watched it
-            self._stream.write(f"{self._text()}\n")
+            self._stream.write(f"{printable(self._text(), lines=False)}\n")
             self._stream.flush()
 
     def _drawn(self) -> "Text":
         from rich.text import Text
 
-        return Text(self._text(), no_wrap=True, overflow="ellipsis")
+        return Text(printable(self._text(), lines=False), no_wrap=True, overflow="ellipsis")
 
     def _text(self) -> str:
         """Return the latest line as it is to be read now: a step without news goes on all the same."""

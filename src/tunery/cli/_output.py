@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from tunery.reports.format import printable
+
 
 def emit(data: object) -> None:
     """Print one JSON document; numbers that JSON does not know are null."""
@@ -17,14 +19,15 @@ def emit(data: object) -> None:
 
 
 def say(text: str) -> None:
-    """Print text; a character the terminal cannot show is replaced."""
+    """Print text; a character the terminal cannot show is replaced, one that it would obey is escaped."""
     encoding = sys.stdout.encoding or "utf-8"
-    typer.echo(text.encode(encoding, "replace").decode(encoding))
+    typer.echo(printable(text).encode(encoding, "replace").decode(encoding))
 
 
 def remark(text: str) -> None:
-    """Print a remark on the way to the result, on stderr."""
-    typer.echo(text, err=True)
+    """Print a remark on the way to the result, on stderr, as `say` does."""
+    encoding = sys.stderr.encoding or "utf-8"
+    typer.echo(printable(text).encode(encoding, "replace").decode(encoding), err=True)
 
 
 def width() -> int | None:

@@ -1,6 +1,7 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
 from enum import StrEnum
+from json import dumps
 from typing import Annotated
 
 import typer
@@ -89,7 +90,7 @@ def compile_(
     if report.max_abs_error is not None:
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
-    say(f'  import tunery\n  network = tunery.load_compiled("{report.path}")')
+    say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
     say(f"  outputs = {call(network)}")
 
 

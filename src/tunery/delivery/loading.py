@@ -1,6 +1,7 @@
 """Loading a compiled network from its file."""
 
 import json
+import shlex
 import zipfile
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
         [probabilities] = network(image)
     """
     path = Path(path)
+    quoted = shlex.quote(str(path))
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
     try:
@@ -32,10 +34,10 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
             manifest = json.loads(archive.read(MANIFEST))
             dialect = str(manifest["dialect"])
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}; write one with `tunery compile MODEL -o {path}`") from None
+        raise UsageError(f"there is no file {path}; write one with `tunery compile MODEL -o {quoted}`") from None
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise UsageError(
-            f"{path} is not a compiled network; write one with `tunery compile MODEL -o {path}`"
+            f"{path} is not a compiled network; write one with `tunery compile MODEL -o {quoted}`"
         ) from error
     chosen = NetworkCompiler.of(get_dialect(dialect))
     try:
@@ -46,5 +48,5 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"{path} cannot be loaded, it is damaged or from another version ({reason}); write it again with "
-            f"`tunery compile MODEL -o {path}`"
+            f"`tunery compile MODEL -o {quoted}`"
         ) from error

@@ -1,5 +1,6 @@
 """What the store knows of a model."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -40,7 +41,7 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
         reasons = "; ".join(sorted(skipped)) or "nothing was measured yet"
         raise NothingFoundError(
             f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
-            f"run `tunery tune {work.request.model}`"
+            f"run `tunery tune {shlex.quote(work.request.model)}`"
         )
     return Answer(
         imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused,

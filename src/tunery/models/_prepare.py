@@ -4,6 +4,7 @@ import contextlib
 import mmap
 import os
 import resource
+import shlex
 import shutil
 import sys
 import tempfile
@@ -76,7 +77,8 @@ def check(model: str) -> None:
         return
     unknown = not os.path.exists(model)  # noqa: PTH110 - of a name that is too long, a Path only raises
     if unknown and any(entry.name == model.partition("@")[0] for entry in zoo.names()):
-        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write zoo:{model}")
+        meant = shlex.quote(f"zoo:{model}")
+        raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write {meant}")
     with open_regular(Path(model), sys.maxsize, ""):
         pass
 
@@ -143,9 +145,14 @@ def _open(model: str, directory: Path, *, trust: bool) -> _Source:
     path = Path(model)
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory, trust=trust)
-        return _Source(path.stem, _torch.content_of(path), _onnx_file.read(exported))
+        return _Source(_name(path), _torch.content_of(path), _onnx_file.read(exported))
     proto = _onnx_file.read(path)
-    return _Source(path.stem, digest(proto.SerializeToString(deterministic=True)), proto)
+    return _Source(_name(path), digest(proto.SerializeToString(deterministic=True)), proto)
+
+
+def _name(path: Path) -> str:
+    """Return how a network is called after its file, on one line."""
+    return " ".join(path.stem.split()) or "network"
 
 
 def _zoo_parts(text: str) -> tuple[str, int | None]:

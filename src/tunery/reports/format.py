@@ -84,6 +84,19 @@ def duration(seconds: float) -> str:
     return f"{minutes}min {rest:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}min"
 
 
+def printable(text: str, *, lines: bool = True) -> str:
+    """Return text that a terminal shows and does not obey: what is not printable (`str.isprintable`) is escaped.
+
+    Names come from models and stores of strangers. Without `lines`, line breaks are escaped as well.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or (lines and char == "\n") else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
 def file_name(network: str) -> str:
     """Return the file name for a compiled network of this name."""
     safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in network)

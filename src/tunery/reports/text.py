@@ -1,5 +1,6 @@
 """What was reached, as plain data for programs and as a table for people."""
 
+import json
 import shlex
 import time
 from collections import Counter
@@ -154,14 +155,14 @@ def _usage(report: "TuneReport", request: "Request", output: Path | None) -> lis
     return [
         *build,
         f"{'to use it' if output else '':<11} import tunery",
-        f'            network = tunery.load_compiled("{path}")',
+        f"            network = tunery.load_compiled({json.dumps(path, ensure_ascii=False)})",
         f"            outputs = {call(report.network)}",
     ]
 
 
 def _asked(request: "Request") -> list[str]:
     """Return what a command must be told beside the model to find what this request has measured."""
-    said = [f"--shape {shlex.quote(name)}={'x'.join(map(str, shape))}" for name, shape in request.shapes.items()]
+    said = ["--shape " + shlex.quote(f"{name}={'x'.join(map(str, shape))}") for name, shape in request.shapes.items()]
     said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []
     said += [f"--threads {request.threads}"] if request.threads else []
     said += [f"--store {shlex.quote(request.store)}"] if request.store else []

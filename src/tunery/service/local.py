@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from tunery.service._wire import MOST_BYTES, line, read_as
 from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 
+_log = logging.getLogger(__name__)
 _PATIENCE_S = 30.0  # for a client that has connected and says nothing
 
 
@@ -92,7 +94,7 @@ class _Desk:
         assert task is not None
         self._clients.add(task)
         try:
-            with contextlib.suppress(OSError, asyncio.CancelledError):
+            with contextlib.suppress(_GoneError, asyncio.CancelledError):
                 await self._answer(reader, writer)
         finally:
             self._clients.discard(task)
@@ -100,19 +102,23 @@ class _Desk:
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async def say(**message: Any) -> None:
-            writer.write(line(message))
-            await writer.drain()
+            try:
+                writer.write(line(message))
+                await writer.drain()
+            except OSError as error:
+                raise _GoneError from error
 
         try:
             await self._do(await _read(reader), say)
+        except _GoneError:
+            raise
         except _TooLongError as error:
             await say(error=str(error), usage=True)
             await _rest(reader)  # else its sender is hung up on before it reads why
         except TuneryError as error:
             await say(error=str(error), usage=isinstance(error, UsageError))
-        except OSError:
-            raise
         except Exception as error:  # noqa: BLE001 - a request that we did not foresee must not end the daemon
+            _log.exception("a request failed")
             await say(error=f"internal error: {type(error).__name__}: {error}; please report it", usage=False)
 
     async def _do(self, message: dict[str, Any], say: Callable[..., Any]) -> None:
@@ -141,13 +147,17 @@ class _Desk:
         await say(status=self._store.job(job))
 
 
+class _GoneError(Exception):
+    """The client is gone: there is nobody to tell anything."""
+
+
 class _TooLongError(UsageError):
     """A request is longer than anybody needs."""
 
 
 async def _rest(reader: asyncio.StreamReader) -> None:
     """Read what a client still sends, for as long as we are patient with any, and forget it."""
-    with contextlib.suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(_PATIENCE_S):
             while await reader.read(MOST_BYTES):
                 pass
@@ -166,6 +176,8 @@ async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
         raise _TooLongError(f"a request of more than {MOST_BYTES} bytes is refused") from None
     except (asyncio.IncompleteReadError, TimeoutError):
         raise UsageError("a request is one line of JSON") from None
+    except OSError as error:
+        raise _GoneError from error
     except (ValueError, RecursionError):
         raise UsageError("a request is one line of JSON; this one is none") from None
     if not isinstance(message, dict):

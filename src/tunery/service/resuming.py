@@ -1,5 +1,6 @@
 """Going on with a stored job, and what a finished one has to report."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,7 +25,7 @@ def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
         if status.request.get(part) not in {request[part], ""}:
             raise UsageError(
                 f"job {status.job_id} cannot go on, for {what} since it began; start anew with "
-                f"`tunery tune {request['model']}`"
+                f"`tunery tune {shlex.quote(request['model'])}`"
             )
     return status
 

@@ -1,6 +1,7 @@
 """A dataset as a Parquet file, with its data card inside and beside it."""
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,8 @@ def read_parquet(path: Path) -> Table:
         target = family(card["dialect"], {"mcpu": card["target"]})  # a file of earlier may call it by its processor
         return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"])
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path}; write one with `tunery records export --parquet {path}`") from None
+        again = f"`tunery records export --parquet {shlex.quote(str(path))}`"
+        raise UsageError(f"there is no file {path}; write one with {again}") from None
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is no dataset of tunery ({str(error)[:100]}); export it anew") from error
 

@@ -1,6 +1,7 @@
 """Give every input of a model a static shape: the user's, the model's own, or a batch of one."""
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -81,7 +82,7 @@ def _replaces(dims: Dims, shape: Sequence[int]) -> bool:
 def _kept(name: str, dims: Dims, shape: Sequence[int]) -> str:
     """Return the shape as an option, with the sizes that the model declares in their places."""
     sizes = [dim if isinstance(dim, int) else size for dim, size in zip(dims, shape, strict=True)]
-    return f"--shape {name}={_join(sizes)}"
+    return _flag(name, _join(sizes))
 
 
 def _drop_unused(graph: onnx.GraphProto) -> None:
@@ -183,9 +184,14 @@ def _refuse(declared: Mapping[str, Dims | None], shapes: Shapes, sizes: Mapping[
 
 def _example(name: str, dims: Dims | None, sizes: Mapping[str, int]) -> str:
     if dims is None:
-        return f"--shape {name}=1x3x224x224"
+        return _flag(name, "1x3x224x224")
     shape = [_size(dim, at, dims, sizes, None) or _usual(dim, at, dims) for at, dim in enumerate(dims)]
-    return f"--shape {name}={_join(shape)}"
+    return _flag(name, _join(shape))
+
+
+def _flag(name: str, sizes: str) -> str:
+    """Return an option as a shell takes it: the name is the model's author's."""
+    return f"--shape {shlex.quote(f'{name}={sizes}')}"
 
 
 def _usual(dim: int | str, position: int, dims: Dims) -> int:

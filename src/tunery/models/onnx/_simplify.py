@@ -26,6 +26,8 @@ _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
 )
+_UNWRITTEN = "erialization failed"
+_TOO_LARGE = "the model has more than 2 GB once its constants are folded; export it with smaller constants"
 _MISFITS = ("ShapeInference", "TypeInference", "ncompatible dimensions", "imension mismatch")
 _REMARKS = (
     (
@@ -119,6 +121,9 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
         # Its fallback would print to standard output and try the same provider again.
         onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # noqa: BLE001 - its exceptions share no base class
+        if _UNWRITTEN in str(error):
+            path.write_bytes(data)  # where this fails as well it is the disk, and the error says so
+            raise ModelError(_TOO_LARGE) from None
         if any(sign in str(error) for sign in _MISFITS):
             raise MisfitError(explain(error), _detail(error)) from None
         raise ModelError(explain(error)) from None

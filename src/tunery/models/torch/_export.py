@@ -3,6 +3,7 @@
 It writes `SCRATCH/model.onnx`, and what it says last on standard error is what went wrong.
 """
 
+import errno
 import os
 import sys
 import threading
@@ -17,6 +18,7 @@ from tunery.models.torch._sandbox import enter
 OPSET = 18
 NEEDS_TRUST = 3
 """Exit code where the program cannot be loaded without running code of its author."""
+DISK_FULL = 4
 _PICKLE = "Weights only load failed"  # torch's words
 
 
@@ -33,6 +35,8 @@ def main(source: str, scratch: str, *, trust: bool) -> int:
     except ModelError as error:
         return _tell(str(error), 1)
     except Exception as error:  # noqa: BLE001 - reported to the caller as one line
+        if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            return _tell(str(error), DISK_FULL)
         first: BaseException = error
         while first.__cause__:
             first = first.__cause__

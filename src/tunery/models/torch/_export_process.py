@@ -1,5 +1,6 @@
 """Saved torch programs: converted to ONNX in a process of their own, since torch and a compiler never share one."""
 
+import errno
 import importlib.machinery
 import importlib.metadata
 import mmap
@@ -13,7 +14,7 @@ from pathlib import Path
 from tunery._errors import ModelError
 from tunery.domain import digest
 from tunery.models._files import SCRATCH, open_regular, shown
-from tunery.models.torch._export import NEEDS_TRUST
+from tunery.models.torch._export import DISK_FULL, NEEDS_TRUST
 
 EXPORT_TIMEOUT_S = 900.0
 _MOST_BYTES = 16_000_000_000
@@ -48,6 +49,8 @@ def export(path: Path, directory: Path, *, trust: bool = False) -> Path:
         if code == 0 and made.is_file() and not made.is_symlink():
             made.replace(target)
             return target
+    if code == DISK_FULL:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
     if code == NEEDS_TRUST:
         raise ModelError(
             f"{shown(path)} {said}: loading it can run code of its author; if you would let them run a program here, "

@@ -5,6 +5,7 @@ The library is checked before the linker sees it: one that was cut short would e
 
 import hashlib
 import json
+import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -60,7 +61,7 @@ def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Any]
     """
     with zipfile.ZipFile(path) as archive:
         manifest: dict[str, Any] = json.loads(archive.read(_MANIFEST))
-        again = f"write it again with `tunery compile MODEL -o {path}`"
+        again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
         if manifest["format"] not in {_FORMAT, _WITHOUT_WEIGHTS}:
             raise UsageError(f"{path} has format {manifest['format']}, not {_FORMAT}; {again}")
         if manifest["versions"] != _installed():
