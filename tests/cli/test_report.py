@@ -86,7 +86,9 @@ def test_the_command_to_use_a_result_finds_what_was_measured() -> None:
     job = JobStatus("j", JobState.DONE, {}, tasks=(task("0", 0.1, 0.1),))
     report = TuneReport(job, Network("n", "n", "d", "", (), (), 0), (work,), None, None, False, "s.db", 1, None)
     plain_request = Request("a model.onnx")
-    told = replace(plain_request, shapes={"x": (1, 64)}, target="znver3", threads=2, store="my s.db", dialect="fake")
+    told = replace(
+        plain_request, shapes={"x": (1, 64)}, target="znver3", threads=2, store="my s.db", dialect="fake", trust=True
+    )
     [short, long] = [
         line.partition("tunery compile ")[2]
         for request in (plain_request, told)
@@ -95,7 +97,7 @@ def test_the_command_to_use_a_result_finds_what_was_measured() -> None:
     ]
     assert short == "'a model.onnx' -o n.tunery"
     assert long == (
-        "'a model.onnx' --shape x=1x64 --target znver3 --threads 2 --store 'my s.db' --dialect fake -o n.tunery"
+        "'a model.onnx' --shape x=1x64 --target znver3 --threads 2 --trust --store 'my s.db' --dialect fake -o n.tunery"
     )
 
 

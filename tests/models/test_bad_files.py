@@ -1,9 +1,11 @@
 """Nothing but ModelError comes out of a bad file, and its sentence says what to do next."""
 
+import mmap
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -106,9 +108,12 @@ def test_a_graph_of_very_many_nodes_is_refused_in_a_sentence(tmp_path: Path) -> 
     assert "has 200,000 nodes" in refusal(path, tmp_path)
 
 
-def test_what_needs_more_memory_than_there_is_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ask", [bytearray, partial(mmap.mmap, -1)])
+def test_what_needs_more_memory_than_there_is_is_said(
+    ask: Callable[[int], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def hungry(*_: object) -> None:
-        bytearray(1 << 40)
+        ask(1 << 40)
 
     monkeypatch.setattr("tunery.models._prepare.simplify", hungry)
     with memory_limit(1 << 30):

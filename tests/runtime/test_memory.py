@@ -3,12 +3,17 @@
 import asyncio
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
-from tunery._errors import CrashError
+from tunery._errors import CrashError, ModelError
+from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.runtime.memory import worker_bytes
 from tunery.runtime.pools import Runtime
+from tunery.service.session import extract
 
 GIB = 1 << 30
 
@@ -52,6 +57,23 @@ def test_a_call_that_ran_out_of_memory_is_not_made_again(death: str, made: int, 
     asyncio.run(main())
 
 
+@pytest.mark.tvm
+def test_a_constant_that_is_larger_than_an_import_may_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    shape = numpy_helper.from_array(np.array([65536, 65536], "int64"), "shape")
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"]),
+        helper.make_node("ReduceSum", ["zeros"], ["sum"], keepdims=0),
+        helper.make_node("Add", ["x", "sum"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [shape])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(made, str(tmp_path / "small.onnx"))
+    assert (tmp_path / "small.onnx").stat().st_size < 300
+    with pytest.raises(ModelError, match="needs more memory than the"):
+        extract(Request(str(tmp_path / "small.onnx"), threads=1, store=str(tmp_path / "store.db")))
+
+
 def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
     async def main() -> None:
         with LocalEngine(tmp_path / "logs") as engine:
@@ -69,3 +91,8 @@ def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
                 assert await runtime.call(second.worker, "identify", "fake:other", {}, tmp_path, deadline_s=60)
 
     asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))

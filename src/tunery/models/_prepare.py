@@ -1,6 +1,7 @@
 """The way from a model source to its normal form on disk."""
 
 import contextlib
+import errno
 import mmap
 import os
 import resource
@@ -93,6 +94,8 @@ def _explained(model: str, directory: Path) -> Iterator[None]:
     except MemoryError:
         raise ModelError(_too_much_memory(model)) from None
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise ModelError(_too_much_memory(model)) from None
         reason = error.strerror or str(error)
         raise ModelError(f"the prepared model cannot be written to {str(directory)!r}: {reason}") from error
     except Exception as error:  # whatever native parsers throw at hostile bytes, the user made a wrong choice of file

@@ -165,6 +165,7 @@ def _asked(request: "Request") -> list[str]:
     said = ["--shape " + shlex.quote(f"{name}={'x'.join(map(str, shape))}") for name, shape in request.shapes.items()]
     said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []
     said += [f"--threads {request.threads}"] if request.threads else []
+    said += ["--trust"] if request.trust else []
     said += [f"--store {shlex.quote(request.store)}"] if request.store else []
     return said + ([f"--dialect {request.dialect}"] if request.dialect != "metaschedule" else [])
 
