@@ -108,6 +108,33 @@ def test_a_graph_of_very_many_nodes_is_refused_in_a_sentence(tmp_path: Path) -> 
     assert "has 200,000 nodes" in refusal(path, tmp_path)
 
 
+def functions(calls: dict[str, list[str]]) -> onnx.ModelProto:
+    """Return a model that calls the last of these functions, which call others one after the other."""
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
+    made = []
+    for name, called in calls.items():
+        nodes = [
+            helper.make_node(other, [f"v{at}"], [f"v{at + 1}"], domain="" if other == "Relu" else "own")
+            for at, other in enumerate(called)
+        ]
+        made.append(helper.make_function("own", name, ["v0"], [f"v{len(called)}"], nodes, opsets))
+    proto = model([helper.make_node(name, ["x"], ["y"], domain="own")], {"x": (4,)}, {"y": (4,)})
+    proto.opset_import.append(opsets[1])
+    proto.functions.extend(made)
+    return proto
+
+
+def test_functions_count_wherever_they_are_called(tmp_path: Path) -> None:
+    doubling = {"f0": ["Relu"]} | {f"f{depth}": [f"f{depth - 1}"] * 2 for depth in range(1, 41)}
+    assert "1,099,511,627,776 nodes" in refusal(save(functions(doubling), tmp_path / "m.onnx"), tmp_path)
+    circle = {"f0": ["f1"], "f1": ["f0"]}
+    assert "calls itself" in refusal(save(functions(circle), tmp_path / "c.onnx"), tmp_path)
+    deep = {"f0": ["Relu"]} | {f"f{depth}": [f"f{depth - 1}"] for depth in range(1, 5000)}
+    assert "\n" not in refusal(save(functions(deep), tmp_path / "d.onnx"), tmp_path)
+    few = save(functions({"f0": ["Relu"], "f1": ["f0", "f0"]}), tmp_path / "few.onnx")
+    assert frontends.prepare(few, {}, tmp_path).outputs[0].shape == (4,)
+
+
 @pytest.mark.parametrize("ask", [bytearray, partial(mmap.mmap, -1)])
 def test_what_needs_more_memory_than_there_is_is_said(
     ask: Callable[[int], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

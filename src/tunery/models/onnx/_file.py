@@ -3,7 +3,7 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import onnx
@@ -66,14 +66,43 @@ def check_size(model: onnx.ModelProto, most_nodes: int, name: str) -> None:
     """Refuse a model of more nodes than a compiler gets through in minutes.
 
     Raises:
-        ModelError: it has more than `most_nodes`, those of nested graphs and functions included.
+        ModelError: it has more than `most_nodes`, each function counted wherever it is called, or functions that call
+            themselves.
     """
-    nodes = sum(len(graph.node) for graph in graphs(model.graph)) + sum(len(each.node) for each in model.functions)
+    nodes = _Sizes(model, name).of(model.graph.node)
     if nodes > most_nodes:
         raise ModelError(
             f"{name!r} has {nodes:,} nodes, more than the {most_nodes:,} that are taken; "
             "export it with its loops not unrolled, or in parts"
         )
+
+
+class _Sizes:
+    """Counts nodes as they will be once functions are in the place of their calls: forty lines can be 10^12 nodes."""
+
+    def __init__(self, model: onnx.ModelProto, name: str) -> None:
+        self._bodies = {(each.domain, each.name): each for each in model.functions}
+        self._known: dict[tuple[str, str], int | None] = {}
+        self._name = name
+
+    def of(self, nodes: Iterable[onnx.NodeProto]) -> int:
+        """Return how many nodes there are, those of nested graphs included."""
+        count = 0
+        for node in nodes:
+            called = (node.domain, node.op_type)
+            count += self._of_function(called) if called in self._bodies else 1
+            for attribute in node.attribute:
+                count += sum(self.of(nested.node) for nested in (attribute.g, *attribute.graphs))
+        return count
+
+    def _of_function(self, called: tuple[str, str]) -> int:
+        if called not in self._known:
+            self._known[called] = None  # being counted
+            self._known[called] = self.of(self._bodies[called].node)
+        found = self._known[called]
+        if found is None:
+            raise ModelError(f"{self._name!r} has a function {called[1]!r} that calls itself; export the model again")
+        return found
 
 
 def _readable(model: onnx.ModelProto) -> bool:
