@@ -78,24 +78,26 @@ class Arm:
 
 
 def _keep_imported_layout() -> None:
-    lowering = import_module(f"{ROOM}.lowering")
+    lowering = import_module(f"{ROOM}.importing.lowering")
     passes = lowering._passes
     lowering._passes = lambda left_out, **_: passes(left_out, channels_last=False)  # type: ignore[attr-defined]
 
 
 def _c_library() -> None:
-    sys.modules[f"{ROOM}.vector_math"] = ModuleType("vector_math")  # its rules are registered when it is imported
+    sys.modules[f"{ROOM}.codegen.vector_math"] = ModuleType(
+        "vector_math"
+    )  # its rules are registered when it is imported
 
 
 def _drop(kind: str) -> None:
-    expressions = import_module(f"{ROOM}.expressions")
+    expressions = import_module(f"{ROOM}.variants.variant")
     known = {name: make for name, make in expressions._ALTERNATIVES.items() if not name.startswith(kind)}
     expressions._ALTERNATIVES = known  # type: ignore[attr-defined]
 
 
 def _without(kind: str, tasks: tuple[str, ...]) -> Arm:
     """Return the arm without the expressions whose names begin so."""
-    return Arm(tasks, patch=partial(_drop, kind), touches=((f"{ROOM}.expressions", "_ALTERNATIVES"),))
+    return Arm(tasks, patch=partial(_drop, kind), touches=((f"{ROOM}.variants.variant", "_ALTERNATIVES"),))
 
 
 def _stock_layout() -> None:
@@ -104,9 +106,9 @@ def _stock_layout() -> None:
 
 
 def _no_winners() -> None:
-    winners = import_module(f"{ROOM}.winners")
+    winners = import_module(f"{ROOM}.search.winners")
     none = winners.Winners(())
-    import_module(f"{ROOM}.foresight").shipped = lambda _: none  # type: ignore[attr-defined]
+    import_module(f"{ROOM}.search.suggestions").shipped = lambda _: none  # type: ignore[attr-defined]
 
 
 def _blind_to_warm_ups() -> None:
@@ -123,7 +125,7 @@ _NO_WINOGRAD = {"conv3x3": "Winograd"}
 _WINNERS = "winners of like tasks"
 ARMS = {
     ALL_ON: Arm(),
-    "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.breeding", "_BIASED_SHARE", 0.0),)),
+    "vector-sized channel tiles": Arm(CONVS, ((f"{ROOM}.search.breeding", "_BIASED_SHARE", 0.0),)),
     "Winograd": _without("winograd", ("conv3x3",)),
     "padded channels": _without("padded", ("narrow",)),
     "depthwise designs": _without("depthwise", ("depthwise",)),
@@ -131,27 +133,34 @@ ARMS = {
     "rows at once": _without("rows", ("softmax", "layer-norm")),
     EXPRESSIONS: _without("", ()),  # this and the next for other benchmarks
     STOCK_LAYOUT: Arm(
-        (), patch=_stock_layout, touches=((f"{ROOM}.lowering", "_passes"), (f"{ROOM}.expressions", "_ALTERNATIVES"))
+        (),
+        patch=_stock_layout,
+        touches=((f"{ROOM}.importing.lowering", "_passes"), (f"{ROOM}.variants.variant", "_ALTERNATIVES")),
     ),
     "free weight layouts": Arm(
-        WEIGHTS, ((f"{ROOM}.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),), beside=_NO_WINOGRAD, lowering=True
+        WEIGHTS,
+        ((f"{ROOM}.importing.lowering", "_PREPACK_MIN_ELEMENTS", math.inf),),
+        beside=_NO_WINOGRAD,
+        lowering=True,
     ),
     "channels last": Arm(
         CONVS,
         patch=_keep_imported_layout,
-        touches=((f"{ROOM}.lowering", "_passes"),),
+        touches=((f"{ROOM}.importing.lowering", "_passes"),),
         beside=_NO_WINOGRAD,
         lowering=True,
     ),
-    "vector exp and erf": Arm(("softmax",), patch=_c_library, touches=((f"{ROOM}.vector_math", "exponential"),)),
-    "code size": Arm(constants=((f"{ROOM}.limits", "LARGEST", math.inf),)),
+    "vector exp and erf": Arm(
+        ("softmax",), patch=_c_library, touches=((f"{ROOM}.codegen.vector_math", "exponential"),)
+    ),
+    "code size": Arm(constants=((f"{ROOM}.search.limits", "LARGEST", math.inf),)),
     "unswitching": Arm(CONVS, ((f"{ROOM}.target", "_OPTIONS", ()),), lowering=True),
     "LLVM level 2": Arm(constants=((f"{ROOM}.target", "_OPT_LEVEL", 3),), lowering=True),
-    "draft": Arm(constants=((f"{ROOM}.proposer", "_LEAST_LESSONS", math.inf),)),
+    "draft": Arm(constants=((f"{ROOM}.search.proposer", "_LEAST_LESSONS", math.inf),)),
     "shipped cost model": Arm(
         beside=dict.fromkeys(GENERAL, _WINNERS), changed=lambda request: replace(request, pretrained=False)
     ),  # which are only asked for with it
-    _WINNERS: Arm(patch=_no_winners, touches=((f"{ROOM}.foresight", "shipped"),)),
+    _WINNERS: Arm(patch=_no_winners, touches=((f"{ROOM}.search.suggestions", "shipped"),)),
     "filter": Arm(changed=_untrimmed(filter=False)),
     "abandonment": Arm(changed=_untrimmed(abandon=False)),
     "warm-up as evidence": Arm(patch=_blind_to_warm_ups, touches=(("tunery.measuring.noise", "Noise.learn_cold"),)),
