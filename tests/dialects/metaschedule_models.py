@@ -1,5 +1,6 @@
 """Small real networks for tests on TVM."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def write_network(
     [result] = model.graph.output
     made = tuple(dimension.dim_value for dimension in result.type.tensor_type.shape.dim)
     specs = tuple(TensorSpec(value, tuple(shape), "float32") for value, shape in inputs.items())
-    return Network(name, str(path), name, str(path), specs, (TensorSpec(result.name, made, "float32"),), 0)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Network(name, str(path), digest, str(path), specs, (TensorSpec(result.name, made, "float32"),), 0)
 
 
 def small_network(directory: Path) -> Network:

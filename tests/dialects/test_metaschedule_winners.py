@@ -228,7 +228,7 @@ def test_what_ships_can_be_read_and_holds_out_what_the_model_does(bits: int) -> 
     assert found
     from importlib.resources import files
 
-    data = (files("tunery.dialects.metaschedule") / f"winners-{bits}.json.gz").read_bytes()
+    data = (files("tunery.dialects.metaschedule") / "data" / f"winners-{bits}.json.gz").read_bytes()
     card = json.loads(gzip.decompress(data))
     assert set(card["held_out"]) == set(found[0].held_out)
     assert not set(card["held_out"]) & set(card["networks"])

@@ -1,6 +1,7 @@
 """The study against stock MetaSchedule: what is read from outside, what is kept, and what is claimed."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -123,7 +124,8 @@ def test_a_contestant_ends_with_its_watcher(tmp_path: Path) -> None:
     outer += f"Path({str(tmp_path / 'log')!r}))"
     import psutil
 
-    watcher = psutil.Popen([sys.executable, "-c", outer])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    watcher = psutil.Popen([sys.executable, "-c", outer], env=environment)
     while not (tmp_path / "up").exists():
         assert watcher.poll() is None
         time.sleep(0.02)

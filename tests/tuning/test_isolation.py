@@ -11,6 +11,7 @@ from tunery.domain.request import TuneReport
 from tunery.engines import Role
 from tunery.runtime import pools
 from tunery.runtime.dispatch import Dispatch
+from tunery.runtime.memory import worker_bytes
 from tunery.tuning import calls
 from tunery.tuning.context import Context
 from tunery.tuning.search import finals
@@ -27,7 +28,7 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "RACE_DEADLINE_S", 4.0)
     monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 5.0)
     monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
-    monkeypatch.setattr(pools, "MEASURER_BYTES", 128 << 20)
+    monkeypatch.setattr(pools, "worker_bytes", lambda role: 128 << 20 if role is Role.MEASURER else worker_bytes(role))
 
 
 def expect_sound(report: TuneReport, directory: Path) -> None:
