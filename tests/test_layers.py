@@ -129,7 +129,7 @@ def test_heavy_libraries_stay_in_their_rooms(file: str) -> None:
         "import tunery",
         "import tunery; tunery.load('x.onnx').on('native').within('1min')",
         "import tunery.service.session, tunery.tuning.job, tunery.delivery, tunery.store, tunery.costmodels",
-        "from typer.testing import CliRunner\nfrom tunery.cli._app import app\n"
+        "from typer.testing import CliRunner\nfrom tunery.cli.app import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     ],
 )

@@ -71,7 +71,7 @@ def delivered(
 def _commanded(model: str, file: Path, directory: Path, *asked: str) -> tuple[float, dict[str, Any]]:
     """Run the command on a cold store and a cold cache; return its seconds and what it said."""
     with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as cold:
-        command = ["-m", "tunery.cli", "compile", model, "-o", str(file), "--effort", "quick", *asked, "--json",
+        command = ["-m", "tunery", "compile", model, "-o", str(file), "--effort", "quick", *asked, "--json",
                    "--store", str(Path(cold, "store.db"))]  # fmt: skip
         log = Path(cold, "log")
         watched = watch(command, log, {"TUNERY_CACHE": str(Path(cold, "cache"))})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tunery.cli._app import app
+from tunery.cli.app import app
 
 
 @dataclass(frozen=True)

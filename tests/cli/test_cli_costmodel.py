@@ -175,7 +175,7 @@ def test_tuning_goes_on_without_a_damaged_model_and_says_so_in_a_line(tmp_path: 
     models.mkdir()
     (models / "fake-0001.json.gz").write_bytes(b"x")
     done = subprocess.run(
-        [sys.executable, "-m", "tunery.cli", "tune", "fake:demo", "--dialect", "fake", "--budget", "2trials", "--json"],
+        [sys.executable, "-m", "tunery", "tune", "fake:demo", "--dialect", "fake", "--budget", "2trials", "--json"],
         env=os.environ | {"TUNERY_STORE": str(tmp_path / "store.db"), "TUNERY_CACHE": str(tmp_path / "cache")},
         capture_output=True, text=True, check=True,
     )  # fmt: skip

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
-from tunery.cli import _checks
-from tunery.cli._checks import Check, State
+from tunery.cli.console import checks
+from tunery.cli.console.checks import Check, State
 
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading the compiler takes seconds; one test does it."""
-    monkeypatch.setattr(_checks, "compiler", lambda: Check("compiler", State.OK, "TVM loads"))
+    monkeypatch.setattr(checks, "compiler", lambda: Check("compiler", State.OK, "TVM loads"))
 
 
 @pytest.mark.tvm
@@ -32,7 +32,7 @@ def test_this_machine_passes(run: Run) -> None:
 
 @pytest.mark.usefixtures("no_compiler")
 def test_a_failure_is_a_line_with_advice_and_exit_code_1(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_checks.shutil, "which", lambda _: None)
+    monkeypatch.setattr(checks.shutil, "which", lambda _: None)
     answer = run("doctor")
     assert answer.code == 1
     [line] = [line for line in answer.out.splitlines() if line.startswith("fail")]
@@ -61,9 +61,9 @@ def test_a_damaged_cost_model_is_told(run: Run, tmp_path: Path, monkeypatch: pyt
 
 
 def test_another_pair_of_compiler_and_library_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _checks.pins().state is State.OK
-    monkeypatch.setattr(_checks, "version", lambda name: {"apache-tvm": "0.27.0.post1"}.get(name, "0.1.15"))
-    found = _checks.pins()
+    assert checks.pins().state is State.OK
+    monkeypatch.setattr(checks, "version", lambda name: {"apache-tvm": "0.27.0.post1"}.get(name, "0.1.15"))
+    found = checks.pins()
     assert found.state is State.FAIL
     assert "apache-tvm-ffi==0.1.14.post1" in found.advice
 
@@ -72,8 +72,8 @@ def test_a_compiler_that_does_not_load_is_a_failure(monkeypatch: pytest.MonkeyPa
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'ImportError: libtvm.so' >&2\nexit 1\n")
     broken.chmod(0o755)
-    monkeypatch.setattr(_checks.sys, "executable", str(broken))
-    found = _checks.compiler()
+    monkeypatch.setattr(checks.sys, "executable", str(broken))
+    found = checks.compiler()
     assert found.state is State.FAIL
     assert "libtvm.so" in found.found
 
@@ -81,15 +81,15 @@ def test_a_compiler_that_does_not_load_is_a_failure(monkeypatch: pytest.MonkeyPa
 def test_a_quota_a_busy_machine_and_little_memory_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunery.devices.cpu.placement.usable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("tunery.devices.cpu.cgroups.quota_cores", lambda: 1.5)
-    assert "--threads 1" in _checks.cores().advice
+    assert "--threads 1" in checks.cores().advice
     monkeypatch.setattr("tunery.devices.cpu.cgroups.quota_cores", lambda: None)
-    assert _checks.cores().state is State.OK
+    assert checks.cores().state is State.OK
     monkeypatch.setattr("tunery.devices.cpu.placement.usable_cores", lambda: (0,))
-    assert _checks.cores().state is State.WARN
-    monkeypatch.setattr(_checks.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
-    assert _checks.load().state is State.WARN
-    monkeypatch.setattr(_checks.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    assert _checks.load().state is State.OK
+    assert checks.cores().state is State.WARN
+    monkeypatch.setattr(checks.os, "getloadavg", lambda: (1e3, 0.0, 0.0))
+    assert checks.load().state is State.WARN
+    monkeypatch.setattr(checks.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert checks.load().state is State.OK
 
 
 @pytest.mark.parametrize(("gib", "state"), [(0.5, State.FAIL), (2, State.WARN), (16, State.OK)])
@@ -98,11 +98,11 @@ def test_memory(monkeypatch: pytest.MonkeyPatch, gib: float, state: State) -> No
         available = gib * 2**30
 
     monkeypatch.setattr("psutil.virtual_memory", Free)
-    assert _checks.memory().state is state
+    assert checks.memory().state is state
 
 
 def test_torch_beside_tvm_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_checks, "find_spec", lambda _: object())
-    assert _checks.torch().state is State.WARN
-    monkeypatch.setattr(_checks, "find_spec", lambda _: None)
-    assert json.dumps(_checks.torch().advice) == '""'
+    monkeypatch.setattr(checks, "find_spec", lambda _: object())
+    assert checks.torch().state is State.WARN
+    monkeypatch.setattr(checks, "find_spec", lambda _: None)
+    assert json.dumps(checks.torch().advice) == '""'

@@ -10,7 +10,7 @@ import pytest
 import typer.main
 from cli_tools import Run
 
-from tunery.cli._app import app
+from tunery.cli.app import app
 
 README = Path(__file__).parents[2] / "README.md"
 HEAVY = ("tvm", "tvm_ffi", "onnx", "onnxruntime", "numpy", "sqlalchemy", "lightgbm", "torch", "pydantic")

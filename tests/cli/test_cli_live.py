@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tunery.cli import _live
+from tunery.cli.console import live as live_module
 from tunery.domain.request import Progress
 from tunery.reports.format import duration
 
@@ -24,18 +24,18 @@ class Terminal(io.StringIO):
 
 
 def test_the_line_says_phase_trials_the_sum_of_tasks_and_time_to_finish() -> None:
-    assert _live.line(progress()) == (
+    assert live_module.line(progress()) == (
         "searching | 12/64 trials | sum of tasks 2.00 ms (untuned 10.0) | 1min 01s gone | about 30s left"
     )
     early = progress("baseline", current="3 of 30", trials=0, trials_planned=None, best_s=None, baseline_s=None)
-    assert _live.line(early) == "timing the untuned kernels 3 of 30 | 1min 01s gone | about 30s left"
+    assert live_module.line(early) == "timing the untuned kernels 3 of 30 | 1min 01s gone | about 30s left"
     bare = progress(trials=0, trials_planned=None, best_s=None, baseline_s=None, remaining_s=None)
-    assert _live.line(bare) == "searching | 1min 01s gone"
+    assert live_module.line(bare) == "searching | 1min 01s gone"
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
 def test_names_in_the_line_cannot_move_the_cursor(stream: io.StringIO) -> None:
-    with _live.LiveLine(stream) as live:
+    with live_module.LiveLine(stream) as live:
         live.show(progress("baseline", current="conv\x1b]0;title\x07\rdone"))
     said = stream.getvalue()
     assert "conv\\x1b]0;title\\x07\\rdone" in said
@@ -45,18 +45,18 @@ def test_names_in_the_line_cannot_move_the_cursor(stream: io.StringIO) -> None:
 
 def test_the_line_of_a_resumed_job_says_what_earlier_runs_have_used() -> None:
     resumed = Progress("", "search", 5.0, 10.0, 12, None, None, None, earlier_s=25.0)
-    assert _live.line(resumed) == "searching | 12 trials | 5.0s gone (and 25s in earlier runs) | about 10s left"
+    assert live_module.line(resumed) == "searching | 12 trials | 5.0s gone (and 25s in earlier runs) | about 10s left"
 
 
 def test_without_a_terminal_a_line_at_each_phase_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(_live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live_module.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    with _live.LiveLine(stream) as live:
+    with live_module.LiveLine(stream) as live:
         live.show(progress("importing"))
         live.show(progress("search"))
         live.show(progress("search", trials=13))
-        now[0] += _live.PLAIN_EVERY_S
+        now[0] += live_module.PLAIN_EVERY_S
         live.show(progress("search", trials=14))
     lines = stream.getvalue().splitlines()
     assert [(line.split()[0], "14/64" in line) for line in lines] == [
@@ -67,9 +67,9 @@ def test_without_a_terminal_a_line_at_each_phase_and_now_and_then(monkeypatch: p
 @pytest.mark.parametrize("stands", [progress("compiling", current="tunery"), "compiling"])
 def test_a_step_without_news_is_heard_of_all_the_same(monkeypatch: pytest.MonkeyPatch, stands: Progress | str) -> None:
     now = [100.0]
-    monkeypatch.setattr(_live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live_module.time, "monotonic", lambda: now[0])
     stream = io.StringIO()
-    live = _live.LiveLine(stream)
+    live = live_module.LiveLine(stream)
     live.tick()
     live.say(stands, phase="x") if isinstance(stands, str) else live.show(stands)
     for _ in range(25):
@@ -83,10 +83,10 @@ def test_a_step_without_news_is_heard_of_all_the_same(monkeypatch: pytest.Monkey
 
 
 def test_without_a_terminal_a_thread_keeps_it_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_live, "PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr(_live, "_TICK_S", 0.001)
+    monkeypatch.setattr(live_module, "PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr(live_module, "_TICK_S", 0.001)
     stream = io.StringIO()
-    with _live.LiveLine(stream) as live:
+    with live_module.LiveLine(stream) as live:
         live.show(progress())
         while len(stream.getvalue().splitlines()) < 3:
             time.sleep(0.001)
@@ -97,7 +97,7 @@ def test_without_a_terminal_a_thread_keeps_it_up(monkeypatch: pytest.MonkeyPatch
 
 def test_verbose_prints_every_progress() -> None:
     stream = io.StringIO()
-    with _live.LiveLine(stream, verbose=True) as live:
+    with live_module.LiveLine(stream, verbose=True) as live:
         for trials in range(5):
             live.show(progress(trials=trials))
     assert len(stream.getvalue().splitlines()) == 5
@@ -106,7 +106,7 @@ def test_verbose_prints_every_progress() -> None:
 def test_on_a_terminal_one_line_is_redrawn_and_the_cursor_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = Terminal()
-    with _live.LiveLine(stream) as live:
+    with live_module.LiveLine(stream) as live:
         live.show(progress(trials=1))
         live.show(progress(trials=63))
         live.close()
@@ -120,5 +120,5 @@ def test_a_job_outlives_whoever_watched_it() -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    with _live.LiveLine(Gone()) as live:
+    with live_module.LiveLine(Gone()) as live:
         live.show(progress())

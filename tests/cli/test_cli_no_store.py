@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
-from tunery.cli._checks import State, store_place
+from tunery.cli.console.checks import State, store_place
 
 FAKE = ("--dialect", "fake")
 READERS = [

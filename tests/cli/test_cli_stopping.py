@@ -15,14 +15,14 @@ import psutil
 import pytest
 from cli_tools import run_in_process
 
-from tunery.cli._spending import SHARED
+from tunery.cli.console.spending import SHARED
 from tunery.domain import JobState, Mode
 from tunery.store import open_store
 
 TRIALS = 60
 # Builds take real time, so that there is a middle to stop in.
 SLOW = "fake:slow?build_s=0.05&tasks=2"
-TUNE = [sys.executable, "-m", "tunery.cli", "tune", SLOW, "--dialect", "fake", "--budget", f"{TRIALS}trials", "--json"]
+TUNE = [sys.executable, "-m", "tunery", "tune", SLOW, "--dialect", "fake", "--budget", f"{TRIALS}trials", "--json"]
 PATIENCE_S = 100.0
 
 
@@ -158,7 +158,7 @@ def test_a_stopped_job_is_resumed_by_its_id(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         code, stopped, _ = finish(process)
     assert (code, stopped["status"]) == (143, "stopped")
-    resume = [sys.executable, "-m", "tunery.cli", "jobs", "resume", stopped["job"], "--json"]
+    resume = [sys.executable, "-m", "tunery", "jobs", "resume", stopped["job"], "--json"]
     with start(tmp_path, resume) as process:
         code, done, _ = finish(process)
     assert (code, done["job"], done["status"]) == (0, stopped["job"], "done")
@@ -182,7 +182,7 @@ def test_ctrl_c_while_importing_ends_at_once(tmp_path: Path) -> None:
 
 HANDLER = """
 import time
-from tunery.cli._interrupt import Interrupt
+from tunery.cli.console.interrupt import Interrupt
 with Interrupt(lambda: print("restored", flush=True)) as interrupt:
     interrupt.begun = True
     print("ready", flush=True)
@@ -206,7 +206,7 @@ def test_the_second_ctrl_c_ends_at_once(tmp_path: Path, signum: signal.Signals, 
 
 
 def test_output_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m tunery.cli zoo list --json | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m tunery zoo list --json | head -1 >/dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.strip() in {"0", "1"}
     assert done.stderr == ""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunery._errors import UsageError
-from tunery.cli._options import Effort, guess, parse_rivals, parse_shapes
+from tunery.cli.console.options import Effort, guess, parse_rivals, parse_shapes
 from tunery.domain.request import FillPolicy
 from tunery.engines.inline import InlineEngine
 

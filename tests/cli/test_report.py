@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.cli._spending import counted
+from tunery.cli.console.spending import counted
 from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
 from tunery.domain.request import Request, TuneReport
 from tunery.reports.data import plain, task_data, total

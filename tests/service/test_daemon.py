@@ -34,7 +34,7 @@ class Daemon:
         self.directory = directory
         self.path = directory / "d.sock"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tunery.cli", "serve", "--local", "--socket", str(self.path), *options],
+            [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(self.path), *options],
             stderr=subprocess.PIPE, text=True, cwd=directory,
             env=os.environ | {"TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache"),
                               MARK: str(directory)},
@@ -157,7 +157,7 @@ def test_a_clean_stop_leaves_the_queue_and_no_process(tmp_path: Path, number: in
 
 def test_a_second_daemon_is_refused(daemon: Daemon) -> None:
     other = subprocess.run(
-        [sys.executable, "-m", "tunery.cli", "serve", "--local", "--socket", str(daemon.path)],
+        [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(daemon.path)],
         capture_output=True, text=True, check=False, cwd=daemon.directory,
     )  # fmt: skip
     assert other.returncode == 2
@@ -173,7 +173,7 @@ def test_what_is_no_socket_is_not_replaced_by_one(tmp_path: Path, kind: str) -> 
     else:
         place.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "tunery.cli", "serve", "--local", "--socket", str(place)],
+        [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(place)],
         capture_output=True, text=True, check=False, cwd=tmp_path, timeout=PATIENCE_S,
         env=os.environ | {"TUNERY_STORE": str(tmp_path / "store.db")},
     )  # fmt: skip
@@ -230,7 +230,7 @@ def test_without_a_daemon_the_client_says_how_to_start_one(tmp_path: Path) -> No
 def test_the_commands_against_a_daemon(daemon: Daemon) -> None:
     def tunery(*words: str, code: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "tunery.cli", "jobs", *words, "--socket", str(daemon.path)],
+            [sys.executable, "-m", "tunery", "jobs", *words, "--socket", str(daemon.path)],
             capture_output=True, text=True, check=False, cwd=daemon.directory,
         )  # fmt: skip
         assert done.returncode == code, done.stderr

@@ -115,7 +115,7 @@ def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list
 def start(directory: Path, source: str, trials: int) -> subprocess.Popen[str]:
     """Tune in a process of its own; all its descendants carry the directory as a mark."""
     places = {"TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache")}
-    command = [sys.executable, "-m", "tunery.cli", "tune", source, "--dialect", "fake", "--threads", "1"]
+    command = [sys.executable, "-m", "tunery", "tune", source, "--dialect", "fake", "--threads", "1"]
     return subprocess.Popen(
         [*command, "--budget", f"{trials}trials", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory,

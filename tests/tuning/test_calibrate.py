@@ -25,7 +25,7 @@ from tunery.store import open_store
 
 
 def test_a_device_is_calibrated_and_the_curve_is_stored(tmp_path: Path) -> None:
-    from tunery.cli._app import app
+    from tunery.cli.app import app
 
     said: list[str] = []
     place = str(tmp_path / "store.db")

@@ -8,6 +8,6 @@ import sys
 
 def main() -> None:
     """Run the command line and exit; the entry point of `tunery`."""
-    from tunery.cli._app import app
+    from tunery.cli.app import app
 
     app(args=sys.argv[1:], prog_name="tunery")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunery.cli import _options as options
-from tunery.cli._output import emit, remark, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, remark, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, Progress, Request
@@ -68,7 +68,7 @@ def compared_with(
 
     `compiled` is the file to time, `others` further ones by the contestant's name.
     """
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
     from tunery.delivery.compare import predicted_s
     from tunery.domain.request import CONTESTANTS
     from tunery.reports.format import duration

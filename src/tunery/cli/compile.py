@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli import _options as options
-from tunery.cli._output import emit, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say, width
 from tunery.cli.tune import network_file
 
 
@@ -50,8 +50,8 @@ def compile_(
     if few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
     _begin(dialect)
-    from tunery.cli._left_out import of_compile
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.left_out import of_compile
+    from tunery.cli.console.live import LiveLine
     from tunery.reports.data import compile_data
     from tunery.reports.format import as_text, new_table
     from tunery.reports.text import call

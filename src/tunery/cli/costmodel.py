@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli import _options as options
-from tunery.cli._output import emit, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say, width
 
 if TYPE_CHECKING:
     from tunery.costmodels.registry import Version
@@ -55,8 +55,8 @@ def collect(
     from dataclasses import replace
 
     from tunery._errors import UsageError
-    from tunery.cli._interrupt import Interrupt
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.interrupt import Interrupt
+    from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.collect import collect as collect_records
     from tunery.domain.request import Progress
     from tunery.domain.trimming import Trimming
@@ -112,7 +112,7 @@ def train(
     """Search model families and their parameters, judge the best on networks it has not seen, and register it."""
     from pathlib import Path
 
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.train import open_table
     from tunery.costmodels.training.train import train as train_model
     from tunery.devices.cpu.placement import usable_cores
@@ -223,7 +223,7 @@ def evaluate(
     """Judge a model on the records of a store, per operator kind and device."""
     from pathlib import Path
 
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.train import judge, open_table
     from tunery.devices.cpu.placement import usable_cores
     from tunery.dialects import get_dialect

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery.cli import _options as options
-from tunery.cli._output import emit, remark, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, remark, say, width
 
 if TYPE_CHECKING:
     from tunery.domain import Calibration
@@ -62,7 +62,7 @@ def calibrate(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Time reference kernels alone and beside one another, and store how many may be measured at once."""
-    from tunery.cli._interrupt import Interrupt
+    from tunery.cli.console.interrupt import Interrupt
     from tunery.service.session import calibrate_device
 
     request = options.make_request("", target=target, store=store, threads=threads, shapes=None, dialect=dialect)

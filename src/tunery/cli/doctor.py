@@ -1,13 +1,20 @@
-"""`tunery doctor`: is this machine ready?"""
+"""`tunery doctor`: is this machine ready? `tunery version`: which versions run."""
+
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 
 import typer
 
-from tunery.cli import _options as options
-from tunery.cli._output import emit, say
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say
+
+_PACKAGES = ("tunery", "apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy", "lightgbm")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
+    app.command("version", epilog="Example: tunery version")(version)
     app.command("doctor", epilog="Example: tunery doctor")(doctor)
 
 
@@ -17,7 +24,7 @@ def doctor(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Check this machine: each line says ok, warn or fail, and what to do."""
-    from tunery.cli._checks import State, all_checks
+    from tunery.cli.console.checks import State, all_checks
 
     found = list(all_checks(store))
     failed = any(check.state is State.FAIL for check in found)
@@ -27,3 +34,24 @@ def doctor(
         for check in found:
             say(f"{check.state.value:<5} {check.name:<9} {check.found}{'; ' + check.advice if check.advice else ''}")
     raise typer.Exit(1 if failed else 0)
+
+
+def version(
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Show the versions of tunery, its compiler and Python."""
+    found: dict[str, str | None] = {name: _installed(name) for name in _PACKAGES}
+    found["python"] = platform.python_version()
+    if json:
+        emit(found)
+    else:
+        for name, value in found.items():
+            say(f"{name} {value or '(not installed)'}")
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return installed(name)
+    except PackageNotFoundError:
+        return None

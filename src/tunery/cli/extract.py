@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery.cli import _options as options
-from tunery.cli._output import emit, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say, width
 
 if TYPE_CHECKING:
     from tunery.runtime.importing import ImportedModel

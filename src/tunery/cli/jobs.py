@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli import _options as options
-from tunery.cli._daemon import Socket, daemon_at, daemon_store, followed, report, summary
-from tunery.cli._output import emit, say, width
+from tunery.cli.console import options
+from tunery.cli.console.daemon import Socket, daemon_at, daemon_store, followed, report, summary
+from tunery.cli.console.output import emit, say, width
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from tunery.cli import _options as options
-from tunery.cli._output import emit, output_path, say
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, output_path, say
 
 app = typer.Typer(help="Count, export, import and prune records.", no_args_is_help=False)
 
@@ -67,7 +67,7 @@ def export(
 def _export_dataset(
     file: Path, store: str, dialect: str, *, force: bool, any_compiler: bool, json: bool, verbose: bool
 ) -> None:
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.parquet import check_dataset_output, write_parquet
     from tunery.costmodels.training.replay import load
     from tunery.costmodels.training.train import facts

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from tunery._errors import UsageError
-from tunery.cli import _options as options
-from tunery.cli._daemon import Socket
-from tunery.cli._output import emit, remark
+from tunery.cli.console import options
+from tunery.cli.console.daemon import Socket
+from tunery.cli.console.output import emit, remark
 
 
 def register(app: typer.Typer) -> None:

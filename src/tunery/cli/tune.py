@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery.cli import _options as options
-from tunery.cli._output import emit, output_path, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, output_path, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
@@ -105,8 +105,8 @@ def watched(
     session: "Session", request: "Request", *, verbose: bool, job_id: str = ""
 ) -> "tuple[TuneReport, int | None]":
     """Tune with a live line; the second value is the exit code if a signal stopped it."""
-    from tunery.cli._interrupt import Interrupt
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.interrupt import Interrupt
+    from tunery.cli.console.live import LiveLine
     from tunery.domain.request import Progress
 
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
@@ -130,8 +130,8 @@ def _deliver(
     force: bool,
     verbose: bool,
 ) -> "tuple[CompileReport | None, BenchReport | None]":
-    from tunery.cli._live import LiveLine
     from tunery.cli.bench import compared_with
+    from tunery.cli.console.live import LiveLine
 
     compiled = compared = None
     if output is not None:
@@ -164,7 +164,7 @@ def _print(
     *,
     verbose: bool,
 ) -> None:
-    from tunery.cli._left_out import of_tune
+    from tunery.cli.console.left_out import of_tune
     from tunery.reports.text import tune_text
 
     left_out = of_tune(report, request) if verbose else []

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError, WorkError
-from tunery.cli import _options as options
-from tunery.cli._output import emit, say, width
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +52,7 @@ def extract(
 
     Networks that the store knows already are only counted, so a run that was stopped goes on.
     """
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
     from tunery.runtime.extraction import extract_many
 
     models = _models(names or [], _batches(batch))

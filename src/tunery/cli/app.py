@@ -20,10 +20,9 @@ from tunery.cli import (
     serve,
     spend,
     tune,
-    version,
     zoo,
 )
-from tunery.cli._failure import UserStopError, check_text, guarded
+from tunery.cli.console.failure import UserStopError, check_text, guarded
 
 
 class Program(TyperGroup):
@@ -70,7 +69,7 @@ def _root(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, bench, query, serve, spend, doctor, version):
+for module in (tune, extract, compile, bench, query, serve, spend, doctor):
     module.register(app)
 GROUPS = {
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery.cli._output import emit, remark, say
+from tunery.cli.console.output import emit, remark, say
 
 if TYPE_CHECKING:
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
     from tunery.domain import JobStatus
     from tunery.domain.request import Progress
     from tunery.service.client import Client
@@ -56,7 +56,7 @@ class Follower:
 @contextmanager
 def followed(*, verbose: bool) -> Iterator[Follower]:
     """Follow a job in the block; a Ctrl-C ends the following, not the job."""
-    from tunery.cli._live import LiveLine
+    from tunery.cli.console.live import LiveLine
 
     with LiveLine(verbose=verbose) as live:
         follower = Follower(live)

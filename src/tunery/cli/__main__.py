@@ -1,5 +1,0 @@
-"""`python -m tunery.cli` is `tunery`."""
-
-from tunery.cli import main
-
-main()
