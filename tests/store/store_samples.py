@@ -149,7 +149,7 @@ def multiply(store: Store, number: int) -> None:
     changed: dict[str, sa.ColumnElement[Any]] = {
         "digest": table.c.digest + "-" + sa.cast(numbers.c.n, sa.String),
         "candidate_key": table.c.candidate_key + "-" + sa.cast(numbers.c.n, sa.String),
-        "latency_s": table.c.latency_s * (1 + numbers.c.n),
+        **{name: table.c[name] * (1 + numbers.c.n) for name in ("latency_s", "rank_s")},
     }
     names = [column.name for column in table.c if column.name != "id"]
     rows = sa.select(*(changed.get(name, table.c[name]).label(name) for name in names)).join_from(

@@ -1,9 +1,16 @@
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count, pairwise
+from pathlib import Path
 
-from hypothesis import given
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_samples import CHECKED, HALF_CHECKED, HERE, WRONG, multiply, record, task
 
-from tunery.domain import Mode, Origin, Outcome
+from tunery.domain import Mode, Origin, Outcome, Record
+from tunery.store import Store, open_store
+from tunery.store._entries import entries as stored_entries
 from tunery.store._ranking import Entry, kept, ranked
 
 
@@ -93,3 +100,68 @@ def test_a_known_wrong_candidate_does_not_come_back_by_pruning() -> None:
     entries = [entry(1, "wrong", 1.0), entry(2, "wrong", outcome="wrong-result", rejected=True), entry(3, "right", 2.0)]
     assert kept(entries, 0) == {2}
     assert kept(entries, 1) == {2, 3}
+
+
+CONV = task()
+_numbers = count()
+# Near one another, so that there are ties, and far.
+_levels = st.sampled_from([1e-3, 1.002e-3, 1.004e-3, 1.1e-3, 2e-3]) | st.floats(1e-6, 1e-2)
+
+
+@st.composite
+def _stored(draw: st.DrawFn) -> Record:
+    mode, level = draw(st.sampled_from(Mode)), draw(_levels)
+    found = record(
+        CONV,
+        draw(st.sampled_from([*"abcdefgh", "ä", "Z"])),
+        level,
+        mode=mode,
+        outcome=draw(st.sampled_from([Outcome.OK] * 4 + [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.ABANDONED])),
+        verification=draw(st.sampled_from([CHECKED] * 5 + [HALF_CHECKED, WRONG, None])),
+        origin=draw(st.sampled_from(Origin)),
+    )
+    samples = tuple(level * one for one in draw(st.lists(st.floats(0.9, 1.1), max_size=13)))
+    pace = draw(st.none() | st.just([draw(st.floats(0.5, 2.0))] * len(samples)))
+    return replace(found, measurement=replace(found.measurement, samples_s=samples, context={"pace": pace}))
+
+
+@given(st.lists(_stored(), max_size=24))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_store_ranks_as_the_rule_does(store: Store, stored: Sequence[Record]) -> None:
+    one = replace(CONV, workload=replace(CONV.workload, key=f"workload-{next(_numbers)}"))
+    store.add_records(one, [replace(r, candidate=replace(r.candidate, task_key=one.key)) for r in stored])
+    rule = store.read(lambda connection: ranked(stored_entries(connection, one.key, HERE)))
+    for origin in (None, *Origin):
+        expected = [e.candidate_key for e in ranked(e for e in rule if origin in {None, e.origin})]
+        for limit in (None, 1, 3):
+            best = store.best(one.key, HERE, limit=limit, origin=origin)
+            assert [r.candidate.key for r in best] == expected[:limit]
+
+
+@pytest.mark.parametrize("mode", [Mode.RACE, Mode.FINAL])
+def test_the_best_is_found_without_reading_the_others(tmp_path: Path, mode: Mode) -> None:
+    with open_store(str(tmp_path / "store.db")) as store:
+        store.add_record(CONV, record(CONV, "base", 5e-3, origin=Origin.BASELINE))
+        store.add_record(CONV, record(CONV, "fast", mode=mode))
+        multiply(store, 50)
+        few = steps_of_best(store)
+        multiply(store, 50)
+        assert [r.candidate.key for r in store.best(CONV.key, HERE)] == ["fast"]
+        assert steps_of_best(store) < 2 * few
+
+
+def steps_of_best(store: Store) -> int:
+    """Return how many tens of steps SQLite's machine takes for the best record."""
+    steps = 0
+
+    def count_step() -> None:
+        nonlocal steps
+        steps += 1
+
+    def watch(on: bool) -> None:
+        store.read(lambda c: c.connection.driver_connection.set_progress_handler(count_step if on else None, 10))
+
+    watch(True)
+    store.best(CONV.key, HERE)
+    watch(False)
+    return steps

@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tunery.domain import Choice, Mode, Origin, Outcome, Provenance, Rung, Task
+from tunery.domain import Choice, Mode, Origin, Outcome, Provenance, Record, Rung, Task
 from tunery.store import Skipped, Store
 
 _RUN = frozenset({Outcome.OK, Outcome.ABANDONED})
+_NOT_BASELINE = frozenset(Origin) - {Origin.BASELINE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,12 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known
     skipped: list[tuple[str, Skipped]] = []
     untried: set[str] = set()
     for task in tasks:
-        ranked = store.best(task.key, provenance, limit=None)
-        baseline = next((r for r in ranked if r.candidate.origin is Origin.BASELINE), None)
-        if ranked:
-            best = ranked[0]
-            baseline_s = None if best is baseline else _untuned_s(store, task, provenance)
+        best, baseline = _best(store, task, provenance), _best(store, task, provenance, Origin.BASELINE)
+        if best is not None:
+            baseline_s = None if best == baseline else _untuned_s(store, task, provenance)
             baseline_s = baseline_s or (baseline.measurement.latency_s if baseline else None)
             choices.append(Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s))
-            if task.tunable and best is baseline and not _tried(store, task, provenance):
+            if task.tunable and best == baseline and not _tried(store, task, provenance):
                 untried.add(task.key)
             continue
         choices.append(Choice(task.key, Rung.DEFAULT))
@@ -51,19 +50,21 @@ def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> Known
     return KnownTask(tuple(choices), tuple(skipped), untried=frozenset(untried))
 
 
+def _best(store: Store, task: Task, provenance: Provenance, origin: Origin | None = None) -> Record | None:
+    found = store.best(task.key, provenance, origin=origin)
+    return found[0] if found else None
+
+
 def _untuned_s(store: Store, task: Task, provenance: Provenance) -> float | None:
     """Return the compiler's default in the last finals, timed beside what won; None where there were none.
 
     A default that loses is not verified to the end there, so of what may be delivered only its first race is known.
     """
-    finals = store.records(task.key, provenance=provenance, modes=[Mode.FINAL])
-    held = [record.measurement.latency_s for record in finals if record.candidate.origin is Origin.BASELINE]
+    finals = store.records(task.key, provenance=provenance, modes=[Mode.FINAL], origins=[Origin.BASELINE])
+    held = [record.measurement.latency_s for record in finals]
     return next((latency_s for latency_s in reversed(held) if latency_s), None)
 
 
 def _tried(store: Store, task: Task, provenance: Provenance) -> bool:
     """Return whether a candidate of a task's search was run: then the compiler's default has won, or was beaten."""
-    return any(
-        record.candidate.origin is not Origin.BASELINE and record.measurement.outcome in _RUN
-        for record in store.records(task.key, provenance=provenance)
-    )
+    return bool(store.records(task.key, provenance=provenance, outcomes=_RUN, origins=_NOT_BASELINE, limit=1))

@@ -291,8 +291,8 @@ def heavy(task: Task) -> bool:
 
 def _far_ahead(context: Context, task: Task, best_s: float) -> bool:
     """Return whether the compiler's default cannot win: it takes no part in these finals, which outrank its race."""
-    known = context.store.best(task.key, context.provenance, limit=None)
-    default_s = next((r.measurement.latency_s for r in known if r.candidate.origin is Origin.BASELINE), None)
+    known = context.store.best(task.key, context.provenance, origin=Origin.BASELINE)
+    default_s = known[0].measurement.latency_s if known else None
     return default_s is None or default_s > _FAR * best_s
 
 

@@ -4,14 +4,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tunery.domain import Contender, Mode, Origin, Outcome, best_first
+from tunery.domain import Contender, Measurement, Mode, Origin, Outcome, best_first, interval
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What ranking needs to know of one record; all entries of a call share task and provenance.
 
-    `samples_s` are those of a final, at their rounds' pace; without them its latency stands for all of them.
+    `rank_s` is its place among those of its mode: a final's median at its rounds' pace, else the latency. `samples_s`
+    are those of a final, at their rounds' pace; without them its latency stands for all of them.
     """
 
     row_id: int
@@ -22,12 +23,21 @@ class Entry:
     latency_s: float | None
     deliverable: bool
     rejected: bool
+    rank_s: float | None = None
     samples_s: tuple[float, ...] = ()
 
 
 def rankable_latency(latency_s: float | None) -> float | None:
     """Return the latency if it can win anything: a clock that gave zero, a negative or no number measured nothing."""
     return latency_s if latency_s is not None and math.isfinite(latency_s) and latency_s > 0 else None
+
+
+def rank_of(measurement: Measurement) -> float | None:
+    """Return the `rank_s` of a record's entry; None if it can win nothing."""
+    latency_s = rankable_latency(measurement.latency_s)
+    if latency_s is None or measurement.mode is not Mode.FINAL:
+        return latency_s
+    return rankable_latency(interval(measurement.paced_s)[1]) or latency_s
 
 
 def ranked(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
@@ -38,11 +48,20 @@ def ranked(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
     that ever computed a wrong result, or whose latest final failed, is out. Without `verified`, records that nobody
     checked count too.
     """
-    verdicts = [_verdict(history, verified) for history in _by_candidate(entries).values()]
-    found = [entry for entry in verdicts if entry is not None]
-    finals = [entry for entry in found if entry.mode == Mode.FINAL]
-    order = best_first([_contender(entry) for entry in finals])
-    return [finals[i] for i in order] + sorted((e for e in found if e.mode != Mode.FINAL), key=_order)
+    found = verdicts(entries, verified=verified)
+    finals = finals_in_order([entry for entry in found if entry.mode == Mode.FINAL])
+    return finals + sorted((entry for entry in found if entry.mode != Mode.FINAL), key=_order)
+
+
+def verdicts(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
+    """Return the entry that stands for each candidate that may be used, in no order; `entries` come oldest first."""
+    found = (_verdict(history, verified) for history in _by_candidate(entries).values())
+    return [entry for entry in found if entry is not None]
+
+
+def finals_in_order(finals: Sequence[Entry]) -> list[Entry]:
+    """Return finals of different candidates, best first."""
+    return [finals[i] for i in best_first([_contender(entry) for entry in finals])]
 
 
 def kept(entries: Sequence[Entry], keep: int) -> set[int]:

@@ -3,30 +3,25 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
-from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task, paced
+from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task
 from tunery.store import _schema
 from tunery.store._codec import unpack
 from tunery.store._database import Database, batched, insert_new
+from tunery.store._entries import holds, ranked_entries
 from tunery.store._ledger import Charge, insert_charges
-from tunery.store._ranking import Entry, ranked
-from tunery.store._rows import provenance_row, record_row, stored_task, target_row, task_row, to_record, workload_row
+from tunery.store._rows import record_row, stored_task, target_row, task_row, to_record, workload_row
 from tunery.store._skipped import Skipped, classify
 
 _records = _schema.records
 _own = sa.not_(_records.c.imported)
 _HINTS_READ = 200
-_entry_columns = tuple(
-    _records.c.id.label(name) if name == "row_id" else _records.c[name]
-    for name in Entry.__dataclass_fields__
-    if name != "samples_s"
-)
 
 
 class Records(Database):
@@ -78,6 +73,7 @@ class Records(Database):
         compiler: str | None = None,
         modes: Collection[Mode] | None = None,
         outcomes: Collection[Outcome] | None = None,
+        origins: Collection[Origin] | None = None,
         job_id: str | None = None,
         limit: int | None = None,
         imported: bool = False,
@@ -94,10 +90,9 @@ class Records(Database):
             query = query if value is None else query.where(_records.c[name] == value)
         if provenance is not None:
             query = query.where(holds(provenance))
-        if modes is not None:
-            query = query.where(_records.c.mode.in_([mode.value for mode in modes]))
-        if outcomes is not None:
-            query = query.where(_records.c.outcome.in_([outcome.value for outcome in outcomes]))
+        for name, chosen in (("mode", modes), ("outcome", outcomes), ("origin", origins)):
+            if chosen is not None:
+                query = query.where(_records.c[name].in_([one.value for one in chosen]))
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return [to_record(row) for row in reversed(rows)]
 
@@ -111,16 +106,20 @@ class Records(Database):
         query = sa.select(_records.c.candidate_key).where(*here, tried)
         return set(self.read(lambda connection: connection.execute(query.distinct()).scalars().all()))
 
-    def best(self, task_key: str, provenance: Provenance, *, limit: int | None = 1) -> list[Record]:
+    def best(
+        self, task_key: str, provenance: Provenance, *, limit: int | None = 1, origin: Origin | None = None
+    ) -> list[Record]:
         """Return the deliverable records made under exactly these conditions, one per candidate, best first.
 
         Finals outrank races, and the latest final is a candidate's latency. What the samples do not separate from the
         fastest is tied: the baseline comes first, then the smaller key (`tunery.domain.best_first`). A candidate that
-        ever gave a wrong result, or whose latest final failed, is left out.
+        ever gave a wrong result, or whose latest final failed, is left out. With `origin`, only records of that
+        origin take part. The time it takes grows with what it returns, not with the number of records.
         """
 
         def ask(connection: Connection) -> list[RowMapping]:
-            chosen = [entry.row_id for entry in ranked(entries(connection, task_key, provenance))[:limit]]
+            ranking = ranked_entries(connection, task_key, provenance, origin)
+            chosen = [entry.row_id for entry in islice(ranking, limit)]
             query = sa.select(_records.c.id, _records.c.body, _records.c.document)
             parts = (connection.execute(query.where(_records.c.id.in_(ids))).mappings() for ids in batched(chosen))
             rows = {row["id"]: row for part in parts for row in part}
@@ -166,7 +165,7 @@ class Records(Database):
             every = base.where(_schema.tasks.c.workload_key == task.workload.key).group_by(*columns)
             counts = Counter({tuple(group): count for *group, count in connection.execute(every)})
             mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _own, _records.c.deliverable)
-            used = (entry.candidate_key for entry in ranked(entries(connection, task.key, provenance)))
+            used = (entry.candidate_key for entry in ranked_entries(connection, task.key, provenance))
             for keys in batched(used):
                 query = base.where(mine, _records.c.candidate_key.in_(keys)).group_by(*columns)
                 counts.subtract({tuple(group): count for *group, count in connection.execute(query)})
@@ -240,24 +239,6 @@ def task_query() -> sa.Select[tuple[Any, ...]]:
         .join(targets)
         .order_by(tasks.c.key)
     )
-
-
-def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
-    """Return the condition that a record was made under exactly these conditions."""
-    return sa.and_(*(_records.c[name] == value for name, value in provenance_row(provenance).items()))
-
-
-def entries(connection: Connection, task_key: str, provenance: Provenance, *, imported: bool = False) -> list[Entry]:
-    """Return what ranking needs of all records of a task under these conditions, oldest first.
-
-    Own ones, or the `imported` ones, and never both: these may claim what they like.
-    """
-    here = (_records.c.task_key == task_key, holds(provenance), _records.c.imported if imported else _own)
-    finals = sa.select(_records.c.id, _records.c.document).where(*here, _records.c.mode == Mode.FINAL.value)
-    measured = ((row.id, row.document["measurement"]) for row in connection.execute(finals))
-    samples = {row_id: paced(found["samples_s"], found.get("context") or {}) for row_id, found in measured}
-    query = sa.select(*_entry_columns).where(*here).order_by(_records.c.id)
-    return [replace(Entry(*row), samples_s=samples.get(row.row_id, ())) for row in connection.execute(query)]
 
 
 def insert_tasks(connection: Connection, tasks: Iterable[Task], *, imported: bool = False) -> None:

@@ -7,7 +7,7 @@ from sqlalchemy.engine import RowMapping
 
 from tunery.domain import Outcome, Provenance, Record, Target, Task, Workload, canonical_json, digest
 from tunery.store._codec import decode, encode, pack, unpack
-from tunery.store._ranking import rankable_latency
+from tunery.store._ranking import rank_of, rankable_latency
 
 
 def workload_row(workload: Workload) -> dict[str, Any]:
@@ -63,6 +63,7 @@ def record_row(record: Record, created_at: float) -> dict[str, Any]:
         "mode": measurement.mode.value,
         "outcome": measurement.outcome.value,
         "latency_s": rankable_latency(measurement.latency_s),
+        "rank_s": rank_of(measurement),
         "deliverable": measurement.outcome is Outcome.OK and verification is not None and verification.deliverable,
         "rejected": measurement.outcome is Outcome.WRONG_RESULT
         or (verification is not None and not verification.passed),

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0006"
+HEAD = "0007"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -63,7 +63,15 @@ records = sa.Table(
     sa.Column("body", sa.LargeBinary, nullable=False),
     sa.Column("document", Document, nullable=False),
     sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Index("ix_records_key", "task_key", "dialect", "compiler", "device", "settings"),
+    sa.Column("rank_s", sa.Double, nullable=True),
+    sa.Index(
+        "ix_records_candidate", "task_key", "dialect", "compiler", "device", "settings", "imported", "candidate_key"
+    ),
+    # An index of only the deliverable ones: what can be best is a part of all, and imported ones are not among them.
+    sa.Index(
+        "ix_records_rank", "task_key", "dialect", "compiler", "device", "settings", "mode", "rank_s", "origin",
+        sqlite_where=sa.text("deliverable = 1"), postgresql_where=sa.text("deliverable"),  # in the words of queries
+    ),
     sqlite_autoincrement=True,
 )  # fmt: skip
 

@@ -13,8 +13,8 @@ from tunery._errors import UsageError
 from tunery.domain import Provenance
 from tunery.store import _schema
 from tunery.store._database import Database
+from tunery.store._entries import entries
 from tunery.store._ranking import kept
-from tunery.store._records import entries
 
 _records = _schema.records
 
