@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ class FakeBlobs(Blobs):
 
     def __init__(self, limit_bytes: int = 1 << 30) -> None:
         self._limit_bytes = limit_bytes
+        self._lock = threading.RLock()  # an engine's services may live on threads
         self._kept: dict[str, bytes] = {}  # the least recently used first
         self._temporary: dict[str, bytes] = {}
         self._in_use: set[str] = set()
@@ -26,29 +28,31 @@ class FakeBlobs(Blobs):
 
     @override
     def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
-        data = source if isinstance(source, bytes) else source.read_bytes()
-        if move and isinstance(source, Path):
-            source.unlink()
-        digest = hashlib.sha256(data).hexdigest()
-        if not temporary or digest not in self._kept:
-            (self._temporary if temporary else self._kept)[digest] = data
-        self._use(digest)
-        return digest
+        with self._lock:
+            data = source if isinstance(source, bytes) else source.read_bytes()
+            if move and isinstance(source, Path):
+                source.unlink()
+            digest = hashlib.sha256(data).hexdigest()
+            if not temporary or digest not in self._kept:
+                (self._temporary if temporary else self._kept)[digest] = data
+            self._use(digest)
+            return digest
 
     @override
     def get(self, digest: str, *, verify: bool = False) -> Path:
-        if not self.has(digest):
-            raise BlobNotFoundError(f"blob {digest} is not on this host", digest)
-        self._use(digest)
-        path = Path(self._files.name, digest)
-        if not path.exists():
-            path.write_bytes(self._kept[digest] if digest in self._kept else self._temporary[digest])
-        if verify and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-            path.unlink()
-            for blobs in (self._kept, self._temporary):
-                blobs.pop(digest, None)
-            raise BlobNotFoundError(f"blob {digest} was damaged and is removed; it has to be made again", digest)
-        return path
+        with self._lock:
+            if not self.has(digest):
+                raise BlobNotFoundError(f"blob {digest} is not on this host", digest)
+            self._use(digest)
+            path = Path(self._files.name, digest)
+            if not path.exists():
+                path.write_bytes(self._kept[digest] if digest in self._kept else self._temporary[digest])
+            if verify and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+                path.unlink()
+                for blobs in (self._kept, self._temporary):
+                    blobs.pop(digest, None)
+                raise BlobNotFoundError(f"blob {digest} was damaged and is removed; it has to be made again", digest)
+            return path
 
     @override
     def has(self, digest: str) -> bool:
@@ -56,21 +60,24 @@ class FakeBlobs(Blobs):
 
     @override
     def release(self, digest: str) -> None:
-        self._in_use.discard(check_digest(digest))
-        self._temporary.pop(digest, None)
-        Path(self._files.name, digest).unlink(missing_ok=True)
+        with self._lock:
+            self._in_use.discard(check_digest(digest))
+            self._temporary.pop(digest, None)
+            Path(self._files.name, digest).unlink(missing_ok=True)
 
     @override
     def remember(self, key: str, digest: str) -> None:
-        self._names[key] = digest
+        with self._lock:
+            self._names[key] = digest
 
     @override
     def find(self, key: str) -> str | None:
-        digest = self._names.get(key)
-        if digest is None or not self.has(digest):
-            return None
-        self._use(digest)
-        return digest
+        with self._lock:
+            digest = self._names.get(key)
+            if digest is None or not self.has(digest):
+                return None
+            self._use(digest)
+            return digest
 
     @contextmanager
     @override
@@ -83,12 +90,13 @@ class FakeBlobs(Blobs):
 
     @override
     def sweep(self) -> int:
-        freed, total = 0, sum(map(len, self._kept.values()))
-        for digest in [digest for digest in self._kept if digest not in self._in_use]:
-            if total - freed <= self._limit_bytes:
-                break
-            freed += len(self._kept.pop(digest))
-        return freed
+        with self._lock:
+            freed, total = 0, sum(map(len, self._kept.values()))
+            for digest in [digest for digest in self._kept if digest not in self._in_use]:
+                if total - freed <= self._limit_bytes:
+                    break
+                freed += len(self._kept.pop(digest))
+            return freed
 
     @override
     def close(self) -> None:

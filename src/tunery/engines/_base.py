@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tunery.blobs import Blobs
 from tunery.domain import Environment
 
 OnUsage = Callable[[str, str, float, float], None]
@@ -34,7 +35,8 @@ class WorkerSpec:
     """How a worker is started.
 
     `service` is `module:Class`; the class is created once in the worker with `settings` as keyword arguments (plain
-    data), and its public methods are what `Engine.call` reaches. `cores` is the set of CPUs it is pinned to (empty: all
+    data), and its public methods are what `Engine.call` reaches. A parameter of the constructor that is annotated
+    `Blobs` is given the blobs of the worker's host. `cores` is the set of CPUs it is pinned to (empty: all
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
     space above what it starts with (None: no limit). `environment` says in which Python it runs and what its process
     has imported already; by default nothing, so that it is there at once.
@@ -54,8 +56,12 @@ class Engine(ABC):
     """Workers by id. A worker that dies or is killed is started again at its next call, with fresh state.
 
     A service's method takes and returns plain data, annotated; arguments and results cross the border as JSON by those
-    annotations, never as pickles. One worker runs one call at a time; further calls to it wait.
+    annotations, never as pickles. Files cross as blobs: the caller puts them into `blobs` and hands over digests. One
+    worker runs one call at a time; further calls to it wait.
     """
+
+    blobs: Blobs
+    """The blobs of this host, in the view that its workers share."""
 
     @abstractmethod
     def start(self, spec: WorkerSpec) -> str:

@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from tunery import _errors
 from tunery._errors import EngineError, RemoteError, TuneryError
+from tunery.blobs import Blobs
 
 _CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -41,10 +42,14 @@ class Signatures:
         """
         return _dump(self._settings_adapter(list(settings)), tuple(settings.values()), "settings")
 
-    def create(self, names: Sequence[str], body: bytes) -> Any:
-        """Return a new instance of the service, from what `encode_settings` made of the settings called `names`."""
+    def create(self, names: Sequence[str], body: bytes, blobs: Callable[[], Blobs]) -> Any:
+        """Return a new instance of the service, from what `encode_settings` made of the settings called `names`.
+
+        `blobs` opens the host's blobs; it is called for a service whose constructor has a parameter for them.
+        """
         values = self._settings_adapter(names).validate_json(body)
-        return self.cls(**dict(zip(names, values, strict=True)))
+        given = {name: blobs() for name, hint in self._hints().items() if hint is Blobs and name not in names}
+        return self.cls(**dict(zip(names, values, strict=True)), **given)
 
     def encode_arguments(self, method: str, args: tuple[object, ...]) -> bytes:
         """Return a call's arguments as a JSON array.
@@ -67,16 +72,21 @@ class Signatures:
         return self._result_adapter(method).validate_json(body)[0]
 
     def _settings_adapter(self, names: Sequence[str]) -> TypeAdapter[Any]:
-        if self.cls.__init__ is object.__init__:
-            parameters: dict[str, inspect.Parameter] = {}
-        else:
+        parameters: dict[str, inspect.Parameter] = {}
+        if self.cls.__init__ is not object.__init__:
             parameters = dict(inspect.signature(self.cls.__init__).parameters)
         rest = next((p.name for p in parameters.values() if p.kind is p.VAR_KEYWORD), None)
         unknown = [name for name in names if name not in parameters and rest is None]
         if unknown:
             raise TypeError(f"{self.cls.__name__} has no setting {unknown[0]!r}")
-        hints = typing.get_type_hints(self.cls.__init__, include_extras=True) if parameters else {}
+        hints = self._hints()
         return _adapter([hints.get(name if name in parameters else str(rest), Any) for name in names])
+
+    def _hints(self) -> dict[str, Any]:
+        """Return the constructor's parameters that are annotated."""
+        if self.cls.__init__ is object.__init__:
+            return {}
+        return typing.get_type_hints(self.cls.__init__, include_extras=True)
 
     def _arguments_adapter(self, method: str, count: int) -> TypeAdapter[Any]:
         known = self._adapters.get((method, count))
@@ -115,17 +125,21 @@ def signatures(service: str) -> Signatures:
     return Signatures(service)
 
 
-def error_to_data(error: BaseException) -> dict[str, str]:
-    """Return what of an exception crosses the border: its class, our nearest class above it, message and trace."""
+def error_to_data(error: BaseException) -> dict[str, Any]:
+    """Return what of an exception crosses the border.
+
+    Its class, our nearest class above it, message, trace, and those attributes that are plain values.
+    """
     import traceback
 
     ours = next((c.__name__ for c in type(error).__mro__ if c.__module__ == _errors.__name__), "")
     trace = "".join(traceback.format_exception(error))
     message = str(error).encode(errors="replace").decode()  # a compiler's output may hold what no text column takes
-    return {"kind": type(error).__name__, "ours": ours, "message": message, "trace": trace}
+    values = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
+    return {"kind": type(error).__name__, "ours": ours, "message": message, "trace": trace, "values": values}
 
 
-def error_from_data(data: Mapping[str, str], where: str) -> TuneryError:
+def error_from_data(data: Mapping[str, Any], where: str) -> TuneryError:
     """Return the exception to raise on this side: the same class for our own errors, else a RemoteError.
 
     `where` (worker and method) opens the message of a RemoteError only: a user's error keeps its exact sentence.
@@ -135,6 +149,7 @@ def error_from_data(data: Mapping[str, str], where: str) -> TuneryError:
         message = f"{where} raised {data['kind']}: {data['message']}"
         return RemoteError(message, kind=data["kind"], trace=data["trace"])
     error: TuneryError = cls(data["message"])
+    vars(error).update(data["values"])
     error.add_note(f"raised in {where}:\n{data['trace']}")
     return error
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError, ModelError, TargetError
+from tunery.blobs import Blobs
 
 
 class Colour(StrEnum):
@@ -35,7 +36,8 @@ class Parcel:
 class Probe:
     """Echoes, counts, waits and fails on request."""
 
-    def __init__(self, first: int = 0, home: Path | None = None) -> None:
+    def __init__(self, blobs: Blobs, first: int = 0, home: Path | None = None) -> None:
+        self._blobs = blobs
         self._count = first
         self._home = home
 
@@ -59,6 +61,10 @@ class Probe:
     def home(self) -> Path | None:
         """Return the setting `home`."""
         return self._home
+
+    def reverse(self, digest: str) -> str:
+        """Return the digest of a blob that holds another's bytes backwards."""
+        return self._blobs.put(self._blobs.get(digest).read_bytes()[::-1], temporary=True)
 
     def count(self) -> int:
         """Return how often it was called, from `first` on."""

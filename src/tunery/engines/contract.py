@@ -17,7 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from tunery._errors import CrashError, DeadlineError, DialectError, EngineError, ModelError, RemoteError, TargetError
+from tunery._errors import (
+    BlobNotFoundError,
+    CrashError,
+    DeadlineError,
+    DialectError,
+    EngineError,
+    ModelError,
+    RemoteError,
+    TargetError,
+)
 from tunery.engines._base import Engine, OnUsage, Role, WorkerSpec
 from tunery.engines._probe import Colour, Parcel
 
@@ -66,6 +75,16 @@ class EngineContract(ABC):
         worker = engine.start(spec)
         assert engine.call(worker, "count", deadline_s=PATIENCE_S).result(PATIENCE_S) == 41
         assert engine.call(worker, "home", deadline_s=PATIENCE_S).result(PATIENCE_S) == Path("/somewhere")
+
+    def test_files_cross_as_blobs(self, engine: Engine) -> None:
+        worker = engine.start(PROBE)
+        given = engine.blobs.put(b"stressed", temporary=True)
+        made = engine.call(worker, "reverse", given, deadline_s=PATIENCE_S).result(PATIENCE_S)
+        assert engine.blobs.get(made).read_bytes() == b"desserts"
+        engine.blobs.release(given)
+        with pytest.raises(BlobNotFoundError) as caught:
+            engine.call(worker, "reverse", given, deadline_s=PATIENCE_S).result(PATIENCE_S)
+        assert caught.value.digest == given
 
     def test_calls_of_one_worker_run_in_order_on_one_state(self, engine: Engine) -> None:
         worker = engine.start(PROBE)

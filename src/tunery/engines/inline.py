@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
 from tunery._errors import CrashError, DeadlineError, EngineError
+from tunery.blobs import Blobs, FakeBlobs
 from tunery.engines._base import Engine, OnUsage, WorkerSpec
 from tunery.engines._payload import Signatures, error_from_data, error_to_data, signatures
 
@@ -172,9 +174,12 @@ class InlineEngine(Engine):
 
     A call that passes its deadline, or whose worker is killed, is answered so and the service is replaced by a fresh
     one, but its thread runs on unheard until the method returns. Cores, threads, nice and memory are not applied.
+    Without `blobs` it has temporary ones.
     """
 
-    def __init__(self, on_usage: OnUsage | None = None) -> None:
+    def __init__(self, on_usage: OnUsage | None = None, blobs: Blobs | None = None) -> None:
+        self._owns_blobs = blobs is None
+        self.blobs = FakeBlobs() if blobs is None else blobs
         self._on_usage = on_usage
         self._ids = itertools.count(1)
         self._workers: dict[str, _Worker] = {}
@@ -186,7 +191,8 @@ class InlineEngine(Engine):
         methods = signatures(spec.service)
         names, body = list(spec.settings), methods.encode_settings(spec.settings)
         name = f"{spec.role.value}-{next(self._ids)}"
-        self._workers[name] = _Worker(name, lambda: methods.create(names, body), methods, self._on_usage)
+        create = partial(methods.create, names, body, lambda: self.blobs)
+        self._workers[name] = _Worker(name, create, methods, self._on_usage)
         return name
 
     @override
@@ -225,6 +231,8 @@ class InlineEngine(Engine):
         self._closed = True
         for worker in self._workers.values():
             worker.close()
+        if self._owns_blobs:
+            self.blobs.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -82,6 +82,7 @@ class Worker:
     settings: bytes
     cores: tuple[int, ...]
     log: Path
+    blobs: dict[str, Any] | None = None
     state: WorkerState = WorkerState.DOWN
     generation: int = 1
     queue: deque[Call] = field(default_factory=deque)
@@ -97,7 +98,7 @@ class Worker:
         return {
             "service": self.spec.service, "settings": list(self.spec.settings), "cores": list(self.cores),
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
-            "thread_variables": list(environment.thread_variables), "log": str(self.log),
+            "thread_variables": list(environment.thread_variables), "log": str(self.log), "blobs": self.blobs,
             "path": None if environment.python else sys.path,
         }  # fmt: skip
 

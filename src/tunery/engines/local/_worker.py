@@ -9,6 +9,8 @@ import sys
 import time
 from typing import Any
 
+from tunery._errors import EngineError
+from tunery.blobs import BlobPlace, Blobs, open_blobs
 from tunery.engines._payload import Signatures, error_to_data, signatures
 from tunery.engines.local import _frames
 from tunery.engines.local._process import own_cpu_s
@@ -30,7 +32,7 @@ def main(channel: socket.socket) -> int:
         _redirect_output(header["log"])
         _settle(header)
         methods = signatures(header["service"])
-        service = methods.create(header["settings"], body)
+        service = methods.create(header["settings"], body, lambda: _blobs(header["blobs"]))
         _limit_memory(header["memory_bytes"])
     except BaseException as error:  # noqa: BLE001 - whatever the constructor raises is the caller's answer
         _frames.send(channel, {"failed": error_to_data(error), **_usage(began)})
@@ -39,6 +41,12 @@ def main(channel: socket.socket) -> int:
     while (request := _frames.receive(channel)) is not None:
         _answer(channel, methods, service, *request)
     return 0
+
+
+def _blobs(place: dict[str, Any] | None) -> Blobs:
+    if place is None:
+        raise EngineError("the engine's blobs cannot be shared with other processes; give it those of a directory")
+    return open_blobs(BlobPlace(**place))
 
 
 def _answer(channel: socket.socket, methods: Signatures, service: object, header: dict[str, Any], body: bytes) -> None:

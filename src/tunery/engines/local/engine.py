@@ -7,12 +7,14 @@ import shutil
 import tempfile
 import weakref
 from concurrent.futures import Future
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from tunery._errors import EngineError
+from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.engines._base import Engine, OnUsage, WorkerSpec
 from tunery.engines._payload import signatures
 from tunery.engines.local import _frames
@@ -24,8 +26,9 @@ class LocalEngine(Engine):
     """Workers as processes of this machine, forked from a zygote and killed from outside when they do not answer.
 
     There is a zygote for each environment of workers; what it preloads costs a fresh worker milliseconds.
-    Each worker prints to its own log in `logs` (default: a directory that goes with the engine). A process that is not
-    ready after `startup_s` seconds is given up. `on_usage` hears what each call used. Linux only.
+    Each worker prints to its own log in `logs`, and all share `blobs`; the default of both is a directory that ends
+    with the engine. A process that is not ready after `startup_s` seconds is given up. `on_usage` hears what each call
+    used. Linux only.
 
     Example:
         with LocalEngine() as engine:
@@ -38,15 +41,19 @@ class LocalEngine(Engine):
         logs: Path | None = None,
         startup_s: float = 120.0,
         on_usage: OnUsage | None = None,
+        blobs: Blobs | None = None,
     ) -> None:
-        own = tempfile.mkdtemp(prefix="tunery-") if logs is None else None
-        self.logs = Path(own or logs or "").resolve()
+        own = tempfile.mkdtemp(prefix="tunery-") if logs is None or blobs is None else None
+        self.logs = Path(logs or own or "").resolve()
         self.logs.mkdir(parents=True, exist_ok=True)
+        self.blobs = DirectoryBlobs(Path(own or "", "blobs")) if blobs is None else blobs
         self._ids = itertools.count(1)
         self._workers: dict[str, Worker] = {}
         self._loop = Loop(self.logs, startup_s, on_usage)
+        place = self.blobs.place
+        self._place = None if place is None else asdict(place)
         # Runs at close, at garbage collection and at the interpreter's exit, whichever is first.
-        self._end = weakref.finalize(self, _close, self._loop, own, os.getpid())
+        self._end = weakref.finalize(self, _close, self._loop, own, self.blobs if blobs is None else None, os.getpid())
 
     @override
     def start(self, spec: WorkerSpec) -> str:
@@ -54,7 +61,7 @@ class LocalEngine(Engine):
         settings = methods.encode_settings(spec.settings)
         cores = spec.cores or tuple(sorted(os.sched_getaffinity(os.getpid())))
         name = f"{spec.role.value}-{next(self._ids)}"
-        worker = Worker(name, spec, methods, settings, cores, self.logs / f"{name}.log")
+        worker = Worker(name, spec, methods, settings, cores, self.logs / f"{name}.log", self._place)
         self._loop.add(worker)
         self._workers[name] = worker
         return name
@@ -107,7 +114,9 @@ class LocalEngine(Engine):
         return self._workers[worker]
 
 
-def _close(loop: Loop, own_logs: str | None, owner: int) -> None:
+def _close(loop: Loop, own: str | None, own_blobs: Blobs | None, owner: int) -> None:
     loop.close()
-    if own_logs is not None and os.getpid() == owner:
-        shutil.rmtree(own_logs, ignore_errors=True)
+    if own_blobs is not None:
+        own_blobs.close()
+    if own is not None and os.getpid() == owner:
+        shutil.rmtree(own, ignore_errors=True)
