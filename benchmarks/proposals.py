@@ -45,9 +45,10 @@ from rows import Kept, Row
 from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
+from tunery.blobs import FakeBlobs
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects import Dialect, Observation, get_dialect
+from tunery.dialects import Dialect, Observation, get_dialect, store_built
 from tunery.domain import Artifact, Candidate, Outcome, Task
 from tunery.measuring.service import Measurer
 
@@ -77,16 +78,19 @@ class Bench:
     """Builds and races candidates of one task."""
 
     def __init__(self, task: Task, directory: Path) -> None:
-        self.task, self.directory = task, directory
+        self.task, self.directory, self.blobs = task, directory, FakeBlobs()
         self.dialect: Dialect = get_dialect("metaschedule")
         self.renew()  # it pins this process to its cores, which must come before the compiler's threads
-        self.reference = self.dialect.build(task, self.dialect.reference(task), directory)
+        self.reference = self.build(self.dialect.reference(task))
 
     def renew(self) -> None:
         """Measure with a new measurer from now on: what one has learned of the noise is not the next one's."""
-        self.measurer = Measurer(
-            "metaschedule", open_device("cpu", usable_cores()[: self.task.target.threads]), str(self.directory)
-        )
+        device = open_device("cpu", usable_cores()[: self.task.target.threads])
+        self.measurer = Measurer("metaschedule", device, self.blobs)
+
+    def build(self, candidate: Candidate) -> Artifact:
+        """Build a candidate."""
+        return store_built(self.blobs, self.dialect.build(self.task, candidate, self.directory))
 
     def measure(self, course: Course, candidates: Sequence[Candidate]) -> list[Observation]:
         """Race the candidates against the course's best and note its progress."""
@@ -94,7 +98,7 @@ class Bench:
         for candidate in candidates:
             best_s = course.best_s[-1] if course.best_s else float("inf")
             try:
-                artifact = self.dialect.build(self.task, candidate, self.directory)
+                artifact = self.build(candidate)
                 result = self.measurer.race(self.task, artifact, candidate, best_s, self.reference)
                 outcome, latency_s = result.outcome, result.latency_s
             except Exception:  # noqa: BLE001 - a candidate that does not build is a trial like any other

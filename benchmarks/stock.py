@@ -27,7 +27,7 @@ from studies.stock_sides import stock_config
 
 from tunery._errors import WorkError
 from tunery.devices import open_device
-from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Outcome, Task
+from tunery.domain import Budget, Candidate, Mode, Origin, Outcome, Task
 from tunery.reports.format import milliseconds
 
 TASKS = {
@@ -164,7 +164,8 @@ def retime(work: Path, trials: int) -> None:
     del trials
     task = read_task(work)
     os.environ["TVM_NUM_THREADS"] = str(task.target.threads)
-    from tunery.dialects import get_dialect
+    from tunery.blobs import FakeBlobs
+    from tunery.dialects import get_dialect, store_built
     from tunery.dialects.metaschedule._tvm import meta_schedule
     from tunery.dialects.metaschedule.variants.program import program_key, replay, space_of, trace_body
     from tunery.measuring.service import Measurer
@@ -191,11 +192,12 @@ def retime(work: Path, trials: int) -> None:
         trials_ours = len({r.candidate.key for r in tried if r.candidate.origin is not Origin.BASELINE})
     artifacts = work / "artifacts"
     artifacts.mkdir()
-    reference = dialect.build(task, dialect.reference(task), artifacts)
-    built = [dialect.build(owner, candidate, artifacts) for owner, candidate in winners.values()]
-    measurer = Measurer("metaschedule", open_device("cpu", tuple(range(task.target.threads))))
+    blobs = FakeBlobs()
+    reference = store_built(blobs, dialect.build(task, dialect.reference(task), artifacts))
+    built = [store_built(blobs, dialect.build(owner, one, artifacts)) for owner, one in winners.values()]
+    measurer = Measurer("metaschedule", open_device("cpu", tuple(range(task.target.threads))), blobs)
     entrants = [candidate for _, candidate in winners.values()]
-    results = measurer.finals(task, [Artifact(**asdict(a)) for a in built], entrants, reference, 60) if winners else ()
+    results = measurer.finals(task, built, entrants, reference, 60) if winners else ()
     found_s = {side: result.latency_s for side, result in zip(winners, results, strict=True)}
     names = {"stock": found_s.get("stock"), "tunery": found_s.get("tunery"), "stock_trials": len(records),
              "tunery_trials": trials_ours}  # fmt: skip

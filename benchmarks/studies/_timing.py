@@ -3,8 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tunery.blobs import Blobs
 from tunery.devices import Load, Watch
 from tunery.devices.cpu.device import CpuDevice
+from tunery.dialects import open_built
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.measuring.racing import Rule
 from tunery.measuring.service import Measurer
@@ -46,12 +48,10 @@ class _Kit:
 class StudyMeasurer(MeasurerHost):
     """The measurer with other procedures beside `race`; all take its arguments."""
 
-    def __init__(
-        self, dialect: str, device: str, cores: tuple[int, ...], slot: tuple[int, ...], cache_dir: str
-    ) -> None:
-        super().__init__(dialect, device, cores, slot, cache_dir)
-        self._fixed = Measurer(dialect, CpuDevice(cores, slot), cache_dir, FIXED)
-        self._blind = Measurer(dialect, UnwatchedCpu(cores, slot), cache_dir)
+    def __init__(self, dialect: str, device: str, cores: tuple[int, ...], slot: tuple[int, ...], blobs: Blobs) -> None:
+        super().__init__(dialect, device, cores, slot, blobs)
+        self._fixed = Measurer(dialect, CpuDevice(cores, slot), blobs, FIXED)
+        self._blind = Measurer(dialect, UnwatchedCpu(cores, slot), blobs)
 
     def fixed(
         self,
@@ -81,8 +81,8 @@ class StudyMeasurer(MeasurerHost):
 
     def spin(self, task: Task, artifact: Artifact, reference: Artifact, seconds: float) -> float:
         """Run a kernel over and over for so many seconds; return how often a second it ran."""
-        kernel = self._codegen.load(task, artifact, self._device)
-        kernel.bind(self._references.get(task, reference, 0)[0])
+        kernel = self._codegen.load(task, open_built(self._blobs, artifact), self._device)
+        kernel.bind(self._references.get(task, open_built(self._blobs, reference), 0)[0])
         calls, start = 0, self._device.clock()
         while (spent_s := self._device.clock() - start) < seconds or not calls:
             kernel.run()
@@ -103,8 +103,8 @@ class StudyMeasurer(MeasurerHost):
 
         One untimed run, then loops of growing length until one lasts 100 ms; that loop is the only sample.
         """
-        kernel = self._codegen.load(task, artifact, self._device)
-        kernel.bind(self._references.get(task, reference, 0)[0])
+        kernel = self._codegen.load(task, open_built(self._blobs, artifact), self._device)
+        kernel.bind(self._references.get(task, open_built(self._blobs, reference), 0)[0])
         start = self._device.clock()
         kernel.run()
         warm_up_s = float(self._device.clock() - start)

@@ -32,7 +32,7 @@ from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.reports.format import as_text, milliseconds, new_table
-from tunery.runtime.services import Importer
+from tunery.runtime.preparing import Preparer
 from tunery.service.session import bench
 
 NETWORKS = ("zoo:resnet18", "zoo:mobilenet_v2", "zoo:bert-small")
@@ -212,8 +212,7 @@ def _row(
 def _slug(model: str) -> str:
     """Return a file name for a model that changes with its content."""
     name = re.sub(r"[^\w.-]+", "-", model.removeprefix("zoo:"))[-40:]
-    importer = Importer("fake" if model.startswith("fake:") else "metaschedule")
-    return f"{name}-{importer.identify(model, {}, cache_directory() / 'networks')[:8]}"
+    return f"{name}-{Preparer().identify(model, {}, cache_directory() / 'networks')[:8]}"
 
 
 def _conditions(*, channels_last: bool = False) -> str:

@@ -1,7 +1,8 @@
 """Dialects that each break one rule of the contract, and which test is `expected` to notice."""
 
+import json
 from dataclasses import replace
-from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
 from tunery.dialects.fake._space import FakeSpace
 from tunery.domain import Outcome
+
+NO_PARTS = MappingProxyType({})
 
 
 class Base(DialectContract):
@@ -177,23 +180,66 @@ class TestLitters(Base):
     expected = "test_garbage_raises_dialect_error_and_leaves_no_litter"
 
 
-class Renames(FakeDialect):
+class SaysWhere(FakeDialect):
     def build(self, task, candidate, directory):
-        artifact = super().build(task, candidate, directory)
-        path = Path(artifact.path).rename(directory / f"{len(list(directory.iterdir()))}.json")
-        return replace(artifact, path=str(path))
+        built = super().build(task, candidate, directory)
+        built.path.write_text(json.dumps(json.loads(built.path.read_text()) | {"made in": str(directory)}))
+        return built
 
 
-class TestRenames(Base):
-    made = Renames
+class TestSaysWhere(Base):
+    made = SaysWhere
     expected = "test_build_is_repeatable"
+
+
+class KeepsNotesBeside(FakeDialect):
+    def build(self, task, candidate, directory):
+        built = super().build(task, candidate, directory)
+        built.path.with_suffix(".notes").touch()
+        return built
+
+    def load(self, task, built, device):
+        if not built.path.with_suffix(".notes").exists():
+            raise DialectError("its notes are missing")
+        return super().load(task, built, device)
+
+
+class TestKeepsNotesBeside(Base):
+    made = KeepsNotesBeside
+    expected = "test_a_built_candidate_is_known_by_its_content"
+
+
+class BelievesTornFiles(FakeDialect):
+    def load(self, task, built, device):
+        try:
+            return super().load(task, built, device)
+        except DialectError as error:
+            raise ValueError("torn") from error
+
+
+class TestBelievesTornFiles(Base):
+    made = BelievesTornFiles
+    expected = "test_a_built_candidate_is_known_by_its_content"
+
+
+class TakesAPartForAnother(FakeDialect):
+    def build_part(self, task, candidate, directory):
+        return self.build(task, candidate, directory)
+
+    def compile(self, network, target, chosen, output, parts=NO_PARTS):
+        return super().compile(network, target, {} if parts else chosen, output)
+
+
+class TestTakesAPartForAnother(Base):
+    made = TakesAPartForAnother
+    expected = "test_a_part_spares_nothing_but_time"
 
 
 class Kernels(FakeDialect):
     kernel = FakeKernel
 
-    def load(self, task, artifact, device):
-        found = super().load(task, artifact, device)
+    def load(self, task, built, device):
+        found = super().load(task, built, device)
         found.__class__ = self.kernel
         return found
 
@@ -269,7 +315,7 @@ class TestHalfFeatures(Base):
 
 
 class DropsChoices(FakeDialect):
-    def compile(self, network, target, chosen, output, parts=None):
+    def compile(self, network, target, chosen, output, parts=NO_PARTS):
         readable = {key: candidate for key, candidate in chosen.items() if "schedule" in candidate.body}
         compiled = super().compile(network, target, readable, output)
         claimed = {key: chosen[key].key for key in compiled.coverage if key in chosen}
@@ -282,7 +328,7 @@ class TestDropsChoices(Base):
 
 
 class Uncovered(FakeDialect):
-    def compile(self, network, target, chosen, output, parts=None):
+    def compile(self, network, target, chosen, output, parts=NO_PARTS):
         return super().compile(network, target, {}, output)
 
 

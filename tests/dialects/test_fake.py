@@ -204,12 +204,12 @@ def test_real_kernels_take_their_time(spin: int, tmp_path: Path) -> None:
 def test_a_torn_artifact_is_refused(content: str, tmp_path: Path) -> None:
     dialect = FakeDialect()
     (task,) = tasks_of("tasks=1")
-    artifact = dialect.build(task, dialect.baseline(task), tmp_path)
-    Path(artifact.path).write_text(content)
+    built = dialect.build(task, dialect.baseline(task), tmp_path)
+    built.path.write_text(content)
     with pytest.raises(DialectError):
-        dialect.load(task, artifact, open_device("cpu"))
+        dialect.load(task, built, open_device("cpu"))
     with pytest.raises(DialectError):
-        dialect.run_compiled(artifact.path, [])
+        dialect.run_compiled(str(built.path), [])
 
 
 def test_a_compiled_network_runs_and_carries_its_faults(tmp_path: Path) -> None:

@@ -74,9 +74,10 @@ def test_a_network_of_wider_products_computes_the_same(
         kernel.run()
         assert compare(expect(task.workload, reference.outputs()), kernel.outputs()).passed
         assert (kernel.traits["expression"], kernel.slack) == (NAME, 1)
-    dialect.build_part(task, chosen[0], tmp_path)
-    dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "plain")
-    dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "linked", tmp_path)
+    part, key = dialect.build_part(task, chosen[0], tmp_path), task.workload.key
+    assert part is not None
+    dialect.compile(network, target, {key: chosen[0]}, tmp_path / "plain")
+    dialect.compile(network, target, {key: chosen[0]}, tmp_path / "linked", {key: part})
     arrays = make_inputs(network.inputs, 3)
     session = onnxruntime.InferenceSession(network.path, providers=["CPUExecutionProvider"])
     [theirs] = session.run(None, {spec.name: array for spec, array in zip(network.inputs, arrays, strict=True)})

@@ -4,7 +4,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from metaschedule_models import convolution_network, small_network
 from tunery._errors import UsageError
 from tunery.delivery import load_compiled
 from tunery.devices import open_device
-from tunery.dialects import Array, Dialect, get_dialect
+from tunery.dialects import Array, Built, Dialect, get_dialect
 from tunery.dialects.metaschedule.codegen import compilation, weights
 from tunery.dialects.metaschedule.codegen.packing import Index
 from tunery.dialects.metaschedule.codegen.weights import Weight, read_weights, write_weights
@@ -61,17 +61,19 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture
-def parts(case: Case, tmp_path: Path) -> Path:
+def parts(case: Case, tmp_path: Path) -> dict[str, Built]:
     directory = tmp_path / "parts"
     directory.mkdir()
-    for task in case.tasks:
-        case.dialect.build_part(task, case.chosen[task.workload.key], directory)
-    return directory
+    made = {
+        task.workload.key: case.dialect.build_part(task, case.chosen[task.workload.key], directory)
+        for task in case.tasks
+    }
+    return {key: part for key, part in made.items() if part is not None}
 
 
 @pytest.mark.parametrize("least", [1, 10**9])
 def test_a_network_of_parts_computes_the_same_bits(
-    case: Case, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
+    case: Case, parts: dict[str, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     monkeypatch.setattr(weights, "_LEAST", least)  # all weights are apart, or none
     plain = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "plain")
@@ -92,9 +94,10 @@ def test_weights_are_in_the_file_as_in_the_model_and_transformed_on_loading(tmp_
     network, target = convolution_network(tmp_path, size=10, layers=2), dialect.resolve_target("native", 1)
     [task] = [task for task in dialect.extract(network, target) if task.workload.kind == "conv2d"]
     chosen = next(c for c in dialect.open(task, [], None, 0).propose(9) if "winograd4" in c.body)
-    dialect.build_part(task, chosen, tmp_path)
-    for name, parts in (("plain", ()), ("linked", (tmp_path,))):
-        dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / name, *parts)
+    part = dialect.build_part(task, chosen, tmp_path)
+    assert part is not None
+    for name, parts in (("plain", {}), ("linked", {task.workload.key: part})):
+        dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / name, parts)
     [image] = make_inputs(network.inputs, 3)
     [ours], [theirs] = (dialect.load_network(tmp_path / name)(image) for name in ("linked", "plain"))
     np.testing.assert_array_equal(ours, theirs)
@@ -145,7 +148,7 @@ def _of_another_shape(told: dict[str, Any]) -> None:
     [_without_weights, _of_another_network, _too_few, _at_another_place, _of_another_type, _of_another_shape],
 )
 def test_weights_that_are_not_those_of_the_code_are_refused(
-    change: Any, case: Case, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: Any, case: Case, parts: dict[str, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(weights, "_LEAST", 1)
     case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "whole", parts)
@@ -169,8 +172,9 @@ def test_equal_weights_of_two_layers_are_one(tmp_path: Path) -> None:
     onnx.save(model, network.path)
     [task] = [task for task in dialect.extract(network, target) if task.workload.kind == "conv2d"]
     chosen = next(c for c in dialect.open(task, [], None, 0).propose(9) if "winograd4" in c.body)
-    dialect.build_part(task, chosen, tmp_path)
-    dialect.compile(network, target, {task.workload.key: chosen}, tmp_path / "linked", tmp_path)
+    part, key = dialect.build_part(task, chosen, tmp_path), task.workload.key
+    assert part is not None
+    dialect.compile(network, target, {key: chosen}, tmp_path / "linked", {key: part})
     manifest, place = opened(tmp_path / "linked")
     assert place.file_size == 4 * 32 * 32 * 3 * 3
     assert len(manifest["weights"]["arrays"]) == 1
@@ -217,12 +221,12 @@ def test_an_array_of_several_weights_is_kept_once(tmp_path: Path) -> None:
     assert not Weight(table.astype(complex)).apart
 
 
-def test_what_has_no_part_is_compiled_as_ever(case: Case, parts: Path, tmp_path: Path) -> None:
+def test_what_has_no_part_is_compiled_as_ever(case: Case, parts: dict[str, Built], tmp_path: Path) -> None:
     convolution = next(task for task in case.tasks if task.workload.kind == "conv2d")
     kept = case.chosen[convolution.workload.key].key
-    for file in parts.glob("*.o"):
-        if not file.name.startswith(kept):
-            file.unlink()
+    for key, part in parts.items():
+        if key != convolution.workload.key:
+            part.path.unlink()
     mixed = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "mixed", parts)
     assert all(mixed.coverage.values())
     names = case.kernels(tmp_path / "mixed")
@@ -245,24 +249,26 @@ def _with_an_input_as_a_constant(manifest: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "change", [_of_another_workload, _with_code_that_packs, _with_an_input_as_a_constant, lambda _: {}]
 )
-def test_a_part_that_does_not_fit_is_not_linked(case: Case, parts: Path, tmp_path: Path, change: Any) -> None:
-    for file in parts.glob("*.json"):
-        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+def test_a_part_that_does_not_fit_is_not_linked(
+    case: Case, parts: dict[str, Built], tmp_path: Path, change: Any
+) -> None:
+    parts = {key: replace(part, manifest=json.dumps(change(json.loads(part.manifest)))) for key, part in parts.items()}
     compiled = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "out", parts)
     assert all(compiled.coverage.values())
     names = {name.rpartition("_")[2] for name in case.kernels(tmp_path / "out")}
     assert not names & {one.key for one in case.chosen.values()}
 
 
-def test_a_kernel_is_built_from_its_part(case: Case, parts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_is_built_from_its_part(case: Case, parts: dict[str, Built], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tunery.dialects.metaschedule.codegen.kernel.tvm.tirx.build",
         lambda *_, **__: pytest.fail("code was generated again"),
     )
     for task in case.tasks:
-        artifact = case.dialect.build(task, case.chosen[task.workload.key], parts)
-        assert Path(artifact.path).with_suffix(".o").exists(), "it stays for the network"
-        case.dialect.load(task, artifact, open_device("cpu"))
+        part = parts[task.workload.key]
+        built = case.dialect.build(task, case.chosen[task.workload.key], part.path.parent)
+        assert part.path.exists(), "it stays for the network"
+        case.dialect.load(task, built, open_device("cpu"))
 
 
 def test_a_network_is_lowered_once_for_all_its_compilations(
@@ -282,9 +288,9 @@ def test_a_network_is_lowered_once_for_all_its_compilations(
 
 
 def test_parts_that_cannot_be_linked_cost_only_time(
-    case: Case, parts: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    case: Case, parts: dict[str, Built], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    next(parts.glob("*.o")).write_bytes(b"no object file")
+    next(iter(parts.values())).path.write_bytes(b"no object file")
     compiled = case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "out", parts)
     assert all(compiled.coverage.values())
     assert np.isfinite(case.outputs(tmp_path / "out")[0]).all()

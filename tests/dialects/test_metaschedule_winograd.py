@@ -241,8 +241,9 @@ def test_what_is_foreseen_without_an_expression_says_why(
     assert {read_body(candidate.body)[0] for candidate in found} == {"generic"}
     kernel = dialect.load(task, dialect.build(task, found[0], tmp_path), open_device("cpu"))
     assert kernel.traits["left_out"] == {"winograd4": "RuntimeError: no genes"}
-    dialect.build_part(task, found[0], tmp_path)
-    for parts in (None, tmp_path):
+    part = dialect.build_part(task, found[0], tmp_path)
+    assert part is not None
+    for parts in ({}, {task.workload.key: part}):
         compiled = dialect.compile(network, target, {task.workload.key: found[0]}, tmp_path / "network", parts)
         assert compiled.left_out == {task.workload.key: {"winograd4": "RuntimeError: no genes"}}
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tunery.blobs import Blobs, FakeBlobs
 from tunery.devices import Device
 from tunery.devices.fake import FakeDevice
-from tunery.dialects import Array, Codegen, Dialect, Kernel
+from tunery.dialects import Array, Built, Codegen, Dialect, Kernel
 from tunery.domain import Artifact, Candidate, Origin, Target, Task, TensorSpec, Workload
 from tunery.measuring.fake import FakeKernel
 from tunery.measuring.inputs import numpy_dtype
@@ -47,8 +48,8 @@ class ScriptedDialect(Dialect, Codegen):
     def resolve_target(self, spec: str, threads: int) -> Target:
         return Target(self.name, {"kind": spec}, threads)
 
-    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
-        return artifact(candidate.key)
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
+        return Built(candidate.key, directory / f"{candidate.key}.so")
 
     def reference(self, task: Task) -> Candidate:
         return candidate("reference")
@@ -56,20 +57,16 @@ class ScriptedDialect(Dialect, Codegen):
     def baseline(self, task: Task) -> Candidate:
         return candidate("baseline", Origin.BASELINE)
 
-    def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
-        self.loaded.append(artifact.candidate_key)
-        script = self.scripts[artifact.candidate_key]
+    def load(self, task: Task, built: Built, device: Device) -> Kernel:
+        self.loaded.append(built.candidate_key)
+        script = self.scripts[built.candidate_key]
         if isinstance(script, Exception):
             raise script
         assert isinstance(device, FakeDevice)
         empty = [np.zeros(spec.shape, numpy_dtype(spec.dtype)) for spec in task.workload.output_specs]
         kernel = FakeKernel(device, **{"latency_s": LATENCY_S, "compute": double, "empty": empty, **script})
-        self.kernels[artifact.candidate_key] = kernel
+        self.kernels[built.candidate_key] = kernel
         return kernel
-
-
-def artifact(key: str) -> Artifact:
-    return Artifact(key, f"{key}.so", 1)
 
 
 def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
@@ -79,22 +76,25 @@ def candidate(key: str, origin: Origin = Origin.SEARCH) -> Candidate:
 class Bench:
     """A measurer on a scripted device."""
 
-    def __init__(self, cache_dir: str = "", settings: Settings | None = None, **device: Any) -> None:
+    def __init__(self, blobs: Blobs | None = None, settings: Settings | None = None, **device: Any) -> None:
         self.device = FakeDevice(**device)
         self.dialect = ScriptedDialect()
+        self.blobs = blobs or FakeBlobs()
         self.task = make_task()
-        self.measurer = Measurer(self.dialect, self.device, cache_dir, settings)
+        self.measurer = Measurer(self.dialect, self.device, self.blobs, settings)
+
+    def artifact(self, key: str) -> Artifact:
+        return Artifact(key, self.blobs.put(key.encode()), len(key))
 
     def race(self, incumbent_s: float | None = None, **script: Any) -> Any:
         self.dialect.scripts["c"] = script
-        return self.measurer.race(self.task, artifact("c"), candidate("c"), incumbent_s, artifact("reference"))
+        reference = self.artifact("reference")
+        return self.measurer.race(self.task, self.artifact("c"), candidate("c"), incumbent_s, reference)
 
     def finals(self, rounds: int = 12, **scripts: Mapping[str, Any]) -> Any:
         self.dialect.scripts.update(scripts)
-        keys = list(scripts)
-        return self.measurer.finals(
-            self.task, [artifact(key) for key in keys], [candidate(key) for key in keys], artifact("reference"), rounds
-        )
+        artifacts, candidates = map(self.artifact, scripts), map(candidate, scripts)
+        return self.measurer.finals(self.task, list(artifacts), list(candidates), self.artifact("reference"), rounds)
 
 
 @pytest.fixture

@@ -1,20 +1,20 @@
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
+from tunery._errors import BlobNotFoundError
+from tunery.blobs import FakeBlobs
+from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome, Task, Verification
 from tunery.measuring.fake import bimodal, gaussian
 from tunery.measuring.racing import Rule
 from tunery.measuring.selection import winner
 from tunery.measuring.settings import Settings
 
 BenchMaker = Callable[..., Any]
-REFERENCE = Artifact("reference", "reference.so", 1)
 
 
 def test_a_good_candidate_is_verified_and_sampled(bench: BenchMaker) -> None:
@@ -72,7 +72,9 @@ def test_of_a_slow_untuned_program_one_sample_is_enough(bench: BenchMaker, laten
     machine = bench()
     machine.dialect.scripts["reference"] = {"latency_s": latency_s}
     untuned = Candidate("reference", "task", "{}", Origin.BASELINE)
-    result = machine.measurer.race(machine.task, REFERENCE, untuned, None, REFERENCE)
+    result = machine.measurer.race(
+        machine.task, machine.artifact("reference"), untuned, None, machine.artifact("reference")
+    )
     assert (result.outcome, len(result.samples_s)) == (Outcome.OK, samples)
     assert result.latency_s == pytest.approx(latency_s, rel=0.02)
     assert len(machine.race(latency_s=0.12).samples_s) > 1, "of a candidate it is not"
@@ -129,13 +131,29 @@ def test_a_failing_reference_is_named(bench: BenchMaker) -> None:
     assert result.detail.startswith("the reference failed")
 
 
-def test_a_restarted_worker_does_not_pay_for_the_reference_again(bench: BenchMaker, tmp_path: Path) -> None:
-    first, second = bench(cache_dir=str(tmp_path)), bench(cache_dir=str(tmp_path))
+def test_a_restarted_worker_does_not_pay_for_the_reference_again(bench: BenchMaker) -> None:
+    blobs = FakeBlobs()
+    first, second = (bench(blobs) for _ in range(2))
     first.race()
     first.race()
     second.race()
     assert sorted(first.dialect.loaded) == ["c", "c", *["reference"] * 3]
     assert second.dialect.loaded == ["c"]
+
+
+def test_an_artifact_that_is_not_on_this_host_is_no_outcome_of_its_candidate(bench: BenchMaker) -> None:
+    machine = bench()
+    machine.dialect.scripts["c"] = {}
+    mine, reference = machine.artifact("c"), machine.artifact("reference")
+    for absent, arguments in (
+        ("1" * 64, (replace(mine, blob="1" * 64), Candidate("c", "t", "{}"), None, reference)),
+        ("2" * 64, (mine, Candidate("c", "t", "{}"), None, replace(reference, blob="2" * 64))),
+    ):
+        with pytest.raises(BlobNotFoundError) as caught:
+            machine.measurer.race(machine.task, *arguments)
+        assert caught.value.digest == absent
+        with pytest.raises(BlobNotFoundError):
+            machine.measurer.finals(machine.task, [arguments[0]], [arguments[1]], arguments[3], 3)
 
 
 def test_the_machine_s_noise_is_learned(bench: BenchMaker) -> None:
@@ -285,7 +303,8 @@ def test_a_clock_that_shows_everybody_the_same_times_is_refused(bench: BenchMake
     same = {"times": [1e-3, 1.1e-3, 1.2e-3] * 8}
     assert machine.race(**same).outcome is Outcome.OK
     machine.dialect.scripts["d"] = same
-    second = machine.measurer.race(machine.task, Artifact("d", "d.so", 1), Candidate("d", "t", "{}"), None, REFERENCE)
+    built, reference = machine.artifact("d"), machine.artifact("reference")
+    second = machine.measurer.race(machine.task, built, Candidate("d", "t", "{}"), None, reference)
     assert second.outcome is Outcome.RUN_FAILED
     assert "candidate c" in second.detail
     finals = machine.finals(a={"times": [1e-3] * 99}, b={"times": [1e-3] * 99}, c={"noise": gaussian(0.01)})
@@ -298,15 +317,17 @@ def test_on_a_coarse_clock_equal_times_are_no_sign_of_a_broken_one(bench: BenchM
     steps = {"times": [2e-3, 2.1e-3, 2e-3] * 8, "latency_s": 2e-3}
     for key in ("c", "d"):
         machine.dialect.scripts[key] = steps
-        built, candidate = Artifact(key, f"{key}.so", 1), Candidate(key, "t", "{}")
-        assert machine.measurer.race(machine.task, built, candidate, None, REFERENCE).outcome is Outcome.OK
+        built, reference, candidate = machine.artifact(key), machine.artifact("reference"), Candidate(key, "t", "{}")
+        assert machine.measurer.race(machine.task, built, candidate, None, reference).outcome is Outcome.OK
 
 
 def test_a_measurement_beside_others_is_marked_and_allowed_their_disturbance(bench: BenchMaker) -> None:
     machine = bench(sharing={2: 1.2})
     machine.dialect.scripts["c"] = {"latency_s": 0.99e-3, "noise": gaussian(0.002)}
     machine.device.busy = 2
-    arguments = (machine.task, Artifact("c", "c.so", 1), Candidate("c", "t", "{}"), 1e-3, REFERENCE, 2)
+    arguments = (
+        machine.task, machine.artifact("c"), Candidate("c", "t", "{}"), 1e-3, machine.artifact("reference"), 2,
+    )  # fmt: skip
     strict, shared = (machine.measurer.race(*arguments, deviation) for deviation in (0.0, 0.2))
     assert strict.outcome is Outcome.ABANDONED, "a true winner is lost if the disturbance is not allowed for"
     assert shared.outcome is Outcome.OK

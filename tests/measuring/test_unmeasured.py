@@ -1,12 +1,14 @@
 """Verification without a measurement asks for what a measured candidate is asked for."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tunery.devices.fake import FakeDevice
-from tunery.domain import Artifact, Task
+from tunery.dialects import Built
+from tunery.domain import Task
 from tunery.measuring.fake import FakeKernel
 from tunery.measuring.unmeasured import Unmeasured
 from tunery.measuring.verification import tolerance
@@ -25,6 +27,6 @@ def test_a_kernel_that_does_not_merely_reorder_sums_is_given_its_own_tolerance(
     dialect.scripts["mine"] = {"compute": off}
     monkeypatch.setattr(FakeKernel, "slack", slack)
     verdict = Unmeasured(dialect, FakeDevice()).verify(
-        task, Artifact("mine", "mine.so", 1), Artifact("reference", "reference.so", 1)
+        task, Built("mine", Path("mine.so")), Built("reference", Path("r.so"))
     )
     assert verdict.passed == passes, verdict.detail

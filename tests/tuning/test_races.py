@@ -37,7 +37,7 @@ class Board:
         self.baseline_s = None
         self.best_s = 1.0
         self.recorded: list[tuple[str, Measurement]] = []
-        runtime = SimpleNamespace(slots=((0,), (1,)), calibration=TWO, foreign=None)
+        runtime = SimpleNamespace(slots=((0,), (1,)), calibration=TWO, foreign=None, discard=lambda _: None)
         self.context: Any = SimpleNamespace(runtime=runtime, seed=0)
 
     def fastest_s(self) -> float | None:
@@ -79,7 +79,7 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> type[Board]:
 
     monkeypatch.setattr(races, "race", race)
     monkeypatch.setattr(races, "stage", stage)
-    for name in ("charge", "charge_by_outcome", "discard"):
+    for name in ("charge", "charge_by_outcome"):
         monkeypatch.setattr(races, name, lambda *_, **__: None)
     return Bound
 

@@ -11,6 +11,7 @@ import pytest
 from job_tools import records_in, register_model, request_in, run_in
 
 from tunery._errors import NothingFoundError, UsageError
+from tunery.blobs import FakeBlobs
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
 from tunery.delivery.predict import heavy, looks, urgency, wanted
@@ -150,7 +151,7 @@ def test_nothing_unverified_is_delivered(request_: Request, fault: str) -> None:
 
 
 def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
-    request_: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     heard: list[list[str]] = []
 
@@ -168,11 +169,11 @@ def test_what_one_task_teaches_reaches_the_workers_of_those_after_it(
 
     monkeypatch.setattr(FakeDialect, "suggest", suggest)
     tasks = extract(request_).tasks
-    model = tmp_path / "model"
-    model.write_text((registry.starting("fake", "fake") or ("", ""))[1])
+    blobs = FakeBlobs()
+    model = blobs.put((registry.starting("fake", "fake") or ("", ""))[1].encode())
     transfer_states: list[str] = []
     for task in tasks:
-        pick = Builder("fake", tmp_path).pick(task, 4, 3, model, 0, list(transfer_states))
+        pick = Builder("fake", blobs).pick(task, 4, 3, model, 0, list(transfer_states))
         assert pick.candidate is not None
         assert pick.refused == ""
         transfer_states.append(pick.transfer_state)

@@ -66,6 +66,17 @@ class Blobs(ABC):
         """Say that a blob is no longer in use by this view, if it was; a temporary one is gone with that."""
 
     @abstractmethod
+    def take(self, digest: str, path: Path) -> None:
+        """Bring a blob's bytes to the new file `path`, which is the caller's own, and release the blob.
+
+        A temporary blob is moved if it can be.
+
+        Raises:
+            BlobNotFoundError: it is not here.
+            OSError: `path` cannot be written.
+        """
+
+    @abstractmethod
     def remember(self, key: str, digest: str) -> None:
         """Let `find` return this blob for `key`, as long as it is here; of two blobs for one key the later counts.
 

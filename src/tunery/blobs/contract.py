@@ -133,6 +133,25 @@ class BlobsContract(ABC):
         assert blobs.has(digests[0])
         assert sum(map(blobs.has, digests)) == 2
 
+    def test_a_file_that_is_taken_is_the_takers_own(self, blobs: Blobs, tmp_path: Path) -> None:
+        for temporary in (False, True):
+            digest, path = blobs.put(b"as it was", temporary=temporary), tmp_path / f"{temporary}"
+            blobs.take(digest, path)
+            assert path.read_bytes() == b"as it was"
+            with path.open("ab") as file:
+                file.write(b" and more")
+            assert blobs.has(digest)  # it was kept before
+            assert blobs.get(digest, verify=True).read_bytes() == b"as it was"
+        digest = blobs.put(b"short-lived", temporary=True)
+        blobs.take(digest, tmp_path / "mine")
+        assert not blobs.has(digest)
+        assert (tmp_path / "mine").stat().st_mode == (tmp_path / "True").stat().st_mode
+        with pytest.raises(FileExistsError):
+            blobs.take(blobs.put(b"more"), tmp_path / "mine")
+        with pytest.raises(BlobNotFoundError):
+            blobs.take(ABSENT, tmp_path / "absent")
+        assert (tmp_path / "mine").read_bytes() == b"short-lived"
+
     def test_a_key_finds_its_latest_blob_while_that_is_there(self, blobs: Blobs) -> None:
         assert blobs.find("key") is None
         kept, temporary = blobs.put(b"kept"), blobs.put(b"temporary", temporary=True)

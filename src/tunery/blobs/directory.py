@@ -101,6 +101,16 @@ class DirectoryBlobs(Blobs):
             self._used(check_digest(digest)).unlink()
 
     @override
+    def take(self, digest: str, path: Path) -> None:
+        used = self.get(digest)
+        path.touch(exist_ok=False)
+        mode = path.stat().st_mode
+        if self._object(digest).exists() or used.stat().st_nlink > 1 or not _moved(used, path):
+            shutil.copyfile(used, path)
+        path.chmod(mode)
+        self.release(digest)
+
+    @override
     def remember(self, key: str, digest: str) -> None:
         kept = self._object(check_digest(digest)).exists()
         names = (self.directory if kept else self._lease) / "names"
@@ -334,6 +344,16 @@ def _link(source: Path, path: Path) -> None:
         shutil.copyfile(source, copy)
         copy.chmod(0o400)
         copy.replace(path)
+
+
+def _moved(source: Path, path: Path) -> bool:
+    try:
+        source.replace(path)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        return False
+    return True
 
 
 def _sync(path: Path) -> None:

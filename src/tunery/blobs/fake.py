@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,8 @@ class FakeBlobs(Blobs):
         self._temporary: dict[str, bytes] = {}
         self._in_use: set[str] = set()
         self._names: dict[str, str] = {}
-        self._files = tempfile.TemporaryDirectory(prefix="tunery-")
+        self._files = Path(tempfile.mkdtemp(prefix="tunery-"))
+        self._end = weakref.finalize(self, shutil.rmtree, self._files, ignore_errors=True)
 
     @override
     def put(self, source: bytes | Path, *, temporary: bool = False, move: bool = False, sync: bool = True) -> str:
@@ -44,7 +46,7 @@ class FakeBlobs(Blobs):
             if not self.has(digest):
                 raise BlobNotFoundError(f"blob {digest} is not on this host", digest)
             self._use(digest)
-            path = Path(self._files.name, digest)
+            path = self._files / digest
             if not path.exists():
                 path.write_bytes(self._kept[digest] if digest in self._kept else self._temporary[digest])
             if verify and hashlib.sha256(path.read_bytes()).hexdigest() != digest:
@@ -63,7 +65,14 @@ class FakeBlobs(Blobs):
         with self._lock:
             self._in_use.discard(check_digest(digest))
             self._temporary.pop(digest, None)
-            Path(self._files.name, digest).unlink(missing_ok=True)
+            (self._files / digest).unlink(missing_ok=True)
+
+    @override
+    def take(self, digest: str, path: Path) -> None:
+        with self._lock:
+            with path.open("xb") as file:
+                file.write(self.get(digest).read_bytes())
+            self.release(digest)
 
     @override
     def remember(self, key: str, digest: str) -> None:
@@ -82,7 +91,7 @@ class FakeBlobs(Blobs):
     @contextmanager
     @override
     def scratch(self) -> Iterator[Path]:
-        path = Path(tempfile.mkdtemp(dir=self._files.name))
+        path = Path(tempfile.mkdtemp(dir=self._files))
         try:
             yield path
         finally:
@@ -100,7 +109,7 @@ class FakeBlobs(Blobs):
 
     @override
     def close(self) -> None:
-        self._files.cleanup()
+        self._end()
 
     def _use(self, digest: str) -> None:
         self._in_use.add(digest)

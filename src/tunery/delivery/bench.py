@@ -15,6 +15,7 @@ from tunery.delivery.work import Work, task_shares
 from tunery.domain.request import CONTESTANTS, BenchReport, Progress, TaskShare
 from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
+from tunery.runtime.pools import Runtime
 
 
 async def bench(
@@ -39,25 +40,29 @@ async def bench(
         work.notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
 
     runtime = work.runtime
-    paths = {"tunery": compiled or runtime.scratch / "tuned", **others}
     if compiled:
+        ours = _stored(runtime, compiled)
         imported = await work.model(lambda: tell("importing", ""))
         network, shares = imported.network, used_shares(imported, await work.choices(imported))
     else:
-        report, network = await compile_only(
-            work, paths["tunery"], begun=partial(tell, "compiling", CONTESTANTS["tunery"])
-        )
-        shares = report.tasks
+        made = await compile_only(work, begun=partial(tell, "compiling", CONTESTANTS["tunery"]))
+        ours, network, shares = made.blob, made.network, made.report.tasks
+    files = {"tunery": ours, **{label: _stored(runtime, path) for label, path in others.items()}}
     if not network.path:
         raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
     if "untuned" in against:
-        paths["untuned"] = runtime.scratch / "untuned"
         tell("compiling", CONTESTANTS["untuned"])
-        await compile_only(work, paths["untuned"], tuned=False)
+        files["untuned"] = (await compile_only(work, tuned=False)).blob
     async with work.stage("bench", Role.MEASURER):
-        return with_tasks(
-            await compare(runtime, network, paths, against, seconds, work.notify, trust=work.request.trust), shares
-        )
+        report = await compare(runtime, network, files, against, seconds, work.notify, trust=work.request.trust)
+        return with_tasks(report, shares)
+
+
+def _stored(runtime: Runtime, path: Path) -> str:
+    try:
+        return runtime.blobs.put(path, temporary=True)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}; write it with `tunery compile`") from error
 
 
 def used_shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:

@@ -69,14 +69,14 @@ def predicted_s(against: Sequence[str], seconds: float) -> float:
 async def compare(  # noqa: PLR0917 - what is compared, and how
     runtime: Runtime,
     network: Network,
-    compiled: Mapping[str, Path],
+    compiled: Mapping[str, str],
     against: Sequence[str],
     seconds: float,
     notify: Callable[[Progress], None] = lambda _: None,
     *,
     trust: bool = False,
 ) -> BenchReport:
-    """Time all of `compiled` (label to file), and ONNX Runtime and torch if asked for, in turns of a few runs each.
+    """Time all of `compiled` (label to blob), and ONNX Runtime and torch if asked for, in turns of a few runs each.
 
     `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
     turn it is. The untuned network, and torch's, are absent from the report where they fail. `trust` lets a torch
@@ -93,7 +93,7 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
         notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
     tell("outputs", predicted_s(against, seconds))
-    workers = {label: _start(runtime, "CompiledContestant", path, network) for label, path in compiled.items()}
+    workers = {label: _start(runtime, "CompiledContestant", blob, network) for label, blob in compiled.items()}
     workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
     contestants = _Contestants(runtime, workers)
     outputs: dict[str, list[Output]] = {label: await contestants.ask(label, "outputs") for label in list(workers)}
@@ -205,7 +205,7 @@ async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output
     return await _outputs(runtime, "OnnxRuntimeContestant", Path(network.path), network) if network.path else []
 
 
-async def check(runtime: Runtime, network: Network, compiled: Path, theirs: Sequence[Output]) -> float:
+async def check(runtime: Runtime, network: Network, compiled: str, theirs: Sequence[Output]) -> float:
     """Run a compiled network once and return its largest deviation from `theirs`, what `onnxruntime_outputs` gave.
 
     Raises:
@@ -214,7 +214,7 @@ async def check(runtime: Runtime, network: Network, compiled: Path, theirs: Sequ
     return checked_error(network.name, await _outputs(runtime, "CompiledContestant", compiled, network), theirs)
 
 
-async def _outputs(runtime: Runtime, service: str, path: Path, network: Network) -> list[Output]:
+async def _outputs(runtime: Runtime, service: str, path: Path | str, network: Network) -> list[Output]:
     worker = _start(runtime, service, path, network)
     try:
         outputs: list[Output] = await _call(runtime, worker, "outputs")
@@ -223,8 +223,9 @@ async def _outputs(runtime: Runtime, service: str, path: Path, network: Network)
     return outputs
 
 
-def _start(runtime: Runtime, service: str, path: Path, network: Network, **more: object) -> str:
-    settings = {"path": path, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED, **more}
+def _start(runtime: Runtime, service: str, path: Path | str, network: Network, **more: object) -> str:
+    source = {"path": path} if isinstance(path, Path) else {"blob": path}
+    settings = {**source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED, **more}
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"
     return runtime.engine.start(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tunery._errors import TuneryError
@@ -12,13 +12,23 @@ from tunery.delivery.compare import Output, check, onnxruntime_outputs
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import get_ready
 from tunery.delivery.work import Work, open_tasks, task_shares
-from tunery.domain import Candidate, Choice, Network, Rung, Target, Task
+from tunery.domain import Artifact, Candidate, Network, Rung, Target, Task
 from tunery.domain.request import CompileReport, FillPolicy, Request
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both
+from tunery.runtime.services import CompiledBlob
 from tunery.store import file_of
 from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A network that was compiled to the blob `blob`; the report's `path` is empty."""
+
+    report: CompileReport
+    network: Network
+    blob: str
 
 
 def check_place(output: Path, request: Request, *, force: bool = False) -> None:
@@ -40,7 +50,7 @@ def files_of(request: Request) -> list[Path]:
 async def compile_checked(
     work: Work, output: Path, policy: FillPolicy | None, say: Callable[[str], None], *, force: bool = False
 ) -> tuple[CompileReport, Network]:
-    """Compile in the scratch directory, and put the file at `output` once its outputs are those of ONNX Runtime.
+    """Compile, and put the file at `output` once its outputs are those of ONNX Runtime.
 
     Operators without a record use the compiler's default, or with a `policy` what the cost model predicts to be
     fastest, verified but not measured. `say` is called with what goes on. With `force`, `output` may replace a file of
@@ -52,7 +62,6 @@ async def compile_checked(
     """
     request = replace(work.request, store=work.store.url)
     check_place(output, request, force=force)
-    fresh = work.runtime.scratch / "compiled"
     prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
 
     def allow(network: Network) -> None:
@@ -64,21 +73,21 @@ async def compile_checked(
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
     say("reading the model")
-    made = _compile_and_allow(work, fresh, policy, allow, say)
-    (report, network), theirs = await both(made, expected())
+    made, theirs = await both(_compile_and_allow(work, policy, allow, say), expected())
+    network = made.network
     error = None
     if network.path:
         say("checking the network's outputs")
         # No measurement, so it need not wait until others leave the machine alone.
         async with work.stage("check", Role.IMPORTER):
-            error = await check(work.runtime, network, fresh, theirs)
-    publish(fresh, output, NETWORK, inputs=files_of(request), force=force)
-    return replace(report, path=str(output), max_abs_error=error), network
+            error = await check(work.runtime, network, made.blob, theirs)
+    with work.runtime.blobs.scratch() as directory:
+        work.runtime.blobs.take(made.blob, directory / "network")
+        publish(directory / "network", output, NETWORK, inputs=files_of(request), force=force)
+    return replace(made.report, path=str(output), max_abs_error=error), network
 
 
-async def compile_only(
-    work: Work, output: Path, *, tuned: bool = True, begun: Callable[[], None] = lambda: None
-) -> tuple[CompileReport, Network]:
+async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], None] = lambda: None) -> CompiledModel:
     """Compile without a check; if not `tuned`, with the compiler's default for every operator.
 
     Raises:
@@ -87,16 +96,15 @@ async def compile_only(
     """
     imported = await work.model(begun)
     known, chosen = await _chosen(work, imported, FillPolicy() if tuned else None, tuned=tuned)
-    return await _link(work, imported, known, chosen, output), imported.network
+    return await _link(work, imported, known, chosen)
 
 
 async def _compile_and_allow(
     work: Work,
-    output: Path,
     policy: FillPolicy | None,
     allow: Callable[[Network], None],
     say: Callable[[str], None],
-) -> tuple[CompileReport, Network]:
+) -> CompiledModel:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
     measuring = policy is not None and policy.few_shot > 0
     ready: list[asyncio.Task[InitialModel | None]] = []
@@ -113,7 +121,7 @@ async def _compile_and_allow(
         await asyncio.gather(*ready, return_exceptions=True)
     allow(imported.network)
     say("compiling the network")
-    return await _link(work, imported, known, chosen, output), imported.network
+    return await _link(work, imported, known, chosen)
 
 
 def _choosing(policy: FillPolicy | None) -> str:
@@ -130,25 +138,24 @@ async def _chosen(
     tuned: bool = True,
     ready: "asyncio.Task[InitialModel | None] | None" = None,
 ) -> tuple[KnownTask, dict[str, Candidate]]:
-    """Return what is known, and the candidates by workload key, with their code where that spares the linking time."""
+    """Return what is known, and the candidates by workload key."""
     known = await work.filled(imported, policy, ready)
     workloads = {task.key: task.workload for task in imported.tasks}
     chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
-    if chosen:
-        await _build_parts(work, imported.tasks, known.choices)
     return known, chosen
 
 
 async def _link(
-    work: Work, imported: ImportedModel, known: KnownTask, chosen: Mapping[str, Candidate], output: Path
-) -> CompileReport:
+    work: Work, imported: ImportedModel, known: KnownTask, chosen: Mapping[str, Candidate]
+) -> CompiledModel:
     workloads = {task.key: task.workload for task in imported.tasks}
-    runtime = work.runtime
+    parts = await _build_parts(work, imported.tasks, chosen, known.parts)
     async with work.stage("compile", Role.IMPORTER) as grant:
-        compiled = await runtime.call(
-            grant.worker, "compile", imported.network, imported.target, chosen, output.resolve(), runtime.artifacts,
-            deadline_s=IMPORT_DEADLINE_S,
-        )  # fmt: skip
+        compiled: CompiledBlob = await work.runtime.call(
+            grant.worker, "compile", imported.network, imported.target, chosen, parts, deadline_s=IMPORT_DEADLINE_S
+        )
+    for part in parts.values():
+        work.runtime.discard(part)
     rungs = {workloads[c.task_key].key: (workloads[c.task_key].label, c.rung) for c in known.choices}
     coverage = {  # a candidate that could not be used left its place to the default
         rungs[key][0]: ((rungs[key][1] if used else Rung.DEFAULT).value, used)
@@ -156,22 +163,32 @@ async def _link(
         if key in rungs
     }
     refused = {workloads[key].name: why for key, why in known.refused.items()}
-    return CompileReport(
-        imported.network.name, str(output), output.stat().st_size, coverage, tasks=task_shares(imported, known),
+    report = CompileReport(
+        imported.network.name, "", compiled.size_bytes, coverage, tasks=task_shares(imported, known),
         refused=refused, measured=known.measured, untuned=len(open_tasks(imported, known)),
         left_out={rungs[key][0]: why for key, why in compiled.left_out.items() if key in rungs},
     )  # fmt: skip
+    return CompiledModel(report, imported.network, compiled.blob)
 
 
-async def _build_parts(work: Work, tasks: Sequence[Task], choices: Sequence[Choice]) -> None:
-    """Have all builders generate the code of the network's kernels; what fails is left to the compilation."""
-    by_key = {task.key: task for task in tasks}
+async def _build_parts(
+    work: Work, tasks: Sequence[Task], chosen: Mapping[str, Candidate], known: Mapping[str, Artifact]
+) -> dict[str, Artifact]:
+    """Have all builders generate the code of the network's kernels, and return it by workload key.
+
+    `known` has by task key what verifying a prediction has left; what fails is left to the compilation.
+    """
+    parts: dict[str, Artifact] = {}
 
     async def one(task: Task, candidate: Candidate) -> None:
-        with suppress(TuneryError):
-            async with work.stage("build", Role.BUILDER, task.workload.kind) as grant:
-                await work.runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
+        part = known.get(task.key)
+        if part is None:
+            with suppress(TuneryError):
+                async with work.stage("build", Role.BUILDER, task.workload.kind) as grant:
+                    part = await work.runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
+        if part is not None:
+            parts[task.workload.key] = part
 
-    # What was predicted has just been built, to be verified.
-    open_ = [choice for choice in choices if choice.candidate and choice.rung is not Rung.ZERO_SHOT]
-    await asyncio.gather(*(one(by_key[c.task_key], c.candidate) for c in open_ if c.candidate))
+    own = [(task, chosen[task.workload.key]) for task in tasks if task.workload.key in chosen]
+    await asyncio.gather(*(one(task, candidate) for task, candidate in own))
+    return parts

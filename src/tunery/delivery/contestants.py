@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tunery.blobs import Blobs
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
 from tunery.measuring.inputs import make_inputs
@@ -44,11 +45,11 @@ class Contestant(ABC):
 class CompiledContestant(Contestant):
     """A network compiled by a dialect."""
 
-    def __init__(self, path: Path, threads: int, inputs: list[TensorSpec], seed: int) -> None:
+    def __init__(self, blob: str, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
         from tunery.delivery.loading import load_compiled
 
         super().__init__(inputs, seed)
-        self._network = load_compiled(path, threads)
+        self._network = load_compiled(blobs.get(blob), threads)
 
     def _run(self) -> Sequence[Array]:
         return self._network(*self._arrays)

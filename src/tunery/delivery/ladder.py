@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tunery.domain import Choice, Mode, Origin, Outcome, Provenance, Record, Rung, Task
+from tunery.domain import Artifact, Choice, Mode, Origin, Outcome, Provenance, Record, Rung, Task
 from tunery.store import Skipped, Store
 
 _RUN = frozenset({Outcome.OK, Outcome.ABANDONED})
@@ -16,7 +16,7 @@ class KnownTask:
 
     `refused` says of tasks, by their keys, why no prediction of the cost model was good enough to be used. `untried`
     are the keys of tunable tasks of which nothing but the compiler's default was measured. `measured` candidates were
-    timed for this answer.
+    timed for this answer. `parts` have, by task key, what was compiled of predicted candidates.
     """
 
     choices: tuple[Choice, ...]
@@ -24,6 +24,7 @@ class KnownTask:
     refused: Mapping[str, str] = field(default_factory=dict)
     untried: frozenset[str] = frozenset()
     measured: int = 0
+    parts: Mapping[str, Artifact] = field(default_factory=dict)
 
     @property
     def open(self) -> frozenset[str]:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
@@ -29,16 +28,15 @@ from tunery.domain import (
     Rung,
     Target,
     Task,
-    Verification,
 )
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import Role
 from tunery.runtime.introducing import introduce
 from tunery.runtime.pools import Runtime
-from tunery.runtime.services import Pick, Prediction
+from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Store
 from tunery.tuning.account import Account
-from tunery.tuning.calls import Entrant, call_build, discard, race, stage
+from tunery.tuning.calls import Entrant, call_build, race, stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.search.finals import time_in_turns
@@ -55,11 +53,18 @@ _FAR, _ROUNDS = 2.5, 40  # times the fastest with its weights in the cache; roun
 
 @dataclass
 class Filled:
-    """What came of it: choices by task key, and the reasons where there was none."""
+    """What came of it: by task key choices and what was compiled of them, and the reasons where there was none."""
 
     choices: dict[str, Choice] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, Artifact] = field(default_factory=dict)
     measured: int = 0
+
+    def choose(self, task: Task, candidate: Candidate, part: Artifact | None) -> None:
+        """Note a prediction that proved right, and what was compiled of it."""
+        self.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, candidate)
+        if part is not None:
+            self.parts[task.key] = part
 
 
 async def get_ready(
@@ -69,13 +74,12 @@ async def get_ready(
     device = await runtime.device()
     start = await asyncio.to_thread(start_for, request.dialect, target.config, compiler, device)
     if start is not None:
-        file = _model_file(runtime)
-        file.write_text(start.model)
+        model = _model_blob(runtime, start.model)
 
         async def one(worker: str) -> None:
             async with runtime.stage(job_id, "build", Role.BUILDER, worker=worker):
                 with suppress(EngineError):  # it will be read again
-                    await runtime.call(worker, "read", file, deadline_s=PREDICT_DEADLINE_S)
+                    await runtime.call(worker, "read", model, deadline_s=PREDICT_DEADLINE_S)
 
         await asyncio.gather(*(one(worker) for worker in runtime.workers(Role.BUILDER)))
     return start
@@ -133,7 +137,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         await _pick_all(context, [(task, counts[task.key]) for task in open_], guess, filled)
     choices = tuple(filled.choices.get(choice.task_key, choice) for choice in known.choices)
     refused = {key: why for key, why in filled.refused.items() if key in known.open - filled.choices.keys()}
-    return replace(known, choices=choices, refused=refused, measured=filled.measured)
+    return replace(known, choices=choices, refused=refused, measured=filled.measured, parts=filled.parts)
 
 
 def wanted(share: float) -> int:
@@ -162,7 +166,7 @@ def looks(task: Task, whole: float, guess: FillPolicy) -> int:
 async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: FillPolicy, filled: Filled) -> None:
     """Choose for each task what is right and thought fastest; each learns from those that were done before it."""
     transfer_states: list[str] = []
-    model = _model_file(context.runtime)
+    model = _model_blob(context.runtime, context.learning.model or "")
 
     async def one(task: Task, count: int) -> None:
         try:
@@ -179,15 +183,15 @@ async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: 
         if pick.transfer_state:
             transfer_states.append(pick.transfer_state)
         if pick.candidate:
-            filled.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, pick.candidate)
+            filled.choose(task, pick.candidate, pick.part)
         else:
             filled.refused[task.key] = pick.refused
 
     await asyncio.gather(*(one(*each) for each in tasks))
 
 
-def _model_file(runtime: Runtime) -> Path:
-    return runtime.scratch / "cost-model.json"
+def _model_blob(runtime: Runtime, model: str) -> str:
+    return runtime.blobs.put(model.encode(), temporary=True)
 
 
 async def _predict(context: Context, task: Task, count: int, guess: FillPolicy, filled: Filled) -> Prediction | None:
@@ -212,17 +216,17 @@ async def _verify(context: Context, task: Task, prediction: Prediction, filled: 
     for candidate in (*best[: _KEEP - 1], last):
         try:
             async with stage(context, task, "build", Role.BUILDER) as grant:
-                verdict: Verification = await context.runtime.call(
+                checked: Checked = await context.runtime.call(
                     grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
                 )
         except TuneryError as error:  # it does not build, hangs or crashes: the next one may not
             filled.refused[task.key] = str(error)
             continue
-        if verdict.deliverable:
-            filled.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, candidate)
+        if checked.verdict.deliverable:
+            filled.choose(task, candidate, checked.part)
             filled.refused.pop(task.key, None)
             return
-        filled.refused[task.key] = verdict.detail
+        filled.refused[task.key] = checked.verdict.detail
 
 
 async def _measure(
@@ -277,7 +281,7 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
         await _hold_finals(context, task, near, yardstick)
     for artifact in built:
         if isinstance(artifact, Artifact):
-            discard(artifact)
+            context.runtime.discard(artifact)
     return measured
 
 

@@ -3,12 +3,14 @@
 from importlib.metadata import entry_points
 
 from tunery._errors import UsageError
+from tunery.dialects._artifacts import Built, open_built, store_built
 from tunery.dialects._base import Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
 from tunery.dialects._search import Observation, Proposer, Suggestions
 
 __all__ = [
     "Array",
+    "Built",
     "Codegen",
     "Compiled",
     "CompiledNetwork",
@@ -23,6 +25,8 @@ __all__ = [
     "TaskSource",
     "check_dialect",
     "get_dialect",
+    "open_built",
+    "store_built",
 ]
 
 _GROUP = "tunery.dialects"

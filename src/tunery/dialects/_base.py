@@ -20,6 +20,7 @@ arguments and results are plain data, so any method can run in any process; only
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Self
 
 import numpy as np
@@ -27,9 +28,10 @@ import numpy.typing as npt
 
 from tunery._errors import UsageError
 from tunery.devices import Device
+from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
 from tunery.dialects._search import Observation, Proposer, Suggestions
-from tunery.domain import Artifact, Candidate, Check, Environment, Network, Target, Task, Workload
+from tunery.domain import Candidate, Check, Environment, Network, Target, Task, Workload
 
 
 class Dialect(ABC):
@@ -172,19 +174,24 @@ class Codegen(Capability):
     ability = "build candidates"
 
     @abstractmethod
-    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
-        """Compile a candidate to a file in `directory`.
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
+        """Compile a candidate to one file in `directory`, from what `build_part` left there if it did.
+
+        The file is known by its content alone afterwards: its name, and what else is in the directory, is lost.
 
         Raises:
             DialectError: the compiler refuses it.
         """
 
     @abstractmethod
-    def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
+    def load(self, task: Task, built: Built, device: Device) -> Kernel:
         """Load a built candidate into this process, to run on a device that was opened here.
 
+        Its file may have got another name.
+
         Raises:
-            DialectError: the artifact is another candidate's, or the device is of a kind that it cannot run on.
+            DialectError: the file is missing or damaged, or was not built for the task; or the device is of a kind that
+                it cannot run on.
         """
 
     @abstractmethod
@@ -218,12 +225,12 @@ class NetworkCompiler(Capability):
         target: Target,
         chosen: Mapping[str, Candidate],
         output: Path,
-        parts: Path | None = None,
+        parts: Mapping[str, Built] = MappingProxyType({}),
     ) -> Compiled:
         """Build the whole network to a loadable file; `chosen` maps a workload key to the candidate to use.
 
-        A candidate that cannot be used is refused, or the coverage says that the default was used instead. `parts` is a
-        directory where `build_part` may have left something.
+        A candidate that cannot be used is refused, or the coverage says that the default was used instead. `parts` maps
+        a workload key to what `build_part` made of its candidate.
 
         Raises:
             DialectError: the network does not compile; nothing is left at `output`.
@@ -233,12 +240,13 @@ class NetworkCompiler(Capability):
     def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
         """Load what `compile` wrote; `threads` overrides the thread count it was tuned for."""
 
-    def build_part(self, task: Task, candidate: Candidate, directory: Path) -> None:
-        """Leave in `directory` what spares `compile` this candidate's code generation, if there is such.
+    def build_part(self, task: Task, candidate: Candidate, directory: Path) -> Built | None:  # noqa: ARG002 - for those with parts
+        """Write to `directory` what spares `compile` (and `build`) this candidate's code generation, if there is such.
 
         Raises:
             DialectError: the compiler refuses it.
         """
+        return None
 
 
 class RecordChecker(Capability):

@@ -32,7 +32,7 @@ from pydantic import TypeAdapter
 
 from tunery._errors import DialectError, TargetError, UsageError
 from tunery.devices import Device
-from tunery.dialects import Compiled, Observation
+from tunery.dialects import Built, Compiled, Observation
 from tunery.dialects._contract_help import (
     AlignedZeros,
     ContractFixtures,
@@ -45,7 +45,7 @@ from tunery.dialects._contract_help import (
     random_array,
     tell_tale,
 )
-from tunery.domain import Artifact, Candidate, Network, Origin, Outcome, Target, Task
+from tunery.domain import Candidate, Network, Origin, Outcome, Target, Task
 
 
 class DialectContract(ContractFixtures):
@@ -211,14 +211,54 @@ class DialectContract(ContractFixtures):
             assert fresh.reference(task) == reference, f"{task.workload.name} has two references"
 
     def test_build_is_repeatable(self, dialect: WholeDialect, task: Task, tmp_path: Path) -> None:
-        """A candidate's artifact has one name, so it is found and never built twice."""
+        """A candidate has one artifact by content, so two builds of it are one blob."""
         candidate = dialect.baseline(task)
-        first = dialect.build(task, candidate, tmp_path)
-        second = dialect.build(task, candidate, tmp_path)
-        assert first.candidate_key == second.candidate_key == candidate.key, "the artifact names another candidate"
-        assert first.path == second.path, "the same build has two names"
-        assert Path(second.path).parent == tmp_path, f"{second.path} lies outside of {tmp_path}"
-        assert Path(second.path).stat().st_size == second.size_bytes, "the size is not the file's"
+        built = []
+        for name in ("first", "second"):
+            directory = tmp_path / name
+            directory.mkdir()
+            built.append(dialect.build(task, candidate, directory))
+            assert built[-1].candidate_key == candidate.key, "the artifact names another candidate"
+            assert built[-1].path.parent == directory, f"{built[-1].path} lies outside of {directory}"
+        first, second = built
+        assert first.path.read_bytes() == second.path.read_bytes(), "the same build has two contents"
+        assert first.manifest == second.manifest, "the same build has two manifests"
+
+    def test_a_built_candidate_is_known_by_its_content(
+        self, dialect: WholeDialect, task: Task, device: Device, tmp_path: Path
+    ) -> None:
+        """It is loaded under another name, apart from all else of its build; what is torn is refused."""
+        built = dialect.build(task, dialect.baseline(task), tmp_path)
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        moved = replace(built, path=built.path.rename(elsewhere / ("0" * 64)))
+        inputs = self.inputs(task, seed=0)
+        expected = outputs_of(load(dialect, task, dialect.reference(task), tmp_path, device), inputs)
+        self.check(outputs_of(type(dialect)().load(task, moved, device), inputs), expected, task.workload.output_specs)
+        torn = elsewhere / ("1" * 64)
+        whole = moved.path.read_bytes()
+        torn.write_bytes(whole[: len(whole) // 2])
+        for path in (torn, elsewhere / "missing"):
+            with pytest.raises(DialectError):
+                dialect.load(task, replace(moved, path=path), device)
+
+    def test_a_part_spares_nothing_but_time(  # noqa: PLR0917 - pytest passes fixtures by name
+        self, dialect: WholeDialect, network: Network, target: Target, task: Task, compiled: Compiled, tmp_path: Path
+    ) -> None:
+        """What `build_part` leaves is taken into a network, or not; what the network computes is the same."""
+        chosen = dialect.baseline(task)
+        part = dialect.build_part(task, chosen, tmp_path)
+        if part is None:
+            pytest.skip("this dialect has no parts")
+        assert part.candidate_key == chosen.key, "the part names another candidate"
+        moved = replace(part, path=part.path.rename(tmp_path / ("0" * 64)))
+        key = task.workload.key
+        made = dialect.compile(network, target, {key: chosen}, tmp_path / "network.bin", {key: moved})
+        assert made.coverage[key] == chosen.key, "the chosen candidate is not used"
+        rng = np.random.default_rng(0)
+        given = [random_array(spec, rng) for spec in network.inputs]
+        found = dialect.load_network(Path(made.path))(*given)
+        self.check(found, dialect.load_network(Path(compiled.path))(*given), network.outputs)
 
     def test_garbage_raises_dialect_error_and_leaves_no_litter(
         self, dialect: WholeDialect, task: Task, tmp_path: Path
@@ -236,10 +276,10 @@ class DialectContract(ContractFixtures):
         expected = outputs_of(load(dialect, task, dialect.reference(task), tmp_path, device), inputs)
         for candidate in proposed:
             try:
-                artifact = dialect.build(task, candidate, tmp_path)
+                built = dialect.build(task, candidate, tmp_path)
             except DialectError:
                 continue
-            self.check(outputs_of(dialect.load(task, artifact, device), inputs), expected, task.workload.output_specs)
+            self.check(outputs_of(dialect.load(task, built, device), inputs), expected, task.workload.output_specs)
             return
         assert not proposed, "none of the first proposals builds"
         pytest.skip("this space proposed nothing")
@@ -382,13 +422,13 @@ class DialectContract(ContractFixtures):
         tasks = [item.task for item in loaded]
         task = tasks[0]
         baseline = dialect.baseline(task)
-        artifact = dialect.build(task, baseline, tmp_path)
+        built = dialect.build(task, baseline, tmp_path)
         values: list[tuple[Any, object]] = [
             (Network, network),
             (list[Task], tasks),
             (list[Candidate], [*proposed, baseline, dialect.reference(task)]),
             (list[Observation], tell_tale(proposed, list(Outcome))),
-            (Artifact, artifact),
+            (Built, built),
             (Compiled, compiled),
         ]
         for kind, value in values:
@@ -397,5 +437,5 @@ class DialectContract(ContractFixtures):
             assert again == value, f"{kind} does not survive JSON"
         returned: list[Task] = TypeAdapter(list[Task]).validate_json(TypeAdapter(list[Task]).dump_json(tasks))
         assert [t.key for t in returned] == [t.key for t in tasks], "a task's key does not survive JSON"
-        kernel = type(dialect)().load(returned[0], artifact, device)
+        kernel = type(dialect)().load(returned[0], built, device)
         self.check(outputs_of(kernel, loaded[0].inputs), loaded[0].expected, task.workload.output_specs)

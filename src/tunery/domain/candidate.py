@@ -29,8 +29,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A built candidate: a file named by content of program, target, compiler and flags."""
+    """A built candidate: the SHA-256 of its file, and what else the dialect needs to load it, in text of its own."""
 
     candidate_key: str
-    path: str
+    blob: str
     size_bytes: int
+    manifest: str = ""

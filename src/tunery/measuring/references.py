@@ -1,15 +1,16 @@
-"""Inputs and the unscheduled program's outputs, per task: computed once, kept in the process and on disk."""
+"""Inputs and the unscheduled program's outputs, per task: computed once, kept in the process and among the blobs."""
 
-import tempfile
 import zipfile
 from collections import OrderedDict
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 
+from tunery._errors import BlobError, BlobNotFoundError
+from tunery.blobs import Blobs
 from tunery.devices import Device
-from tunery.dialects import Array, Codegen, Dialect
-from tunery.domain import Artifact, Task, digest
+from tunery.dialects import Array, Built, Codegen, Dialect
+from tunery.domain import Task, digest
 from tunery.measuring.inputs import VERSION, make_inputs, numpy_dtype
 from tunery.measuring.verification import Expected, expect, finite_share
 
@@ -23,17 +24,17 @@ _Entry = tuple[list[Array], list[Expected]]
 class References:
     """Gives the expected outputs of a task on its independent inputs, numbered from 0.
 
-    `directory` holds one .npz file for each; None keeps them in the process only. A torn or foreign file is computed
-    again. In the process the latest 256 MiB are kept.
+    `blobs` hold one .npz file for each; None keeps them in the process only. A damaged file is computed again. In the
+    process the latest 256 MiB are kept.
     """
 
-    def __init__(self, dialect: Dialect, device: Device, directory: Path | None, seed: int = 0) -> None:
+    def __init__(self, dialect: Dialect, device: Device, blobs: Blobs | None, seed: int = 0) -> None:
         self._codegen, self._compiler, self._device = Codegen.of(dialect), dialect.compiler, device
-        self._directory = directory
+        self._blobs = blobs
         self._seed = seed
         self._kept: OrderedDict[_Key, _Entry] = OrderedDict()
 
-    def get(self, task: Task, reference: Artifact, number: int) -> tuple[list[Array], list[Expected]]:
+    def get(self, task: Task, reference: Built, number: int) -> tuple[list[Array], list[Expected]]:
         """Return the inputs with this number and what the reference makes of them."""
         key = self._key(task, reference), number
         if key not in self._kept:
@@ -43,13 +44,13 @@ class References:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def _key(self, task: Task, reference: Artifact) -> str:
+    def _key(self, task: Task, reference: Built) -> str:
         return digest(task.key, reference.candidate_key, self._compiler, str(VERSION), str(self._seed))
 
     def _inputs(self, task: Task, number: int, positive: bool) -> list[Array]:
         return make_inputs(task.workload.input_specs, self._seed + number, positive=positive)
 
-    def _compute(self, task: Task, reference: Artifact, key: _Key) -> _Entry:
+    def _compute(self, task: Task, reference: Built, key: _Key) -> _Entry:
         kernel = self._codegen.load(task, reference, self._device)
         for positive in (False, True):
             inputs = self._inputs(task, key[1], positive)
@@ -63,14 +64,12 @@ class References:
         self._write(outputs, positive, key)
         return inputs, expect(task.workload, outputs)
 
-    def _path(self, key: _Key) -> Path | None:
-        return None if self._directory is None else self._directory / f"{key[0]}-{key[1]}.npz"
-
     def _read(self, task: Task, key: _Key) -> _Entry | None:
-        path = self._path(key)
-        if path is None or not path.exists():
+        blob = None if self._blobs is None else self._blobs.find(_name(key))
+        if self._blobs is None or blob is None:
             return None
         try:
+            path = self._blobs.get(blob, verify=True)
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 # bytes, since .npy knows no bfloat16
                 outputs = [
@@ -78,29 +77,30 @@ class References:
                     for i, spec in enumerate(task.workload.output_specs)
                 ]
                 return self._inputs(task, key[1], bool(stored["positive"])), expect(task.workload, outputs)
-        except (OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
+        except (BlobNotFoundError, OSError, EOFError, KeyError, ValueError, TypeError, zipfile.BadZipFile):
             return None
+        finally:
+            self._blobs.release(blob)
 
     def _write(self, outputs: list[Array], positive: bool, key: _Key) -> None:
-        """Write in one step: a killed process leaves no half file, and a full disk only costs the cache."""
-        path = self._path(key)
-        if path is None:
+        """Keep outputs for other processes; a full disk only costs that."""
+        if self._blobs is None:
             return
         data = {f"output{i}": np.ascontiguousarray(o).reshape(-1).view(np.uint8) for i, o in enumerate(outputs)}
-        temporary = ""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
-                temporary = file.name
+        with suppress(BlobError, OSError), self._blobs.scratch() as directory:
+            with (directory / "outputs").open("wb") as file:
                 np.savez(file, allow_pickle=False, positive=np.array(positive), **data)
-            Path(temporary).replace(path)
-        except OSError:
-            if temporary:
-                Path(temporary).unlink(missing_ok=True)
+            blob = self._blobs.put(directory / "outputs", move=True, sync=False)
+            self._blobs.remember(_name(key), blob)
+            self._blobs.release(blob)
 
     def _shrink(self) -> None:
         while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _KEPT_BYTES:
             self._kept.popitem(last=False)
+
+
+def _name(key: _Key) -> str:
+    return f"reference outputs {key[0]} {key[1]}"
 
 
 def _size(entry: _Entry) -> int:

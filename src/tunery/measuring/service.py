@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tunery.blobs import Blobs
 from tunery.devices import Device, Load
-from tunery.dialects import Array, Codegen, Dialect, Kernel, get_dialect
+from tunery.dialects import Array, Built, Codegen, Dialect, Kernel, get_dialect, open_built
 from tunery.domain import (
     Artifact,
     Candidate,
@@ -48,21 +48,19 @@ it is only what the others are first compared with, and is timed again beside th
 class Measurer:
     """The service of a measurer worker; every method takes and returns plain data.
 
-    `dialect` is the compiler's plug-in or its name; `device` is opened, but its process not pinned yet. `cache_dir` is
-    where reference outputs are kept between processes (empty: nowhere).
+    `dialect` is the compiler's plug-in or its name; `device` is opened, but its process not pinned yet. `blobs` have
+    the artifacts, and keep reference outputs for other processes.
     """
 
-    def __init__(
-        self, dialect: str | Dialect, device: Device, cache_dir: str = "", settings: Settings | None = None
-    ) -> None:
+    def __init__(self, dialect: str | Dialect, device: Device, blobs: Blobs, settings: Settings | None = None) -> None:
         device.pin()  # before the compiler's runtime is loaded
         self._device = device
         self._described = device.describe()
         dialect = get_dialect(dialect) if isinstance(dialect, str) else dialect
         self._codegen = Codegen.of(dialect)
         self._settings = settings or Settings()
-        directory = Path(cache_dir) if cache_dir else None
-        self._references = References(dialect, device, directory, self._settings.seed)
+        self._blobs = blobs
+        self._references = References(dialect, device, blobs, self._settings.seed)
         self._watch = device.watch()
         self._overhead_s = clock_overhead(device.clock)
         self._flush = device.flush_caches if self._settings.cache == "cold" else None
@@ -101,10 +99,14 @@ class Measurer:
         built unscheduled program. `degree` is how many measurements share the device meanwhile, `deviation` by which
         share that was seen to slow kernels of this task: a candidate is not given up for less. Whatever the kernel
         raises is an outcome: this method returns a measurement.
+
+        Raises:
+            BlobNotFoundError: a built candidate is not on this host.
         """
         start = self._device.clock()
+        built, yardstick = open_built(self._blobs, artifact), open_built(self._blobs, reference)
         long_s = self._settings.rule.max_s * (_LONG_UNTUNED if candidate.origin is Origin.BASELINE else _LONG)
-        measurement = self._race(task, artifact, incumbent_s, reference, degree, deviation, long_s)
+        measurement = self._race(task, built, incumbent_s, yardstick, degree, deviation, long_s)
         if self._telling(measurement):
             other = self._repeats.check(task.key, candidate.key, measurement.samples_s)
             if other:
@@ -130,8 +132,12 @@ class Measurer:
 
         After every `look` of at most `rounds` rounds those leave that are clearly behind; with 0 all stay. Returns one
         measurement per candidate, in their order, in mode FINAL.
+
+        Raises:
+            BlobNotFoundError: a built candidate is not on this host.
         """
-        finalists = [self._prepare(task, artifact, reference) for artifact in artifacts]
+        yardstick, *entrants = [open_built(self._blobs, one) for one in (reference, *artifacts)]
+        finalists = [self._prepare(task, built, yardstick) for built in entrants]
         self._device.hold()
         mark, energy_j = self._watch.mark(full=True), self._meter.read_j()
         repeats = run_finals(finalists, rounds, self._settings, self._watch, look)
@@ -158,9 +164,9 @@ class Measurer:
     def _race(  # noqa: PLR0917 - `race` taken apart
         self,
         task: Task,
-        artifact: Artifact,
+        built: Built,
         incumbent_s: float | None,
-        reference: Artifact,
+        reference: Built,
         degree: int,
         deviation: float,
         long_s: float,
@@ -173,7 +179,7 @@ class Measurer:
         except Exception as error:  # noqa: BLE001 - the task has no reference: its candidates cannot be trusted
             return _failed(error, "the reference failed: ")
         try:
-            kernel = self._codegen.load(task, artifact, self._device)
+            kernel = self._codegen.load(task, built, self._device)
             kernel.bind(inputs)
             kernel.poison()
             sampler = self._sampler(kernel)
@@ -192,7 +198,7 @@ class Measurer:
                 return Measurement(Outcome.WRONG_RESULT, detail=verification.detail, verification=verification)
             won = race.verdict is not Verdict.ABANDON and median(race.samples) < (incumbent_s or math.inf)
             slow_first = incumbent_s is None and warm_up.seconds >= long_s
-            if won and artifact.path != reference.path and not slow_first:
+            if won and built.path != reference.path and not slow_first:
                 # The next incumbent: wrong on other inputs, it would cost the healthy ones their chance.
                 verification = self._verify(task, kernel, reference)
                 if not verification.passed:
@@ -239,16 +245,16 @@ class Measurer:
         calls = int(measurement.context["calls"])
         return min(measurement.samples_s) * calls >= _TELLING_STEPS * self._overhead_s
 
-    def _prepare(self, task: Task, artifact: Artifact, reference: Artifact) -> Finalist:
+    def _prepare(self, task: Task, built: Built, reference: Built) -> Finalist:
         """Load one finalist and compare it on all independent inputs."""
         start = self._device.clock()
         finalist = Finalist()
         try:
-            kernel = self._codegen.load(task, artifact, self._device)
+            kernel = self._codegen.load(task, built, self._device)
             finalist.sampler, finalist.traits = self._sampler(kernel), kernel.traits
             if self._buffers is not None:
                 finalist.cool_constants = partial(kernel.use_cold_constants, self._buffers)
-            if artifact.path == reference.path:
+            if built.path == reference.path:
                 # Its outputs are right by definition.
                 kernel.bind(self._references.get(task, reference, 0)[0])
                 finalist.verification = Verification("is the reference", Verification.FULL, 0.0, passed=True)
@@ -259,7 +265,7 @@ class Measurer:
         finalist.measure_s = self._device.clock() - start
         return finalist
 
-    def _verify_finalist(self, task: Task, finalist: Finalist, kernel: Kernel, reference: Artifact) -> None:
+    def _verify_finalist(self, task: Task, finalist: Finalist, kernel: Kernel, reference: Built) -> None:
         """Compare it on one input; on all only if it stays beside the fastest."""
         assert finalist.sampler is not None
         inputs, expected = self._references.get(task, reference, 0)
@@ -271,7 +277,7 @@ class Measurer:
         if first.seconds >= _LONG * self._settings.rule.max_s:
             finalist.settled = first
 
-    def _verify(self, task: Task, kernel: Kernel, reference: Artifact) -> Verification:
+    def _verify(self, task: Task, kernel: Kernel, reference: Built) -> Verification:
         verdicts = []
         for number in range(Verification.FULL):
             inputs, expected = self._references.get(task, reference, number)

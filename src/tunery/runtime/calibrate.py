@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from tunery._errors import EngineError, UsageError, WorkError
@@ -95,9 +94,8 @@ async def _specimens(runtime: Runtime, target: Target, job_id: str) -> Sequence[
     async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
         try:
             found: list[Specimen] = await runtime.call(
-                grant.worker, "specimens", target, CANDIDATES, Path(runtime.scratch, "artifacts"),
-                deadline_s=_PREPARE_DEADLINE_S, tries=2,
-            )  # fmt: skip
+                grant.worker, "specimens", target, CANDIDATES, deadline_s=_PREPARE_DEADLINE_S, tries=2
+            )
         except EngineError as error:
             raise WorkError(f"the reference kernels cannot be built: {error}") from error
     if not found:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery._settings import cache_directory
+from tunery.blobs import DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain.request import Request
 from tunery.engines import Engine, LocalEngine
@@ -40,7 +41,7 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
     except OSError as error:
         raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
     try:
-        with LocalEngine(scratch / "logs") as engine:
+        with DirectoryBlobs(cache / "blobs") as blobs, LocalEngine(scratch / "logs", blobs=blobs) as engine:
             yield engine, scratch, threads
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

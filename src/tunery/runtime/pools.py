@@ -16,7 +16,7 @@ from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.foreign import Share
 from tunery.devices.cpu.placement import granted_bytes
-from tunery.domain import Calibration, DeviceDescription, Environment
+from tunery.domain import Artifact, Calibration, DeviceDescription, Environment
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_environment
 from tunery.runtime.device_lock import DeviceLock
@@ -80,8 +80,7 @@ class Runtime:
         device: str = "cpu",
     ) -> None:
         self.engine = engine
-        self.scratch = scratch
-        self.artifacts, self.references = scratch / "artifacts", scratch / "references"
+        self.blobs = engine.blobs
         self.threads = threads
         self.dispatch = dispatch or Dispatch()
         self.cores = self.dispatch.cores
@@ -123,8 +122,6 @@ class Runtime:
 
         here = "tunery.runtime.services"
         narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
-        for directory in (self.artifacts, self.references):
-            directory.mkdir(parents=True, exist_ok=True)
         measurers = [self._start_measurer(slot) for slot in self.slots]
         return {
             Role.PREPARER: pool(Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=Environment()),
@@ -134,7 +131,7 @@ class Runtime:
                 Role.BUILDER,
                 narrow,
                 f"{here}:Builder",
-                {"dialect": dialect, "directory": self.artifacts, "device": self._kind},
+                {"dialect": dialect, "device": self._kind},
                 nice=_NICE,
             ),
             Role.MEASURER: WorkerPool(measurers, list(measurers)),
@@ -151,7 +148,6 @@ class Runtime:
                 "device": self._kind,
                 "cores": self.cores,
                 "slot": slot,
-                "cache_dir": str(self.references),
                 **settings,
             },
             cores=slot,
@@ -301,6 +297,10 @@ class Runtime:
         workers = [worker for pool in self._pools.values() for worker in pool.workers]
         used_s = self.engine.own_cpu_s() + sum(self.engine.cpu_s(worker) for worker in workers)
         return max(used_s - self._claimed_core_s - self.in_use(), 0.0)
+
+    def discard(self, artifact: Artifact) -> None:
+        """Remove a built candidate; nobody is going to load it any more."""
+        self.blobs.release(artifact.blob)
 
     async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.

@@ -1,20 +1,22 @@
 """What runs inside importer, proposer, builder and trainer workers, and how the measurer is started."""
 
+import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from tunery._errors import DialectError, UsageError
+from tunery._errors import BlobError, DialectError, UsageError
+from tunery.blobs import Blobs
 from tunery.costmodels import CostModel, load_cost_model
 from tunery.devices import open_device
 from tunery.dialects import (
+    Built,
     Codegen,
-    Compiled,
     NetworkCompiler,
     Observation,
     Proposer,
@@ -22,6 +24,8 @@ from tunery.dialects import (
     Space,
     TaskSource,
     get_dialect,
+    open_built,
+    store_built,
 )
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
 from tunery.measuring.service import Measurer
@@ -77,12 +81,21 @@ class Prediction:
 class Pick:
     """The fastest candidate by prediction that computes what the reference computes; None and why not if there is none.
 
-    `transfer_state` is what the task teaches about like ones.
+    `transfer_state` is what the task teaches about like ones; `part` is what was compiled of the candidate.
     """
 
     candidate: Candidate | None
     refused: str
     transfer_state: str
+    part: Artifact | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Whether a candidate computes what the reference computes; if so, `part` is what was compiled of it."""
+
+    verdict: Verification
+    part: Artifact | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +119,22 @@ class Specimen:
     entrants: tuple[tuple[Candidate, Artifact], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledBlob:
+    """A compiled network: as `Compiled`, but its file is a blob."""
+
+    blob: str
+    size_bytes: int
+    coverage: Mapping[str, str | None]
+    left_out: Mapping[str, Mapping[str, str]]
+
+
 class Importer(Preparer):
     """Reads models, extracts tasks and compiles networks."""
 
-    def __init__(self, dialect: str) -> None:
+    def __init__(self, dialect: str, blobs: Blobs) -> None:
         self._dialect = get_dialect(dialect)
+        self._blobs = blobs
 
     def target(self, spec: str, threads: int) -> tuple[Target, str]:
         """Return the resolved target and the compiler's name and version."""
@@ -120,23 +144,33 @@ class Importer(Preparer):
         """Return the network's tasks."""
         return TaskSource.of(self._dialect).extract(network, target)
 
-    def specimens(self, target: Target, count: int, directory: Path) -> list[Specimen]:
-        """Return the dialect's calibration tasks with up to `count` candidates each, built into `directory`."""
+    def specimens(self, target: Target, count: int) -> list[Specimen]:
+        """Return the dialect's calibration tasks with up to `count` candidates each, built."""
         found, space, codegen = [], Space.of(self._dialect), Codegen.of(self._dialect)
-        for kind, task in space.calibration_tasks(target).items():
-            reference = codegen.build(task, codegen.reference(task), directory)
-            entrants = []
-            for candidate in space.open(task, (), None, 0).propose(count):
-                with suppress(DialectError):
-                    entrants.append((candidate, codegen.build(task, candidate, directory)))
-            found.append(Specimen(kind, task, reference, tuple(entrants)))
+
+        def build(task: Task, candidate: Candidate) -> Artifact:
+            return store_built(self._blobs, codegen.build(task, candidate, directory))
+
+        with self._blobs.scratch() as directory:
+            for kind, task in space.calibration_tasks(target).items():
+                reference = build(task, codegen.reference(task))
+                entrants = []
+                for candidate in space.open(task, (), None, 0).propose(count):
+                    with suppress(DialectError):
+                        entrants.append((candidate, build(task, candidate)))
+                found.append(Specimen(kind, task, reference, tuple(entrants)))
         return found
 
     def compile(
-        self, network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path
-    ) -> Compiled:
-        """Build the network with the chosen candidates (by workload key), from what builders left in `parts`."""
-        return NetworkCompiler.of(self._dialect).compile(network, target, chosen, output, parts)
+        self, network: Network, target: Target, chosen: Mapping[str, Candidate], parts: Mapping[str, Artifact]
+    ) -> CompiledBlob:
+        """Build the network with the chosen candidates, from what `Builder.part` made of some, both by workload key."""
+        built = {key: open_built(self._blobs, part) for key, part in parts.items()}
+        compiler = NetworkCompiler.of(self._dialect)
+        with self._blobs.scratch() as directory:
+            compiled = compiler.compile(network, target, chosen, directory / "network", built)
+            blob = self._blobs.put(directory / "network", temporary=True, move=True)
+        return CompiledBlob(blob, self._blobs.get(blob).stat().st_size, compiled.coverage, compiled.left_out)
 
 
 class Checker:
@@ -330,24 +364,21 @@ class Featurizer:
 
 
 class Builder:
-    """Builds candidates into a directory; checks them on a device of the kind `device`."""
+    """Builds candidates; checks them on a device of the kind `device`."""
 
-    def __init__(self, dialect: str, directory: Path, device: str = "cpu") -> None:
+    def __init__(self, dialect: str, blobs: Blobs, device: str = "cpu") -> None:
         self._dialect = get_dialect(dialect)
         self._codegen = Codegen.of(self._dialect)
-        self._directory, self._device = directory, device
+        self._blobs, self._device = blobs, device
 
     def build(self, task: Task, candidate: Candidate) -> Artifact:
         """Return the built candidate.
 
         Raises:
-            UsageError: the directory takes no more; that is no fault of the candidate, and every other one would fail.
+            BlobError: this host takes no more; that is no fault of the candidate, and every other one would fail.
         """
-        try:
-            return self._codegen.build(task, candidate, self._directory)
-        except Exception:
-            self._check_room()
-            raise
+        with self._scratch() as directory:
+            return store_built(self._blobs, self._codegen.build(task, candidate, directory))
 
     def identify(self, task: Task, body: str) -> Candidate:
         """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
@@ -357,42 +388,45 @@ class Builder:
         """
         return RecordChecker.of(self._dialect).identify(task, body)
 
-    def part(self, task: Task, candidate: Candidate) -> None:
-        """Leave what spares `Importer.compile` this candidate's code generation, if the dialect has such.
+    def part(self, task: Task, candidate: Candidate) -> Artifact | None:
+        """Return what spares `Importer.compile` this candidate's code generation, if the dialect has such.
 
         Raises:
             DialectError: it does not build.
         """
-        NetworkCompiler.of(self._dialect).build_part(task, candidate, self._directory)
+        compiler = NetworkCompiler.of(self._dialect)
+        with self._scratch() as directory:
+            part = compiler.build_part(task, candidate, directory)
+            return None if part is None else store_built(self._blobs, part)
 
-    def read(self, cost_model: Path) -> None:
-        """Read the cost model in a file, which `pick` will be given."""
-        load_cost_model(_text(cost_model))
+    def read(self, cost_model: str) -> None:
+        """Read the cost model in a blob, which `pick` will be given."""
+        load_cost_model(_text(self._blobs.get(cost_model)))
 
     def pick(  # noqa: PLR0917 - arguments cross a process border by position
-        self, task: Task, n: int, keep: int, cost_model: Path, seed: int, transfer_states: Sequence[str]
+        self, task: Task, n: int, keep: int, cost_model: str, seed: int, transfer_states: Sequence[str]
     ) -> Pick:
-        """Predict, then check the `keep` candidates that the cost model in a file thinks fastest until one is right.
+        """Predict, then check the `keep` candidates that the cost model in a blob thinks fastest until one is right.
 
         In one process the task is read once, and its programs are made once. What hangs or crashes takes all of it
         with it: the caller falls back on a prediction by `ProposerHost`, and a `check` of each candidate.
         """
-        space = Space.of(self._dialect)
-        prediction = _predict(space, task, n, keep, _text(cost_model), seed, transfer_states)
+        space, model = Space.of(self._dialect), _text(self._blobs.get(cost_model))
+        prediction = _predict(space, task, n, keep, model, seed, transfer_states)
         space.forget(task)
         refused = "its design space gave no candidate"
         for candidate in prediction.candidates:
             try:
-                verdict = self.check(task, candidate)
+                checked = self.check(task, candidate)
             except DialectError as error:  # the next one may build
                 refused = str(error)
                 continue
-            if verdict.deliverable:
-                return Pick(candidate, "", prediction.transfer_state)
-            refused = verdict.detail
+            if checked.verdict.deliverable:
+                return Pick(candidate, "", prediction.transfer_state, checked.part)
+            refused = checked.verdict.detail
         return Pick(None, refused, prediction.transfer_state)
 
-    def check(self, task: Task, candidate: Candidate) -> Verification:
+    def check(self, task: Task, candidate: Candidate) -> Checked:
         """Build a candidate and compare it with the reference on independent inputs, untimed.
 
         Raises:
@@ -400,22 +434,39 @@ class Builder:
         """
         from tunery.measuring.unmeasured import Unmeasured
 
-        reference = self.build(task, self._codegen.reference(task))
-        if isinstance(self._dialect, NetworkCompiler):
-            self._dialect.build_part(task, candidate, self._directory)
-        return Unmeasured(self._dialect, open_device(self._device)).verify(task, self.build(task, candidate), reference)
+        compiler = self._dialect if isinstance(self._dialect, NetworkCompiler) else None
+        with self._scratch() as directory:
+            reference = self._reference(task, directory)
+            part = None if compiler is None else compiler.build_part(task, candidate, directory)
+            built = self._codegen.build(task, candidate, directory)
+            verdict = Unmeasured(self._dialect, open_device(self._device)).verify(task, built, reference)
+            kept = store_built(self._blobs, part) if part is not None and verdict.deliverable else None
+        return Checked(verdict, kept)
 
-    def _check_room(self) -> None:
-        probe = self._directory / f".probe-{os.getpid()}"
-        try:
-            probe.write_bytes(bytes(_ROOM))
-        except OSError as error:
-            raise UsageError(
-                f"cannot write {self._directory}: {error.strerror}; free some space there, or set TUNERY_CACHE to "
-                "another directory, and give the same command again"
-            ) from error
-        finally:
-            probe.unlink(missing_ok=True)
+    def _reference(self, task: Task, directory: Path) -> Built:
+        """Return the task's reference, which is built once for all builders of this host."""
+        candidate = self._codegen.reference(task)
+        key = f"built reference {self._dialect.compiler} {task.key} {candidate.key}"
+        if (note := self._blobs.find(key)) is not None:
+            known = Artifact(**json.loads(self._blobs.get(note).read_text()))
+            if self._blobs.has(known.blob):
+                return open_built(self._blobs, known)
+        artifact = store_built(self._blobs, self._codegen.build(task, candidate, directory))
+        note = self._blobs.put(json.dumps(asdict(artifact)).encode(), temporary=True)
+        self._blobs.remember(key, note)
+        return open_built(self._blobs, artifact)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Path]:
+        """Give a directory to build in; what fails for want of space is told as that."""
+        with self._blobs.scratch() as directory:
+            try:
+                yield directory
+            except BlobError:
+                raise
+            except Exception:
+                self._blobs.release(self._blobs.put(os.urandom(_ROOM), temporary=True))
+                raise
 
     def yardsticks(self, task: Task) -> tuple[Candidate, Candidate]:
         """Return the task's reference and its baseline."""
@@ -434,10 +485,10 @@ class MeasurerHost(Measurer):
         device: str,
         cores: tuple[int, ...],
         slot: tuple[int, ...],
-        cache_dir: str,
+        blobs: Blobs,
         full_length: bool = False,
     ) -> None:
-        super().__init__(dialect, open_device(device, cores, slot), cache_dir, FULL_LENGTH if full_length else None)
+        super().__init__(dialect, open_device(device, cores, slot), blobs, FULL_LENGTH if full_length else None)
 
 
 class Trainer:

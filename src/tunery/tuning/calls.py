@@ -2,7 +2,6 @@
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, RemoteError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
@@ -108,9 +107,3 @@ async def race(
         shared = {"degree": degree, "isolated": degree == 1}
         return replace(failure(error), mode=Mode.RACE if degree == 1 else Mode.SHARED, context=shared)
     return measurement
-
-
-def discard(artifact: Artifact) -> None:
-    """Remove a built candidate's files."""
-    for path in (Path(artifact.path), Path(artifact.path).with_suffix(".json")):
-        path.unlink(missing_ok=True)

@@ -14,7 +14,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import open_store
 from tunery.tuning.account import Account
-from tunery.tuning.calls import call_build, discard, race, stage
+from tunery.tuning.calls import call_build, race, stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning, start_for
 from tunery.tuning.search.task_search import PROPOSE_DEADLINE_S
@@ -281,7 +280,6 @@ class Collector:
             except (WorkError, EngineError) as error:
                 # Two networks may give two workloads one name.
                 self.report.failed[f"{task.workload.name} {task.key[:8]}"] = str(error)[:160]
-            self._drop_old_references()
 
     async def _fill(self, task: Task, proposer: str) -> None:
         """Collect what a task still wants: a third is what the model foresees, the rest half random, half searched."""
@@ -302,7 +300,7 @@ class Collector:
         for searched, quota in ((False, at_random), (True, wanted - at_random)):
             if quota > 0 and not self._over():
                 await self._propose_and_measure(task, proposer, reference, told, quota, searched=searched)
-        discard(reference)
+        self._context.runtime.discard(reference)
         with suppress(EngineError):  # a worker that is gone has forgotten it anyway
             await self._context.runtime.call(proposer, "close", task.key, deadline_s=PROPOSE_DEADLINE_S)
 
@@ -422,7 +420,7 @@ class Collector:
         for candidate, measurement in results:
             self._record(task, candidate, measurement)
         for _, artifact, _ in built:
-            discard(artifact)
+            self._context.runtime.discard(artifact)
         return [Observation(candidate, m.outcome, m.latency_s) for candidate, m in results]
 
     def _record(self, task: Task, candidate: Candidate, measurement: Measurement) -> None:
@@ -445,11 +443,6 @@ class Collector:
         left_s = self._meter.seconds_left(time.monotonic() - self._began)
         return self._stop.is_set() or (left_s is not None and left_s <= 0)
 
-    def _drop_old_references(self) -> None:
-        """Outputs of naive programs take megabytes a task, and no task is come back to."""
-        for path in (self._context.runtime.scratch / "references").glob("*.npz"):
-            _drop(path)
-
     def _progress(self, current: str) -> None:
         elapsed, done = time.monotonic() - self._began, self.report.candidates
         ahead = [self._meter.seconds_left(elapsed), (self._planned - done) * elapsed / done if done else None]
@@ -459,11 +452,3 @@ class Collector:
 
 def _loaded(text: str | None) -> CostModel | None:
     return load_cost_model(text) if text else None
-
-
-def _drop(path: Path) -> None:
-    try:
-        if time.time() - path.stat().st_mtime > _LEAVE_REFERENCES_S:
-            path.unlink()
-    except OSError:  # another lane was faster
-        return

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.dialects import (
     Array,
+    Built,
     Codegen,
     Compiled,
     Dialect,
@@ -27,7 +29,7 @@ from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spen
 from tunery.dialects.fake._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
 from tunery.dialects.fake._search import FakeProposer
 from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, FakeSpace, check_schedule
-from tunery.domain import Artifact, Candidate, Network, Origin, Target, Task, Workload, canonical_json, digest
+from tunery.domain import Candidate, Network, Origin, Target, Task, Workload, canonical_json, digest
 
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
@@ -86,7 +88,7 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
     ) -> FakeProposer:
         return FakeProposer(FakeSpace(task), history, cost_model, seed, generic_only=generic_only_reason is not None)
 
-    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
         space = FakeSpace(task)
         fault = space.fault(candidate.body)
         spend(space.script.build_s, space.script.spin)
@@ -96,19 +98,19 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         content = canonical_json({"task": task.key, "candidate": candidate.key, "body": candidate.body})
         path = directory / f"{digest(self.compiler, task.key, candidate.body)}.json"
         write(path, content)
-        return Artifact(candidate.key, str(path), len(content.encode()))
+        return Built(candidate.key, path)
 
     def reject(self, task: Task, candidate: Candidate) -> str | None:
         absurd = FakeSpace(task).absurd(candidate.body)
         return "its loops are scripted to be absurd" if absurd else None
 
-    def load(self, task: Task, artifact: Artifact, device: Device) -> FakeKernel:
-        data = read(Path(artifact.path))
-        if data.get("task") != task.key or data.get("candidate") != artifact.candidate_key:
-            raise DialectError(f"artifact {artifact.path} was not built for candidate {artifact.candidate_key}")
+    def load(self, task: Task, built: Built, device: Device) -> FakeKernel:
+        data = read(built.path)
+        if data.get("task") != task.key or data.get("candidate") != built.candidate_key:
+            raise DialectError(f"{built.path} was not built for candidate {built.candidate_key}")
         space = FakeSpace(task)
         spend(space.script.load_s, space.script.spin)
-        return FakeKernel(space, artifact.candidate_key, data["body"], self._clock, device)
+        return FakeKernel(space, built.candidate_key, data["body"], self._clock, device)
 
     def reference(self, task: Task) -> Candidate:
         return FakeSpace(task).named(REFERENCE, Origin.PLANTED)
@@ -150,7 +152,7 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         target: Target,
         chosen: Mapping[str, Candidate],
         output: Path,
-        parts: Path | None = None,  # noqa: ARG002 - it has no code to generate
+        parts: Mapping[str, Built] = MappingProxyType({}),  # noqa: ARG002 - it has no code to generate
     ) -> Compiled:
         name, script, task_script = parse_source(network.source)
         spend(script.compile_s, task_script.spin)

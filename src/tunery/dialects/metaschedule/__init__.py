@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ from typing_extensions import override
 
 from tunery.devices import Device
 from tunery.dialects import (
+    Built,
     Codegen,
     Compiled,
     CompiledNetwork,
@@ -41,7 +43,7 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
-from tunery.domain import Artifact, Candidate, Environment, Network, Target, Task, Workload
+from tunery.domain import Candidate, Environment, Network, Target, Task, Workload
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -125,22 +127,22 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         return Suggestions(tuple(found), suggester.transfer_state, tuple(suggester.fallbacks), suggester.source_ids)
 
     @override
-    def build(self, task: Task, candidate: Candidate, directory: Path) -> Artifact:
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
         from tunery.dialects.metaschedule.codegen.kernel import build
 
         return build(task, candidate, directory)
 
     @override
-    def build_part(self, task: Task, candidate: Candidate, directory: Path) -> None:
+    def build_part(self, task: Task, candidate: Candidate, directory: Path) -> Built | None:
         from tunery.dialects.metaschedule.codegen.kernel import build_part
 
-        build_part(task, candidate, directory)
+        return build_part(task, candidate, directory)
 
     @override
-    def load(self, task: Task, artifact: Artifact, device: Device) -> Kernel:
+    def load(self, task: Task, built: Built, device: Device) -> Kernel:
         from tunery.dialects.metaschedule.codegen.kernel import TvmKernel
 
-        return TvmKernel(task, artifact, device)
+        return TvmKernel(task, built, device)
 
     @override
     def reference(self, task: Task) -> Candidate:
@@ -217,7 +219,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         target: Target,
         chosen: Mapping[str, Candidate],
         output: Path,
-        parts: Path | None = None,
+        parts: Mapping[str, Built] = MappingProxyType({}),
     ) -> Compiled:
         from tunery.dialects.metaschedule.codegen.compilation import compile_network
 

@@ -10,7 +10,7 @@ from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.foreign_load import lenient, marked
 from tunery.runtime.pools import Reservation
-from tunery.tuning.calls import Entrant, discard, race, stage
+from tunery.tuning.calls import Entrant, race, stage
 from tunery.tuning.charging import Charged, charge, charge_by_outcome
 from tunery.tuning.context import Context
 from tunery.tuning.search.concurrency import MeasurementConcurrency
@@ -92,8 +92,10 @@ class Races:
             deviation=self._sharing.deviation if degree > 1 else 0.0,
         )  # fmt: skip
 
-    async def run(self, built: Sequence[BuiltCandidate], reference: Artifact) -> None:
+    async def run(self, built: Sequence[BuiltCandidate], reference: Artifact) -> list[BuiltCandidate]:
         """Race what was built on as many slots at once as the task bears, and repeat a share of that alone.
+
+        Returns what ended ok; the artifacts of all others are discarded.
 
         Those that others disturbed are raced once more when the machine is ours again, and so are those that were given
         up beside others at a degree that proves too high.
@@ -116,7 +118,8 @@ class Races:
                 again.update(built.candidate.key for built in doubtful)
         for one in built:
             if last[one.candidate.key] is not Outcome.OK:
-                discard(one.artifact)
+                self._board.context.runtime.discard(one.artifact)
+        return [one for one in built if last[one.candidate.key] is Outcome.OK]
 
     async def _race_some(  # noqa: PLR0917 - one slot's part of `run`
         self,

@@ -5,7 +5,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.dialects import Observation
@@ -220,8 +219,7 @@ class TaskSearch:
             candidates = await self._propose(size)
             built = await self._build(candidates)
             if built and (reference := await self._reference()):
-                await self._races.run(built, reference)
-                kept = [one for one in built if Path(one.artifact.path).exists()]
+                kept = await self._races.run(built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
         finally:

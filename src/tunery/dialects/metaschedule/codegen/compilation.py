@@ -9,19 +9,20 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError, UsageError
-from tunery.dialects import Array, Compiled, CompiledNetwork
+from tunery.dialects import Array, Built, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.archive import LIBRARY, manifest_of, read_archive, write_archive
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.codegen.kernel import link
-from tunery.dialects.metaschedule.codegen.parts import CompiledPart, find_part, take_over, usable
+from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
 from tunery.dialects.metaschedule.codegen.weights import Weight
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.reasons import reason_of
@@ -36,28 +37,32 @@ _configure = tvm.get_global_func("runtime.config_threadpool")
 
 
 def compile_network(
-    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None = None
+    network: Network,
+    target: Target,
+    chosen: Mapping[str, Candidate],
+    output: Path,
+    parts: Mapping[str, Built] = MappingProxyType({}),
 ) -> Compiled:
     """Build the network and write one file: a zip of the shared object, its weights and a JSON manifest.
 
-    `parts` is a directory that may hold chosen candidates as object files, which are linked as they are.
+    `parts` holds, by workload key, chosen candidates as object files, which are linked as they are.
 
     Raises:
         DialectError: import, replay or code generation failed; nothing is left at `output`.
     """
-    if parts is not None:
+    if parts:
         try:
             return _compile(network, target, chosen, output, parts)
         except DialectError as error:  # whatever it is, it costs the time that parts were to save, no more
             _log.warning("%s is compiled without what was built before: %s", network.name, error)
-    return _compile(network, target, chosen, output, None)
+    return _compile(network, target, chosen, output, {})
 
 
 def _compile(
-    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Path | None
+    network: Network, target: Target, chosen: Mapping[str, Candidate], output: Path, parts: Mapping[str, Built]
 ) -> Compiled:
     lowered = take_lowered(network, target)
-    found = _parts(lowered, target, chosen, parts)
+    found = _parts(lowered, chosen, parts)
     module, coverage = _schedule(lowered, target, chosen, found)
     try:
         whole, weights = take_over(_prepacked(module, target), found)
@@ -78,13 +83,11 @@ def _left_out(
     return {key: why for key, one in chosen.items() if (why := known.get(key) or read_left_out(one.body))}
 
 
-def _parts(
-    lowered: Lowered, target: Target, chosen: Mapping[str, Candidate], directory: Path | None
-) -> dict[str, CompiledPart]:
+def _parts(lowered: Lowered, chosen: Mapping[str, Candidate], built: Mapping[str, Built]) -> dict[str, CompiledPart]:
     """Return the parts to take over, by function."""
     found = {}
     for name, (_, key) in lowered.functions.items():
-        part = find_part(directory, key, chosen[key], target) if key in chosen else None
+        part = read_part(built[key], key, chosen[key]) if key in chosen and key in built else None
         if part is not None and usable(lowered.module, name, part):
             found[name] = part
     return found

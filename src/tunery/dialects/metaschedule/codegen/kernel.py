@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.devices import ConstantBuffers, Device
-from tunery.dialects import Array, Kernel
+from tunery.dialects import Array, Built, Kernel
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.packing import pack
@@ -27,7 +27,7 @@ from tunery.dialects.metaschedule.codegen.splitting import PREPACK, split_prepac
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.program import REORDERED, expressions, scheduled_module, tvm_target
 from tunery.dialects.metaschedule.variants.variant import read_body, read_left_out, transformed
-from tunery.domain import Artifact, Candidate, Origin, Task
+from tunery.domain import Candidate, Origin, Task
 
 _UNFIT = re.compile(r"\W")  # for a symbol
 _INDEX_TYPES = frozenset({"int32", "int64", "uint32", "uint64", "bool"})
@@ -41,37 +41,42 @@ _ROUNDING = re.compile(r'"\w+\.(round|floor|ceil|trunc|nearbyint)"')
 """Operators after which a difference in a sum's last bit may become one of a whole number."""
 
 
-def build(task: Task, candidate: Candidate, directory: Path) -> Artifact:
-    """Compile a candidate to `directory/<candidate key>-<target key>.so` with its manifest beside it.
+def build(task: Task, candidate: Candidate, directory: Path) -> Built:
+    """Compile a candidate to `directory/<candidate key>-<target key>.so`.
 
     The reference of a small task is not optimised, for nobody times it: it lies apart, its name ends in `-plain`.
 
     Raises:
         DialectError: it does not replay, or code generation or linking fails.
     """
-    path = object_path(directory, candidate.key, task.target.key).with_suffix(".so")
+    path = _object_path(directory, candidate, task).with_suffix(".so")
     optimise = not _is_plain(task, candidate)
     if not optimise:
         path = path.with_stem(f"{path.stem}-plain")
     if not path.exists() or not path.with_suffix(".json").exists():
         _make(task, candidate, path, keep_object=False, optimise=optimise)
-    return Artifact(candidate.key, str(path), path.stat().st_size)
+    return _built(candidate, path)
 
 
-def build_part(task: Task, candidate: Candidate, directory: Path) -> None:
-    """Compile a candidate to an object file with its manifest beside it, from which `build` goes on.
+def build_part(task: Task, candidate: Candidate, directory: Path) -> Built:
+    """Compile a candidate to an object file, from which `build` in the same directory goes on.
 
     Raises:
         DialectError: as `build`.
     """
-    path = object_path(directory, candidate.key, task.target.key)
+    path = _object_path(directory, candidate, task)
     if not path.exists() or not path.with_suffix(".json").exists():
         _make(task, candidate, path, keep_object=True)
+    return _built(candidate, path)
 
 
-def object_path(directory: Path, candidate_key: str, target_key: str) -> Path:
+def _object_path(directory: Path, candidate: Candidate, task: Task) -> Path:
     """Return where a candidate's object file lies, if it was kept; the suffix of its manifest is `.json`."""
-    return directory / f"{candidate_key}-{target_key}.o"
+    return directory / f"{candidate.key}-{task.target.key}.o"
+
+
+def _built(candidate: Candidate, path: Path) -> Built:
+    return Built(candidate.key, path, path.with_suffix(".json").read_text())
 
 
 def _is_plain(task: Task, candidate: Candidate) -> bool:
@@ -160,15 +165,32 @@ def link(sources: list[Path], destination: Path) -> None:
         raise DialectError(f"linking failed: {done.stderr.strip()[-200:]}")
 
 
+_LIBRARIES: list[Any] = []  # a library stays for as long as the process: what it has registered may be called
+
+
+def _load_library(path: Path) -> Any:
+    """Load a shared object whose name does not say that it is one.
+
+    Raises:
+        DialectError: it is none, or damaged.
+    """
+    try:
+        library = tvm.get_global_func("ffi.Module.load_from_file.so")(str(path), "so")
+    except Exception as error:
+        raise DialectError(f"{path} cannot be loaded: {reason_of(error)}") from error
+    _LIBRARIES.append(library)
+    return library
+
+
 class TvmKernel(Kernel):
     """A built candidate in this process, with TVM arrays on the CPU."""
 
-    def __init__(self, task: Task, artifact: Artifact, device: Device) -> None:
+    def __init__(self, task: Task, built: Built, device: Device) -> None:
         if device.kind != "cpu":
-            raise DialectError(f"{artifact.path} is code for a CPU: it does not run on a device of kind {device.kind}")
+            raise DialectError(f"{built.path} is code for a CPU: it does not run on a device of kind {device.kind}")
         self._now = device.clock
-        manifest = json.loads(Path(artifact.path).with_suffix(".json").read_text())
-        self._library = tvm.runtime.load_module(artifact.path)
+        manifest = json.loads(built.manifest)
+        self._library = _load_library(built.path)
         self._entry = self._library[manifest["entry"]]
         self._prepack = self._library[PREPACK] if manifest["packed"] and not manifest["packing"] else None
         self._manifest = manifest

@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from tunery.dialects import Array
+from tunery.dialects import Array, Built
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen.arguments import constant_everywhere
-from tunery.dialects.metaschedule.codegen.kernel import object_path
 from tunery.dialects.metaschedule.codegen.packing import Index
 from tunery.dialects.metaschedule.codegen.weights import Weight
-from tunery.domain import Candidate, Target
+from tunery.domain import Candidate
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,12 @@ class CompiledPart:
         return dict(self.transforms) | {source: "" for _, source, _ in self.packing}
 
 
-def find_part(directory: Path | None, workload_key: str, candidate: Candidate, target: Target) -> CompiledPart | None:
-    """Return what was kept of a candidate's build in a directory, None if there is nothing that can be used."""
-    if directory is None:
-        return None
-    path = object_path(directory, candidate.key, target.key)
+def read_part(built: Built, workload_key: str, candidate: Candidate) -> CompiledPart | None:
+    """Return what was kept of a candidate's build, None if it cannot be used."""
     try:
-        manifest = json.loads(path.with_suffix(".json").read_text())
-        if manifest["workload"] != workload_key or not path.exists():
+        manifest = json.loads(built.manifest)
+        fits = manifest["workload"] == workload_key and built.candidate_key == candidate.key
+        if not fits or not built.path.exists():
             return None
         if len(manifest["packing"]) < len(manifest["packed"]):
             return None  # its packing is code of its own
@@ -61,8 +58,8 @@ def find_part(directory: Path | None, workload_key: str, candidate: Candidate, t
         )
         inputs = len(manifest["call"]) - manifest["outputs"]
         call, left_out = tuple(manifest["call"][:inputs]), dict(manifest["traits"]["left_out"])
-        return CompiledPart(path, manifest["entry"], dict(manifest["transforms"]), packing, call, left_out)
-    except (OSError, ValueError, KeyError, TypeError):
+        return CompiledPart(built.path, manifest["entry"], dict(manifest["transforms"]), packing, call, left_out)
+    except (ValueError, KeyError, TypeError):
         return None
 
 
