@@ -1,5 +1,6 @@
 """Several verbs in one session: one set of workers, and each model read once."""
 
+import asyncio
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 
 from tunery.delivery import load_compiled
 from tunery.domain import Budget, JobState, JobStatus
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import MODEL_CHANGED, FillPolicy, Progress, Request
 from tunery.service.codec import request_data, request_of
+from tunery.service.manager import JobManager
 from tunery.service.session import Session
+from tunery.store import Store, open_store
 
 
 @pytest.fixture(autouse=True)
@@ -54,9 +57,11 @@ def test_a_file_that_is_replaced_after_tuning_changes_nothing_of_what_is_deliver
     source = model(tmp_path / "model.onnx", 1.0)
     request = Request(str(source), threads=1, budget=Budget.parse("4trials"))
     with Session(str(tmp_path / "store.db")) as session:
-        session.tune(request)
+        tuned = session.tune(request)
+        assert MODEL_CHANGED not in tuned.job.message
+        assert not session.compile(request, tmp_path / "model.tunery", FillPolicy())[0].model_changed
         model(source, 2.0)
-        session.compile(request, tmp_path / "model.tunery", FillPolicy())
+        assert session.compile(request, tmp_path / "model.tunery", FillPolicy())[0].model_changed
         source.unlink()
         report = session.bench(request, ("onnxruntime", "untuned"), 0.1, tmp_path / "model.tunery")
     assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
@@ -69,3 +74,41 @@ def test_a_stored_request_keeps_the_trust_that_it_was_given(tmp_path: Path) -> N
         asked = Request("net.pt2", trust=trust)
         stored = JobStatus("job", JobState.QUEUED, request_data(asked))
         assert request_of(stored, "").trust is trust
+
+
+@pytest.mark.tvm
+def test_a_file_that_is_deleted_while_its_job_runs_costs_nothing_and_is_said(tmp_path: Path) -> None:
+    source = model(tmp_path / "model.onnx", 1.0)
+    request = Request(str(source), threads=1, budget=Budget.parse("4trials"))
+
+    def delete(progress: Progress) -> None:
+        if progress.job_id:  # the model has been read
+            source.unlink(missing_ok=True)
+
+    with Session(str(tmp_path / "store.db")) as session:
+        tuned = session.tune(request, delete)
+        assert not source.exists()
+        assert tuned.job.state is JobState.DONE
+        assert MODEL_CHANGED in tuned.job.message
+        report, _ = session.compile(request, tmp_path / "model.tunery", FillPolicy())
+    assert report.model_changed
+    [output] = load_compiled(tmp_path / "model.tunery")(np.ones((4, 16), np.float32))
+    np.testing.assert_array_equal(output, np.full((4, 16), 16.0, np.float32))
+
+
+@pytest.mark.tvm
+def test_a_daemons_job_whose_file_is_deleted_after_it_was_read_is_done(tmp_path: Path) -> None:
+    source = model(tmp_path / "model.onnx", 1.0)
+
+    async def run(store: Store) -> JobStatus:
+        async with JobManager(store) as manager:
+            job = manager.submit(Request(str(source), threads=1, budget=Budget.parse("4trials")))
+            async for _ in manager.follow(job):
+                if store.job(job).request.get("network"):
+                    source.unlink(missing_ok=True)
+            return store.job(job)
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        status = asyncio.run(run(store))
+    assert not source.exists()
+    assert (status.state, MODEL_CHANGED in status.message) == (JobState.DONE, True)

@@ -52,6 +52,7 @@ def compile_(
     _begin(dialect)
     from tunery.cli.console.left_out import of_compile
     from tunery.cli.console.live import LiveLine
+    from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.data import compile_data
     from tunery.reports.format import as_text, new_table
     from tunery.reports.text import call
@@ -89,6 +90,8 @@ def compile_(
         say(line)
     if report.max_abs_error is not None:
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
+    if report.model_changed:
+        say(MODEL_CHANGED)
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
     say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
     say(f"  outputs = {call(network)}")

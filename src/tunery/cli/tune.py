@@ -165,8 +165,11 @@ def _print(
     verbose: bool,
 ) -> None:
     from tunery.cli.console.left_out import of_tune
+    from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.text import tune_text
 
     left_out = of_tune(report, request) if verbose else []
     path = Path(compiled.path) if compiled else None
     say(tune_text(report, request, path, compared, width(), verbose=verbose, left_out=left_out))
+    if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
+        say(MODEL_CHANGED)

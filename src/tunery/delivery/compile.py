@@ -84,7 +84,8 @@ async def compile_checked(
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "network")
         publish(directory / "network", output, NETWORK, inputs=files_of(request), force=force)
-    return replace(made.report, path=str(output), max_abs_error=error), network
+    changed = work.imported is not None and work.imported.has_changed()
+    return replace(made.report, path=str(output), max_abs_error=error, model_changed=changed), network
 
 
 async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], None] = lambda: None) -> CompiledModel:

@@ -191,6 +191,9 @@ class BenchReport:
         )
 
 
+MODEL_CHANGED = "the model's file has changed since it was read; this is about the network that was read"
+
+
 @dataclass(frozen=True, slots=True)
 class CompileReport:
     """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
@@ -199,7 +202,7 @@ class CompileReport:
     `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
     prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
     tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its
-    candidate did without, and why.
+    candidate did without, and why. `model_changed` says that the model's file is no longer what was read.
     """
 
     network: str
@@ -212,3 +215,4 @@ class CompileReport:
     measured: int = 0
     untuned: int = 0
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    model_changed: bool = False

@@ -86,6 +86,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "refused": dict(report.refused),
         "measured": report.measured,
         "untuned": report.untuned,
+        "model_changed": report.model_changed,
     }
 
 

@@ -16,6 +16,7 @@ from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import Store
 
 IMPORT_DEADLINE_S = 1800.0
+FileStamp = tuple[int, int, int, int]
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -23,7 +24,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model made ready for a target, and what that took."""
+    """A model made ready for a target, and what that took; `stamp` is its file's as it was read (None: no file)."""
 
     network: Network
     target: Target
@@ -31,6 +32,20 @@ class ImportedModel:
     tasks: tuple[Task, ...]
     wall_s: float = 0.0
     core_s: float = 0.0
+    stamp: FileStamp | None = None
+
+    def has_changed(self) -> bool:
+        """Return whether the model's file was written, replaced or deleted since it was read."""
+        return self.stamp is not None and stamp_of(self.network.source) != self.stamp
+
+
+def stamp_of(model: str) -> FileStamp | None:
+    """Return what changes whenever a model's file is written or replaced; None where there is none."""
+    try:
+        found = Path(model).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 async def import_model(  # noqa: PLR0917 - who imports what, where to
@@ -55,6 +70,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         WorkError: a worker failed, or the model holds nothing that runs on the target.
     """
     unsure, used = {"model", "target"}, [] if used is None else used
+    stamp = stamp_of(request.model)
 
     def meant(what: str) -> None:
         unsure.discard(what)
@@ -84,7 +100,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     if not tasks:
         raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
-    return ImportedModel(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used))
+    return ImportedModel(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used), stamp)
 
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
@@ -218,8 +219,7 @@ class Session:
         return self._models.get(_source(request))
 
     def _remember(self, request: Request, imported: ImportedModel) -> None:
-        paid = ImportedModel(imported.network, imported.target, imported.compiler, imported.tasks)
-        self._models[_source(request)] = paid
+        self._models[_source(request)] = replace(imported, wall_s=0.0, core_s=0.0)
 
 
 def _source(request: Request) -> tuple[object, ...]:

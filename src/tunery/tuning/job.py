@@ -12,7 +12,7 @@ from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
 from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance
-from tunery.domain.request import Progress, Request
+from tunery.domain.request import MODEL_CHANGED, Progress, Request
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.importing import ImportedModel
@@ -118,7 +118,9 @@ class TuningJob:
             await self._close([beat])
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
             message = self._about_stop() if self._stop.is_set() else self._about_end()
-            self.status = self._reporter.status(self.status, state, message)
+            said = [message] if message else []
+            said += [MODEL_CHANGED] if self._imported.has_changed() else []
+            self.status = self._reporter.status(self.status, state, ". ".join(said))
         except BaseException as error:
             with suppress(StoreError):  # the first error is the one to tell
                 await self._close([beat])
