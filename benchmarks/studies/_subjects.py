@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from studies._kept import Kept
 from tunery._errors import DialectError, EngineError, WorkError
@@ -40,14 +39,13 @@ async def prepare(
     store: Store,
     wanted: Sequence[tuple[Request, str]],
     count: int,
-    cache: Path,
     say: Callable[[str], None],
     kept: Kept,
 ) -> list[Subject]:
     """Return the heaviest task of each wanted (request, kind), with `count` candidates drawn from its design space.
 
     They are as a search has them that knows nothing yet: what one proposes that has learned lies close together.
-    What `kept` holds of an interrupted run is not proposed or built again.
+    What `kept` holds of an interrupted run is not proposed again.
 
     Raises:
         UsageError: a model is wrong.
@@ -57,7 +55,7 @@ async def prepare(
     tasks = []
     for request, kind in wanted:
         say(f"extracting the {kind} tasks of {request.model}")
-        imported = await import_model(runtime, store, request, cache, JOB)
+        imported = await import_model(runtime, store, request, JOB)
         found = next((t for t in imported.tasks if t.workload.kind == kind and t.tunable), None)
         if found is None:
             raise WorkError(f"{request.model} has no tunable task of kind {kind}; choose another network or kind")

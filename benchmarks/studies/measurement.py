@@ -73,7 +73,7 @@ async def _study(
 ) -> tuple[Calibration, list[Findings]]:
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
     with open_store(str(kept.directory / "study.db")) as store:
-        subjects = await prepare(runtime, store, wanted, count, cache_directory(), options.say, kept)
+        subjects = await prepare(runtime, store, wanted, count, options.say, kept)
         known = store.calibrations((await runtime.device()).fingerprint)
         runtime.submit("study")
         calibration = known[0] if known else await calibrate(

@@ -29,6 +29,7 @@ from studies.stock_sides import (
 )
 from tunery._errors import WorkError
 from tunery._settings import cache_directory
+from tunery.blobs import FakeBlobs
 from tunery.devices import open_device
 from tunery.domain.request import BenchReport, Latency, Request
 from tunery.reports.format import as_text, milliseconds, new_table
@@ -212,7 +213,7 @@ def _row(
 def _slug(model: str) -> str:
     """Return a file name for a model that changes with its content."""
     name = re.sub(r"[^\w.-]+", "-", model.removeprefix("zoo:"))[-40:]
-    return f"{name}-{Preparer().identify(model, {}, cache_directory() / 'networks')[:8]}"
+    return f"{name}-{Preparer(FakeBlobs()).identify(model, {})[:8]}"
 
 
 def _conditions(*, channels_last: bool = False) -> str:

@@ -17,6 +17,7 @@ from studies._stock_child import DATABASE, LIBRARY, PLAN, TASKS, WORKLOADS
 from tunery.dialects.metaschedule.codegen.archive import manifest_of, write_archive
 from tunery.domain import Budget, Target
 from tunery.domain.request import Request
+from tunery.models import prepare
 from tunery.service.session import compile_model, extract
 from tunery.store import open_store
 
@@ -87,7 +88,8 @@ def stock_side(request: Request, trials: int, work: Path, *, channels_last: bool
     with tempfile.TemporaryDirectory(prefix="tunery-study-") as folder:
         imported = extract(replace(request, store=str(Path(folder, "store.db"))))
     plan = {
-        "model": imported.network.path, "target": stock_config(imported.target), "threads": imported.target.threads,
+        "model": prepare(request.model, request.shapes, work, trust=request.trust).path,
+        "target": stock_config(imported.target), "threads": imported.target.threads,
         "trials": trials, "seed": request.seed, "channels_last": channels_last,
     }  # fmt: skip
     (work / PLAN).write_text(json.dumps(plan), encoding="utf-8")

@@ -192,7 +192,7 @@ def test_a_worker_that_may_not_import_torch_prepares_a_program(program: Path, tm
         spec = WorkerSpec(
             Role.IMPORTER, "tunery.runtime.preparing:Preparer", environment=Environment(forbidden=("torch",))
         )
-        network = engine.call(engine.start(spec), "load", str(program), {}, tmp_path, deadline_s=120).result()
+        network = engine.call(engine.start(spec), "load", str(program), {}, deadline_s=120).result()
     assert network.inputs[0].shape == (1, 3, 8, 8)
 
 

@@ -88,7 +88,7 @@ def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
                 runtime.stage("two", "prepare", Role.PREPARER) as second,
             ):
                 assert first.worker != second.worker
-                assert await runtime.call(second.worker, "identify", "fake:other", {}, tmp_path, deadline_s=60)
+                assert await runtime.call(second.worker, "identify", "fake:other", {}, deadline_s=60)
 
     asyncio.run(main())
 

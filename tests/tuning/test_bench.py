@@ -168,7 +168,7 @@ class Workers:
         self.calls, self.killed = Counter[tuple[str, str]](), list[str]()
 
     def start(self, spec: WorkerSpec) -> str:
-        name = Path(spec.settings["path"]).name
+        name = spec.settings.get("blob") or Path(spec.settings["path"]).name
         return f"{name} of torch" if "tvm" in spec.environment.forbidden else name
 
     def kill(self, worker: str) -> None:
@@ -185,8 +185,8 @@ class Workers:
 
 
 def _compared(workers: Workers, *against: str, **others: str) -> BenchReport:
-    network = Network("n", "zoo:n", "d", "n.onnx", (), (), 0)
-    files = {label: Path(file) for label, file in {"tunery": "tuned", **others}.items()}
+    network = Network("n", "zoo:n", "d", "", (), (), 0, "n.onnx")
+    files = {"tunery": "tuned", **others}
     return asyncio.run(bench.compare(workers, network, files, ("onnxruntime", *against), 0.1))
 
 

@@ -48,7 +48,7 @@ async def bench(
         made = await compile_only(work, begun=partial(tell, "compiling", CONTESTANTS["tunery"]))
         ours, network, shares = made.blob, made.network, made.report.tasks
     files = {"tunery": ours, **{label: _stored(runtime, path) for label, path in others.items()}}
-    if not network.path:
+    if not network.blob:
         raise UsageError(f"{network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")
     if "untuned" in against:
         tell("compiling", CONTESTANTS["untuned"])

@@ -94,7 +94,7 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
 
     tell("outputs", predicted_s(against, seconds))
     workers = {label: _start(runtime, "CompiledContestant", blob, network) for label, blob in compiled.items()}
-    workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", Path(network.path), network)
+    workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
     contestants = _Contestants(runtime, workers)
     outputs: dict[str, list[Output]] = {label: await contestants.ask(label, "outputs") for label in list(workers)}
     theirs = outputs["onnxruntime"]
@@ -202,7 +202,7 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
 
 async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output]:
     """Return what ONNX Runtime computes on the inputs that `check` takes; nothing for a network without a file."""
-    return await _outputs(runtime, "OnnxRuntimeContestant", Path(network.path), network) if network.path else []
+    return await _outputs(runtime, "OnnxRuntimeContestant", network.blob, network) if network.blob else []
 
 
 async def check(runtime: Runtime, network: Network, compiled: str, theirs: Sequence[Output]) -> float:
@@ -214,8 +214,8 @@ async def check(runtime: Runtime, network: Network, compiled: str, theirs: Seque
     return checked_error(network.name, await _outputs(runtime, "CompiledContestant", compiled, network), theirs)
 
 
-async def _outputs(runtime: Runtime, service: str, path: Path | str, network: Network) -> list[Output]:
-    worker = _start(runtime, service, path, network)
+async def _outputs(runtime: Runtime, service: str, blob: str, network: Network) -> list[Output]:
+    worker = _start(runtime, service, blob, network)
     try:
         outputs: list[Output] = await _call(runtime, worker, "outputs")
     finally:

@@ -76,7 +76,7 @@ async def compile_checked(
     made, theirs = await both(_compile_and_allow(work, policy, allow, say), expected())
     network = made.network
     error = None
-    if network.path:
+    if network.blob:
         say("checking the network's outputs")
         # No measurement, so it need not wait until others leave the machine alone.
         async with work.stage("check", Role.IMPORTER):

@@ -6,7 +6,6 @@ All make the same inputs from the same seed, so only outputs cross the process b
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -62,7 +61,7 @@ class CompiledContestant(Contestant):
 class OnnxRuntimeContestant(Contestant):
     """ONNX Runtime on the CPU, with all its optimisations."""
 
-    def __init__(self, path: Path, threads: int, inputs: list[TensorSpec], seed: int) -> None:
+    def __init__(self, blob: str, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
         import onnxruntime
 
         super().__init__(inputs, seed)
@@ -70,7 +69,7 @@ class OnnxRuntimeContestant(Contestant):
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self._session = onnxruntime.InferenceSession(str(blobs.get(blob)), options, providers=["CPUExecutionProvider"])
         self._feed = {spec.name: array for spec, array in zip(inputs, self._arrays, strict=True)}
 
     def _run(self) -> Sequence[Array]:

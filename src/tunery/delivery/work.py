@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tunery._settings import cache_directory
 from tunery.delivery.ladder import KnownTask, choose
 from tunery.delivery.predict import fill
 from tunery.domain import Network, Provenance, Rung, Target
@@ -65,7 +64,7 @@ class Work:
         """
         if self.imported is None:
             self.imported = await import_model(
-                self.runtime, self.store, self.request, cache_directory(), self.job_id, begun,
+                self.runtime, self.store, self.request, self.job_id, begun,
                 prepared=prepared, extracting=extracting,
             )  # fmt: skip
             if self.account is not None:

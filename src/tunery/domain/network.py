@@ -10,7 +10,8 @@ class Network:
     """A model in its one normal form: a static, simplified ONNX file that ONNX Runtime can run as the reference.
 
     `digest` identifies the content of the original model together with the bound shapes, so the same request
-    from two processes names the same network; `path` is the prepared file on this machine.
+    from two processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that
+    is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
     """
 
     name: str
@@ -20,3 +21,4 @@ class Network:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameters: int
+    blob: str = ""

@@ -42,8 +42,17 @@ class _Source:
     complete: Callable[[onnx.ModelProto], None] | None = None
 
 
-def prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool = False) -> Network:
+def prepare(
+    model: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    directory: Path,
+    *,
+    trust: bool = False,
+    known: Callable[[str], Path | None] = lambda _: None,
+) -> Network:
     """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused.
+
+    So is the whole file that `known` gives for the network's digest: the network's `path` says which it is.
 
     `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
     `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`.
@@ -53,7 +62,7 @@ def prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, 
         ModelError: the source cannot be read, bound to shapes or simplified; its one sentence says what to do next.
     """
     with _explained(model, directory):
-        return _prepare(model, shapes, directory, trust=trust)
+        return _prepare(model, shapes, directory, known, trust=trust)
 
 
 def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool = False) -> str:
@@ -118,15 +127,23 @@ def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
     return digest(source.content, wanted, PREPARING_VERSION)
 
 
-def _prepare(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, *, trust: bool) -> Network:
+def _prepare(
+    model: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    directory: Path,
+    known: Callable[[str], Path | None],
+    *,
+    trust: bool,
+) -> Network:
     directory.mkdir(parents=True, exist_ok=True)
     source = _open(model, directory, trust=trust)
     declared = declared_dims(source.model)
     identity = _identity(source, shapes)
     parameters = _parameters(source.model)
-    path = directory / f"{identity}.onnx"
+    path = known(identity) or directory / f"{identity}.onnx"
     prepared = _reuse(path)
     if prepared is None:
+        path = directory / f"{identity}.onnx"
         if source.complete:
             source.complete(source.model)
         _sweep(directory)

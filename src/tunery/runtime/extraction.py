@@ -5,11 +5,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from tunery._errors import TuneryError, WorkError
-from tunery._settings import cache_directory
 from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
@@ -103,8 +101,8 @@ def extract_many(
         StoreError: the store cannot be written any more; what was stored before stays.
     """
     began = time.monotonic()
-    with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
-        sweep = _Sweep(engine, store, request, scratch / "networks", on_done, stop or threading.Event(), programs)
+    with open_store(request.store) as store, workplace(request) as (engine, _, threads):
+        sweep = _Sweep(engine, store, request, on_done, stop or threading.Event(), programs)
         target, compiler = asyncio.run(sweep.run(models, threads))
     return Extraction(target, compiler, tuple(sweep.done[i] for i in sorted(sweep.done)), time.monotonic() - began)
 
@@ -117,14 +115,12 @@ class _Sweep:
         engine: Engine,
         store: Store,
         request: Request,
-        scratch: Path,
         on_done: Callable[[Extracted], None],
         stop: threading.Event,
         programs: bool,
     ) -> None:
         self.done: dict[int, Extracted] = {}
-        self._engine, self._store, self._request, self._scratch = engine, store, request, scratch
-        self._cache = cache_directory() / "networks"
+        self._engine, self._store, self._request = engine, store, request
         self._on_done, self._stop, self._programs = on_done, stop, programs
 
     async def run(self, models: Sequence[str], threads: int) -> tuple[Target, str]:
@@ -165,21 +161,19 @@ class _Sweep:
 
     async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
         shapes = self._request.shapes
-        network_key = await self._try(worker, "identify", model, shapes, self._scratch, self._request.trust)
+        network_key = await self._try(worker, "identify", model, shapes, self._request.trust)
         known = self._store.load_tasks(network_key, target.key, compiler, programs=self._programs)
         if known is not None:
             return known, True
-        kept = self._cache / f"{network_key}.onnx"
-        directory = self._cache if kept.exists() else self._scratch
-        network: Network = await self._try(worker, "load", model, shapes, directory, self._request.trust)
+        network: Network = await self._try(worker, "load", model, shapes, self._request.trust, True)
         try:
             tasks: list[Task] = await self._try(worker, "extract", network, target)
         finally:
-            (self._scratch / kept.name).unlink(missing_ok=True)
+            if network.blob:
+                self._engine.blobs.release(network.blob)
         if not tasks:
             raise _ModelError(f"it has no operator that runs on {target}")
-        known_as = replace(network, path=str(kept)) if network.path else network
-        self._store.save_tasks(known_as, tasks, target=target, compiler=compiler)
+        self._store.save_tasks(network, tasks, target=target, compiler=compiler)
         return tasks, False
 
     async def _try(self, worker: str, method: str, *args: object) -> Any:

@@ -52,7 +52,6 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     runtime: Runtime,
     store: Store,
     request: Request,
-    cache: Path,
     job_id: str,
     begun: Callable[[], None] = lambda: None,
     used: list[Reservation] | None = None,
@@ -63,7 +62,8 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
 
     `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
     the grants of its stages, also where it fails. `prepared` is called with the network before its tasks are known,
-    `extracting` with the target and the compiler where nobody has extracted them before.
+    `extracting` with the target and the compiler where nobody has extracted them before. The network's file is there
+    until the runtime releases it.
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
@@ -80,7 +80,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     try:
         # The model is read while the compiler, which takes the longer, is still being imported.
         network, (target, compiler) = await both(
-            _load(runtime, request, cache, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
+            _load(runtime, request, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
         )
         prepared(network)
         tasks = store.load_tasks(network.digest, target.key, compiler)
@@ -130,16 +130,18 @@ async def _stage(
         runtime.claim(grant.core_s if grant else 0.0)
 
 
-async def _load(  # noqa: PLR0917 - as `import_model`
-    runtime: Runtime, request: Request, cache: Path, job_id: str, meant: Callable[[str], None], used: list[Reservation]
+async def _load(
+    runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Reservation]
 ) -> Network:
     async with _stage(runtime, job_id, "prepare", Role.PREPARER, used) as grant:
         await runtime.call(grant.worker, "check", request.model, deadline_s=IMPORT_DEADLINE_S, tries=3)
         meant("model")
         network: Network = await runtime.call(
-            grant.worker, "load", request.model, request.shapes, cache / "networks", request.trust,
+            grant.worker, "load", request.model, request.shapes, request.trust,
             deadline_s=IMPORT_DEADLINE_S, tries=3,
         )  # fmt: skip
+    if network.blob:
+        runtime.hold(network.blob)
     return network
 
 

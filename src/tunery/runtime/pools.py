@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
@@ -103,6 +104,7 @@ class Runtime:
         self._watching: asyncio.Task[None] | None = None
         self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
         self._claimed_core_s = 0.0
+        self._holds: Counter[str] = Counter()
 
     @property
     def scheduler(self) -> Scheduler:
@@ -298,9 +300,21 @@ class Runtime:
         used_s = self.engine.own_cpu_s() + sum(self.engine.cpu_s(worker) for worker in workers)
         return max(used_s - self._claimed_core_s - self.in_use(), 0.0)
 
+    def hold(self, blob: str) -> bool:
+        """Keep a blob until `release` was called as often as this; return whether it is there."""
+        self._holds[blob] += 1
+        return self.blobs.has(blob)
+
+    def release(self, blob: str) -> None:
+        """Say that one of those who hold a blob does not need it any more; nobody does after the last."""
+        self._holds[blob] -= 1
+        if self._holds[blob] <= 0:
+            del self._holds[blob]
+            self.blobs.release(blob)
+
     def discard(self, artifact: Artifact) -> None:
-        """Remove a built candidate; nobody is going to load it any more."""
-        self.blobs.release(artifact.blob)
+        """Remove a built candidate, unless another one has the same code and is still in use."""
+        self.release(artifact.blob)
 
     async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.

@@ -1,37 +1,80 @@
 """What reads models: without a compiler, so that it begins while compilers are still being imported."""
 
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
+from tunery._errors import BlobNotFoundError
+from tunery.blobs import Blobs
 from tunery.domain import Network
 
 
 class Preparer:
-    """Brings model files to their normal form; `fake:` sources belong to the fake dialect."""
+    """Brings model files to their normal form, which it keeps as blobs; `fake:` sources belong to the fake dialect.
+
+    It works where the user's file is: on the host of who asks.
+    """
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
 
     def check(self, model: str) -> None:
         """Check what the name of a model tells by itself."""
         if model.startswith("fake:"):
-            self.load(model, {}, Path())
+            _fake_network(model)
             return
         from tunery.models import check
 
         check(model)
 
-    def load(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, trust: bool = False) -> Network:
-        """Prepare a model file; with `trust` a torch program may run code that it holds."""
-        if model.startswith("fake:"):
-            from tunery.dialects.fake import fake_network
+    def load(
+        self, model: str, shapes: Mapping[str, tuple[int, ...]], trust: bool = False, temporary: bool = False
+    ) -> Network:
+        """Prepare a model, unless that was done before; with `trust` a torch program may run code that it holds.
 
-            return fake_network(model)
+        The network's blob is in use until somebody releases it; a `temporary` one that was not there is gone then.
+        """
+        if model.startswith("fake:"):
+            return _fake_network(model)
         from tunery.models import prepare
 
-        return prepare(model, shapes, directory, trust=trust)
+        with self._blobs.scratch() as directory:
+            network = prepare(model, shapes, directory, trust=trust, known=self._known)
+            path, key = Path(network.path), _key(network.digest)
+            if path.parent != directory and (blob := self._blobs.find(key)):
+                return replace(network, path="", blob=blob)
+            self._drop_if_damaged(key)
+            # It carries a digest of its own, which `prepare` looks at: the disk need not be waited for.
+            blob = self._blobs.put(path, move=path.parent == directory, temporary=temporary, sync=False)
+            self._blobs.remember(key, blob)
+        return replace(network, path="", blob=blob)
 
-    def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path, trust: bool = False) -> str:
+    def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], trust: bool = False) -> str:
         """Return the digest of the network that `load` would give, without preparing it."""
         if model.startswith("fake:"):
-            return self.load(model, shapes, directory).digest
+            return _fake_network(model).digest
         from tunery.models import identify
 
-        return identify(model, shapes, directory, trust=trust)
+        with self._blobs.scratch() as directory:
+            return identify(model, shapes, directory, trust=trust)
+
+    def _drop_if_damaged(self, key: str) -> None:
+        blob = self._blobs.find(key)
+        if blob is not None:
+            with suppress(BlobNotFoundError):
+                self._blobs.get(blob, verify=True)
+
+    def _known(self, digest: str) -> Path | None:
+        blob = self._blobs.find(_key(digest))
+        return None if blob is None else self._blobs.get(blob)
+
+
+def _key(digest: str) -> str:
+    return f"prepared network {digest}"
+
+
+def _fake_network(model: str) -> Network:
+    from tunery.dialects.fake import fake_network
+
+    return fake_network(model)

@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -133,8 +133,8 @@ class Importer(Preparer):
     """Reads models, extracts tasks and compiles networks."""
 
     def __init__(self, dialect: str, blobs: Blobs) -> None:
+        super().__init__(blobs)
         self._dialect = get_dialect(dialect)
-        self._blobs = blobs
 
     def target(self, spec: str, threads: int) -> tuple[Target, str]:
         """Return the resolved target and the compiler's name and version."""
@@ -142,7 +142,7 @@ class Importer(Preparer):
 
     def extract(self, network: Network, target: Target) -> list[Task]:
         """Return the network's tasks."""
-        return TaskSource.of(self._dialect).extract(network, target)
+        return TaskSource.of(self._dialect).extract(self._here(network), target)
 
     def specimens(self, target: Target, count: int) -> list[Specimen]:
         """Return the dialect's calibration tasks with up to `count` candidates each, built."""
@@ -168,9 +168,13 @@ class Importer(Preparer):
         built = {key: open_built(self._blobs, part) for key, part in parts.items()}
         compiler = NetworkCompiler.of(self._dialect)
         with self._blobs.scratch() as directory:
-            compiled = compiler.compile(network, target, chosen, directory / "network", built)
+            compiled = compiler.compile(self._here(network), target, chosen, directory / "network", built)
             blob = self._blobs.put(directory / "network", temporary=True, move=True)
         return CompiledBlob(blob, self._blobs.get(blob).stat().st_size, compiled.coverage, compiled.left_out)
+
+    def _here(self, network: Network) -> Network:
+        """Return a network with the path of its file on this host."""
+        return replace(network, path=str(self._blobs.get(network.blob))) if network.blob else network
 
 
 class Checker:

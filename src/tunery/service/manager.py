@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tunery._errors import NothingFoundError, StoreError, TuneryError, UsageError, WorkError
-from tunery._settings import cache_directory
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.domain import DeviceDescription, JobState, JobStatus
@@ -41,7 +40,10 @@ _STORE_AGAIN_S = 5.0
 
 @dataclass
 class _Entry:
-    """A job that is in the room: waiting for its turn, or at work; `leaving` when somebody takes it out."""
+    """A job that is in the room: waiting for its turn, or at work; `leaving` when somebody takes it out.
+
+    `held` is the blob of the network that was prepared for it.
+    """
 
     request: Request
     claim: ShareRequest
@@ -51,6 +53,7 @@ class _Entry:
     job: TuningJob | None = None
     ending: JobState = JobState.QUEUED
     leaving: bool = False
+    held: str | None = None
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -328,6 +331,8 @@ class JobManager:
             text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
             await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
         finally:
+            if entry.held is not None:
+                self.runtime(entry.request).release(entry.held)
             self._active.discard(job_id)
             self._forget(job_id, entry)
 
@@ -354,6 +359,8 @@ class JobManager:
         try:
             answer = await VERBS[request.kind].run(work, options)
         finally:
+            if entry.imported is None and work.imported is not None:
+                entry.held = work.imported.network.blob or None
             self.dispatch.end(job_id)
             with suppress(StoreError, UsageError):  # the first error is the one to tell
                 self._close(account, runtime, job_id, time.monotonic() - began)
@@ -371,6 +378,7 @@ class JobManager:
         try:
             if imported is None:
                 imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
+                entry.held = imported.network.blob or None
             plain = request_data(entry.request, imported, entry.claim)
             check_unchanged(self.store.job(job_id), plain)
             self.store.specify_job(job_id, plain)
@@ -423,7 +431,7 @@ class JobManager:
     ) -> ImportedModel:
         self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
         try:
-            return await import_model(runtime, self.store, request, cache_directory(), name, begun, used)
+            return await import_model(runtime, self.store, request, name, begun, used)
         finally:
             self.dispatch.end(name)
 

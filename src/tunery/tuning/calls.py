@@ -48,11 +48,15 @@ async def call_build(
     *,
     deadline_s: float = BUILD_DEADLINE_S,
 ) -> Artifact | Measurement:
-    """Build a candidate on a worker that is held; return why not if it fails."""
+    """Build a candidate on a worker that is held; return why not if it fails.
+
+    The artifact is there until it is discarded.
+    """
+    runtime = context.runtime
     try:
-        artifact: Artifact = await context.runtime.call(
-            worker, "build", task, candidate, deadline_s=deadline_s, tries=tries
-        )
+        artifact: Artifact = await runtime.call(worker, "build", task, candidate, deadline_s=deadline_s, tries=tries)
+        if not runtime.hold(artifact.blob):  # somebody else's of the same content was discarded in this moment
+            artifact = await runtime.call(worker, "build", task, candidate, deadline_s=deadline_s, tries=tries)
     except DialectError as error:
         return Measurement(Outcome.BUILD_FAILED, detail=str(error))
     except RemoteError as error:

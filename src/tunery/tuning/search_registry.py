@@ -49,6 +49,7 @@ class SearchRegistry:
         for key, (search, proposer) in list(self._open.items()):
             if context.job_id in search.jobs and search.leave(context):
                 del self._open[key]
+                search.discard_artifacts(self._runtime)
                 with suppress(EngineError):
                     future = self._runtime.engine.call(proposer, "close", search.task.key, deadline_s=_CLOSE_DEADLINE_S)
                     future.add_done_callback(lambda done: done.cancelled() or done.exception())

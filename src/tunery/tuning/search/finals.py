@@ -1,6 +1,6 @@
 """The last word on a task: its best candidates verified fully and timed, interleaved and alone, beside the baseline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
 from tunery._errors import EngineError
@@ -49,11 +49,11 @@ async def hold(  # noqa: PLR0917 - what one round needs
     yardsticks: TaskBaselines,
     challengers: Sequence[Candidate],
     baseline_s: float | None,
-    at_hand: Mapping[str, Artifact],
+    at_hand: MutableMapping[str, Artifact],
 ) -> tuple[float | None, list[Measurement]]:
     """Time `challengers` beside the baseline, record all; return its latency now, and all results.
 
-    Those that are not `at_hand` (by key) are built first.
+    Those that are not `at_hand` (by key) are built first, and are so afterwards.
     """
     # A baseline without a latency is faulty: it would cost the others their common round.
     entrants = [yardsticks.baseline] if baseline_s else []
@@ -61,6 +61,7 @@ async def hold(  # noqa: PLR0917 - what one round needs
         if candidate.key != yardsticks.baseline[0].key:
             artifact = at_hand.get(candidate.key) or await build_one(context, task, candidate)
             if not isinstance(artifact, Measurement):
+                at_hand[candidate.key] = artifact
                 entrants.append((candidate, artifact))
     reference = yardsticks.reference[1]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:

@@ -12,7 +12,7 @@ from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcom
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.foreign_load import marked
-from tunery.runtime.pools import Reservation
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import Proposal
 from tunery.tuning.allocation.allocator import Cost, TaskProgress
 from tunery.tuning.calls import TaskBaselines, build_one, call_build, stage, yardstick_candidates
@@ -200,6 +200,17 @@ class TaskSearch:
         if isinstance(own, Measurement):
             raise WorkError(f"no program to compare with of task {self.task.workload.name} builds: {own.detail}")
         return TaskBaselines((reference, built), (baseline, own))
+
+    def discard_artifacts(self, runtime: Runtime) -> None:
+        """Remove all that was built for this search; nobody searches the task any more."""
+        built = list(self._at_hand.values())
+        if self._yardsticks is not None:
+            (_, reference), (_, baseline) = self._yardsticks.reference, self._yardsticks.baseline
+            built += [reference] if baseline is reference else [reference, baseline]
+        for artifact in built:
+            runtime.discard(artifact)
+        self._at_hand.clear()
+        self._yardsticks = None
 
     async def _reference(self) -> Artifact | None:
         """Return the built reference; None leaves the task out, for it built when the baseline was measured."""
