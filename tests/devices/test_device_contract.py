@@ -1,13 +1,14 @@
 """Our devices keep the contract, and it notices one that does not."""
 
 import os
+import resource
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-import psutil
 import pytest
 
 from tunery._errors import UsageError
@@ -72,10 +73,15 @@ def test_a_process_that_left_its_slot_is_brought_back(unpinned: tuple[int, ...])
 
 def test_flushing_writes_more_than_the_caches_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_device, "cache_bytes", lambda: 40 * 2**20)
-    device, process = CpuDevice(), psutil.Process()
-    before = process.memory_info().rss
-    device.flush_caches()
-    assert process.memory_info().rss - before >= 70 * 2**20, "what is not written is in no cache"
+    device, faults = CpuDevice(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    tracemalloc.start()
+    try:
+        device.flush_caches()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held >= 70 * 2**20
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt > faults, "what is not written is in no cache"
 
 
 class Stopped(FakeDevice):
