@@ -153,11 +153,18 @@ class Tuned(_Step):
     def __repr__(self) -> str:
         return f"<Tuned {self.result.network.name}, job {self.result.job.job_id}>"
 
-    def compile(self, path: str | os.PathLike[str] | None = None, *, force: bool = False) -> "CompiledModel":
+    def compile(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        force: bool = False,
+        sign: str | os.PathLike[str] | None = None,
+    ) -> "CompiledModel":
         """Build the network with the best verified records to `path` (default: its name in the current directory).
 
         Operators that tuning did not reach run as the cost model predicts to be fastest, verified but not measured.
-        An earlier compiled network at `path` is replaced, a file of another kind only with `force`.
+        An earlier compiled network at `path` is replaced, a file of another kind only with `force`. With
+        the private key in `sign`, the file is signed.
 
         Raises:
             UsageError: `path` cannot be written, or must not be replaced.
@@ -168,7 +175,7 @@ class Tuned(_Step):
         from tunery.service.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name))
-        report, _ = compile_model(self.request, output, FillPolicy(), force=force)
+        report, _ = compile_model(self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None)
         return CompiledModel(self.request, output, report)
 
 

@@ -31,7 +31,7 @@ def test_all_commands_are_there() -> None:
         "bench", "compile", "doctor", "extract", "query", "serve", "spend", "tune", "version",
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
         "devices list", "jobs cancel",
-        "jobs list", "jobs pause", "jobs resume", "jobs show", "jobs submit",
+        "jobs list", "jobs pause", "jobs resume", "jobs show", "jobs submit", "keys create",
         "records export", "records import", "records prune", "records stats",
         "zoo extract", "zoo list",
     ]  # fmt: skip

@@ -63,8 +63,11 @@ def altered(source: Path, path: Path, *, binary: bytes | None = b"as it was", **
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
         manifest = {**json.loads(old.read("manifest.json")), **changes}
         new.writestr("manifest.json", json.dumps({k: v for k, v in manifest.items() if v is not None}))
-        if binary is not None:
-            new.writestr("network.so", old.read("network.so") if binary == b"as it was" else binary)
+        for name in set(old.namelist()) - {"manifest.json"}:
+            if name != "network.so" or binary == b"as it was":
+                new.writestr(name, old.read(name))
+            elif binary is not None:
+                new.writestr(name, binary)
     return path
 
 
@@ -76,7 +79,8 @@ def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_thr
         library = archive.read("network.so")
     changes: list[dict[str, object]] = [
         {"binary": None}, {"binary": b""}, {"binary": b"no library"}, {"inputs": None}, {"threads": "x"},
-        {"threads": 0}, {"format": 99}, {"format": 1}, {"inputs": [["x"]]}, {"versions": None}, {"library": None},
+        {"threads": 0}, {"format": 99}, {"format": 1}, {"inputs": [["x"]]}, {"versions": None}, {"members": None},
+        {"weights": {"arrays": []}}, {"format": 3},
         {"binary": library[: len(library) // 2]},  # its end would be missed only when it runs
         {"binary": library[:-1] + b"?"},
     ]  # fmt: skip

@@ -338,8 +338,8 @@ class TestUncovered(Base):
 
 
 class OneThread(FakeDialect):
-    def load_network(self, path, threads=None):
-        return super().load_network(path, 1)
+    def load_network(self, path, threads=None, digest=""):
+        return super().load_network(path, 1, digest)
 
 
 class TestOneThread(Base):

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from metaschedule_models import convolution_network, small_network
 
+from tunery._archive import new_archive
 from tunery._errors import UsageError
 from tunery.delivery import load_compiled
 from tunery.devices import open_device
@@ -124,7 +125,7 @@ def _without_weights(told: dict[str, Any]) -> None:
 
 
 def _of_another_network(told: dict[str, Any]) -> None:
-    told["weights"]["crc"] ^= 1
+    told["members"]["weights.bin"]["sha256"] = "0" * 64
 
 
 def _too_few(told: dict[str, Any]) -> None:
@@ -185,12 +186,21 @@ def test_equal_weights_of_two_layers_are_one(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4 * float(np.abs(theirs).max()))
 
 
-def test_a_file_of_the_format_before_is_read(case: Case, tmp_path: Path) -> None:
-    case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "whole")
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_file_of_a_format_before_is_read(
+    version: int, case: Case, parts: dict[str, Built], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_LEAST", 1)
+    case.dialect.compile(case.network, case.target, case.chosen, tmp_path / "whole", parts if version == 3 else {})
     with zipfile.ZipFile(tmp_path / "whole") as old, zipfile.ZipFile(tmp_path / "before", "w") as new:
-        told = json.loads(old.read("manifest.json")) | {"format": 2}
+        told = json.loads(old.read("manifest.json")) | {"format": version}
+        told["library"] = told.pop("members")["network.so"]
+        if version == 3:
+            told["weights"]["crc"] = old.getinfo(weights.WEIGHTS).CRC
         new.writestr("manifest.json", json.dumps(told))
-        new.writestr("network.so", old.read("network.so"))
+        for name in old.namelist():
+            if name != "manifest.json":
+                new.writestr(name, old.read(name))
     for ours, theirs in zip(case.outputs(tmp_path / "before"), case.outputs(tmp_path / "whole"), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
@@ -209,12 +219,13 @@ def test_how_weights_are_prepared_on_loading_is_part_of_the_format() -> None:
 def test_an_array_of_several_weights_is_kept_once(tmp_path: Path) -> None:
     table = np.arange(64 * 80, dtype=np.float32).reshape(64, 80)
     several = [Weight(table), Weight(table, packing=((80, 64), ["1", "0"])), Weight(table[:1].copy())]
-    with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
-        told = write_weights(archive, several)
+    with new_archive(tmp_path / "zip") as archive, archive.member(weights.WEIGHTS) as member:
+        told = write_weights(member, several)
     assert [one["offset"] for one in told["arrays"]] == [0, 0, 4 * 64 * 80]
     with zipfile.ZipFile(tmp_path / "zip") as archive:
         assert archive.getinfo(weights.WEIGHTS).file_size == 4 * (64 * 80 + 80)
-        found = read_weights(archive, json.loads(json.dumps(told)))
+        with archive.open(weights.WEIGHTS) as file:
+            found = read_weights(file, json.loads(json.dumps(told))["arrays"])
     for ours, theirs in zip(found, (table, table.T, table[:1]), strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs)
     assert [one.apart for one in several] == [True, True, False]

@@ -15,6 +15,7 @@ from tunery.cli import (
     doctor,
     extract,
     jobs,
+    keys,
     query,
     records,
     serve,
@@ -72,7 +73,7 @@ def _root(context: typer.Context) -> None:
 for module in (tune, extract, compile, bench, query, serve, spend, doctor):
     module.register(app)
 GROUPS = {
-    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices,
+    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "keys": keys,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name)

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 from json import dumps
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,7 @@ def compile_(
     *,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to write the network.")],
     force: options.Force = False,
+    sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="Sign it with this private key.")] = "",
     effort: Annotated[
         Ready,
         typer.Option(
@@ -64,7 +66,10 @@ def compile_(
     path = network_file(request, output, force=force)
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:
-        report, network = compile_model(request, path, guess, lambda text: live.say(text, phase=text), force=force)
+        report, network = compile_model(
+            request, path, guess, lambda text: live.say(text, phase=text),
+            force=force, sign=Path(sign) if sign else None,
+        )  # fmt: skip
     if json:
         emit(compile_data(report))
         return

@@ -31,13 +31,18 @@ class CompiledModel:
     blob: str
 
 
-def check_place(output: Path, request: Request, *, force: bool = False) -> None:
+def check_place(output: Path, request: Request, *, force: bool = False, sign: Path | None = None) -> None:
     """Check that the request's compiled network may be written to `output`; `force`: whatever kind of file is there.
 
     Raises:
-        UsageError: its directory does not exist or cannot be written, or what is there must not be replaced.
+        UsageError: its directory does not exist or cannot be written, what is there must not be replaced, or `sign` is
+            no private key.
     """
-    check_output(output, NETWORK, inputs=files_of(request), force=force)
+    check_output(output, NETWORK, inputs=[*files_of(request), *([sign] if sign else [])], force=force)
+    if sign:
+        from tunery.delivery.signing import read_key
+
+        read_key(sign)
 
 
 def files_of(request: Request) -> list[Path]:
@@ -48,20 +53,26 @@ def files_of(request: Request) -> list[Path]:
 
 
 async def compile_checked(
-    work: Work, output: Path, policy: FillPolicy | None, say: Callable[[str], None], *, force: bool = False
+    work: Work,
+    output: Path,
+    policy: FillPolicy | None,
+    say: Callable[[str], None],
+    *,
+    force: bool = False,
+    sign: Path | None = None,
 ) -> tuple[CompileReport, Network]:
     """Compile, and put the file at `output` once its outputs are those of ONNX Runtime.
 
     Operators without a record use the compiler's default, or with a `policy` what the cost model predicts to be
     fastest, verified but not measured. `say` is called with what goes on. With `force`, `output` may replace a file of
-    another kind.
+    another kind. With the private key in `sign`, the file is signed.
 
     Raises:
         UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
         WorkError: the model does not compile, or computes something else than ONNX Runtime.
     """
     request = replace(work.request, store=work.store.url)
-    check_place(output, request, force=force)
+    check_place(output, request, force=force, sign=sign)
     prepared: asyncio.Future[Network] = asyncio.get_running_loop().create_future()
 
     def allow(network: Network) -> None:
@@ -83,9 +94,17 @@ async def compile_checked(
             error = await check(work.runtime, network, made.blob, theirs)
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "network")
-        publish(directory / "network", output, NETWORK, inputs=files_of(request), force=force)
+        if sign:
+            from tunery.delivery.signing import read_key
+            from tunery.delivery.signing import sign as add_signature
+
+            add_signature(directory / "network", read_key(sign))
+        inputs = [*files_of(request), *([sign] if sign else [])]
+        size_bytes = (directory / "network").stat().st_size
+        publish(directory / "network", output, NETWORK, inputs=inputs, force=force)
     changed = work.imported is not None and work.imported.has_changed()
-    return replace(made.report, path=str(output), max_abs_error=error, model_changed=changed), network
+    report = replace(made.report, path=str(output), size_bytes=size_bytes, max_abs_error=error, model_changed=changed)
+    return report, network
 
 
 async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], None] = lambda: None) -> CompiledModel:

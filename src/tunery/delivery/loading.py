@@ -1,25 +1,26 @@
 """Loading a compiled network from its file."""
 
-import json
 import shlex
-import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from tunery._archive import ArchiveError, open_archive
 from tunery._errors import TuneryError, UsageError
 from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
 
-MANIFEST = "manifest.json"
+Trusted = str | Path | Sequence[str | Path]
 
 
-def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwork:
+def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trusted | None = None) -> CompiledNetwork:
     """Load a file written by `tunery compile`; call the result with one NumPy array per input.
 
     `threads` overrides the thread count the network was tuned for; networks in one process may have different ones. The
-    file is native code: load only what you trust.
+    file is native code: load only what you trust. With `trusted`, the files of one or several public keys, nothing is
+    loaded that was not signed with one of them (`tunery compile --sign`).
 
     Raises:
         UsageError: there is no such file, it is not a compiled network or a damaged one, it was compiled by another
-            version of the compiler than is installed, or `threads` is not positive.
+            version of the compiler than is installed, `threads` is not positive, or it is not signed by a trusted key.
 
     Example:
         network = tunery.load_compiled("resnet18.tunery")
@@ -30,18 +31,16 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
     try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(archive.read(MANIFEST))
-            dialect = str(manifest["dialect"])
+        name, digest = _identify(path, trusted)
+        chosen = NetworkCompiler.of(get_dialect(name))
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; write one with `tunery compile MODEL -o {quoted}`") from None
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+    except (OSError, ArchiveError, ValueError) as error:
         raise UsageError(
             f"{path} is not a compiled network; write one with `tunery compile MODEL -o {quoted}`"
         ) from error
-    chosen = NetworkCompiler.of(get_dialect(dialect))
     try:
-        return chosen.load_network(path, threads)
+        return chosen.load_network(path, threads, digest)
     except TuneryError:
         raise
     except Exception as error:  # archives, linkers and compilers have many words for a damaged file
@@ -50,3 +49,17 @@ def load_compiled(path: str | Path, threads: int | None = None) -> CompiledNetwo
             f"{path} cannot be loaded, it is damaged or from another version ({reason}); write it again with "
             f"`tunery compile MODEL -o {quoted}`"
         ) from error
+
+
+def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str]:
+    """Return the name of the file's dialect and its manifest's digest, once its signature is known to be trusted."""
+    with open_archive(path) as archive:
+        if trusted is not None:
+            from tunery.delivery.signing import check_signature, read_public_key
+
+            named = [trusted] if isinstance(trusted, str | Path) else trusted
+            check_signature(archive, path, [read_public_key(Path(each)) for each in named])
+        name = archive.manifest.get("dialect")
+        if not isinstance(name, str) or not 0 < len(name) <= 100:
+            raise ArchiveError("its manifest names no dialect")
+        return name, archive.digest

@@ -237,8 +237,15 @@ class NetworkCompiler(Capability):
         """
 
     @abstractmethod
-    def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
-        """Load what `compile` wrote; `threads` overrides the thread count it was tuned for."""
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+        """Load what `compile` wrote; `threads` overrides the thread count it was tuned for.
+
+        The file is a `tunery._archive`: whatever is loaded has its digest in the manifest. With a `digest`, only the
+        file of which that is the manifest's SHA-256 is loaded: a signature was checked for it.
+
+        Raises:
+            UsageError or DialectError: it is damaged, of other versions, or not that of the digest.
+        """
 
     def build_part(self, task: Task, candidate: Candidate, directory: Path) -> Built | None:  # noqa: ARG002 - for those with parts
         """Write to `directory` what spares `compile` (and `build`) this candidate's code generation, if there is such.

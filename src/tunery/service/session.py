@@ -146,19 +146,23 @@ class Session:
         say: Callable[[str], None] = _ignore,
         *,
         force: bool = False,
+        sign: Path | None = None,
     ) -> tuple[CompileReport, Network]:
         """Build the model with the best verified records to one loadable file, checked against ONNX Runtime.
 
         What has no record uses the compiler's default. With a `policy` such operators, and those of which only that
         default was measured, use what the cost model predicts to be fastest, verified but not measured. `say` is called
-        with what goes on. With `force`, `output` may replace a file of another kind.
+        with what goes on. With `force`, `output` may replace a file of another kind. With the private key in
+        `sign`, the file is signed.
 
         Raises:
             UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
-        check_place(output, request, force=force)
-        return self._do("compile", request, lambda work: compile_checked(work, output, policy, say, force=force))
+        check_place(output, request, force=force, sign=sign)
+        return self._do(
+            "compile", request, lambda work: compile_checked(work, output, policy, say, force=force, sign=sign)
+        )
 
     def bench(
         self,
@@ -265,11 +269,12 @@ def compile_model(
     say: Callable[[str], None] = _ignore,
     *,
     force: bool = False,
+    sign: Path | None = None,
 ) -> tuple[CompileReport, Network]:
     """Do as `Session.compile` in a session of its own."""
-    check_place(output, request, force=force)
+    check_place(output, request, force=force, sign=sign)
     with Session(request.store, keep=False) as session:
-        return session.compile(request, output, policy, say, force=force)
+        return session.compile(request, output, policy, say, force=force, sign=sign)
 
 
 def bench(

@@ -25,7 +25,7 @@ Answer = Mapping[str, Any]
 class CompileOptions:
     """Where the compiled network goes, and whether operators without a record are predicted, or measured first.
 
-    With `force` the file may replace one of another kind.
+    With `force` the file may replace one of another kind. It is signed with the private key in `sign` ("": not at all).
     """
 
     output: str
@@ -33,10 +33,11 @@ class CompileOptions:
     few_shot: int = 0
     few_shot_seconds: float | None = None
     force: bool = False
+    sign: str = ""
 
     def check(self, request: Request) -> None:
         """Raise UsageError where the file may not be written."""
-        check_place(Path(self.output), request, force=self.force)
+        check_place(Path(self.output), request, force=self.force, sign=Path(self.sign) if self.sign else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,9 @@ async def _compile(work: Work, options: CompileOptions) -> Answer:
     seconds = math.inf if options.few_shot_seconds is None else options.few_shot_seconds
     policy = FillPolicy(options.few_shot, seconds) if options.predict or options.few_shot else None
     report, _ = await compile_checked(
-        work, Path(options.output), policy, lambda text: _say(work, text), force=options.force
-    )
+        work, Path(options.output), policy, lambda text: _say(work, text), force=options.force,
+        sign=Path(options.sign) if options.sign else None,
+    )  # fmt: skip
     return compile_data(report)
 
 

@@ -1,28 +1,28 @@
 """Compiled fake networks: an archive whose manifest holds programs and schedules, and what runs it."""
 
-import io
 import json
-import zipfile
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import DialectError
 from tunery.dialects import Array, CompiledNetwork
-from tunery.dialects.fake._files import write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
 from tunery.dialects.fake._script import FakeProgram
 from tunery.dialects.fake._space import FakeSpace
-from tunery.domain import Candidate, Target, Task, TensorSpec, Workload, canonical_json, digest
+from tunery.domain import Candidate, Target, Task, TensorSpec, Workload
+from tunery.domain import digest as digest_of
 
-_FORMAT, _MANIFEST = "fake-network", "manifest.json"
+_FORMAT = "fake-network"
 
 
 def workload_of(program: FakeProgram) -> Workload:
     """Return the workload that a program describes."""
     text = program.dump()
     specs, outputs = program.arguments
-    return Workload(digest(text), f"{program.op}_{program.index}", program.kind, text, specs, outputs, program.flop)
+    return Workload(digest_of(text), f"{program.op}_{program.index}", program.kind, text, specs, outputs, program.flop)
 
 
 def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candidate]]) -> None:
@@ -31,31 +31,33 @@ def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candida
         {"program": task.workload.program, "tunable": task.tunable, "weight": task.weight, "body": candidate.body}
         for task, candidate in used
     ]
-    config = {"config": dict(target.config), "threads": target.threads}
-    manifest = canonical_json({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr(zipfile.ZipInfo(_MANIFEST), manifest)  # without a date: the same network, the same file
-    write(path, content.getvalue())
+    config = {"config": dict(sorted(target.config.items())), "threads": target.threads}
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with new_archive(partial) as archive:
+            archive.finish({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 class FakeCompiledNetwork(CompiledNetwork):
     """Runs each task once, one after the other; its time counts each task as often as it has call sites."""
 
-    def __init__(self, path: Path, threads: int | None) -> None:
+    def __init__(self, path: Path, threads: int | None, digest: str = "") -> None:
         try:
-            with zipfile.ZipFile(path) as archive:
-                data = json.loads(archive.read(_MANIFEST))
+            with open_archive(path, digest) as archive:
+                data = archive.manifest
             if data["format"] != _FORMAT:
                 raise ValueError("its format is another")  # noqa: TRY301 - one message for all mistakes
-        except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
+        except (OSError, ArchiveError, KeyError, ValueError, TypeError) as error:
             raise DialectError(f"{path} is no compiled fake network: {error}") from error
         self.threads = threads or int(data["target"]["threads"])
         target = Target("fake", data["target"]["config"], self.threads)
         self._tasks = [_task(part, target) for part in data["tasks"]]
         clock = NoiseClock()
         self._kernels = [
-            FakeKernel(FakeSpace(task), digest(task.key, part["body"]), part["body"], clock)
+            FakeKernel(FakeSpace(task), digest_of(task.key, part["body"]), part["body"], clock)
             for task, part in zip(self._tasks, data["tasks"], strict=True)
         ]
         numbers = [json.loads(task.workload.program)["index"] for task in self._tasks]

@@ -173,8 +173,8 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         write_network(output, target, used)
         return Compiled(str(output), coverage)
 
-    def load_network(self, path: Path, threads: int | None = None) -> FakeCompiledNetwork:
-        return FakeCompiledNetwork(path, threads)
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> FakeCompiledNetwork:
+        return FakeCompiledNetwork(path, threads, digest)
 
     @classmethod
     def run_compiled(cls, path: str | Path, inputs: Sequence[Array]) -> list[Array]:

@@ -226,10 +226,10 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         return compile_network(network, target, chosen, output, parts)
 
     @override
-    def load_network(self, path: Path, threads: int | None = None) -> CompiledNetwork:
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
         from tunery.dialects.metaschedule.codegen.compilation import TvmNetwork
 
-        return TvmNetwork(path, threads)
+        return TvmNetwork(path, threads, digest)
 
 
 ENVIRONMENT = Environment(

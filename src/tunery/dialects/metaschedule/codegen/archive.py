@@ -3,22 +3,21 @@
 The library is checked before the linker sees it: one that was cut short would end the process, one for another TVM may.
 """
 
-import hashlib
-import json
 import shlex
-import zipfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tunery._archive import MEMBERS, ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
-from tunery.dialects.metaschedule.codegen.weights import Weight, read_weights, write_weights
+from tunery.dialects.metaschedule.codegen.weights import WEIGHTS, Weight, read_weights, write_weights
 from tunery.domain import Network, Target
 
 LIBRARY = "network.so"
-_MANIFEST, _FORMAT, _WITHOUT_WEIGHTS = "manifest.json", 3, 2
-"""A file of format 3 may have weights beside its library; how these are prepared on loading is part of the format."""
+_FORMAT, _WITHOUT_DIGESTS = 4, {3, 2}
+"""Format 3 has only a checksum of its weights, and format 2 has no weights beside its library; neither can be signed.
+How weights are prepared on loading is part of the format."""
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 
@@ -43,36 +42,45 @@ def manifest_of(
 
 
 def write_archive(file: Path, manifest: Mapping[str, Any], library: Path, weights: Sequence[Weight] = ()) -> None:
-    """Write `library`, the weights and the manifest, with the versions it needs and the library's digest, to `file`."""
-    whole = {"format": _FORMAT, **manifest, "versions": _installed(), "library": _seal(library)}
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    """Write `library`, the weights and the manifest, with the versions it needs, to a new file."""
+    whole = {"format": _FORMAT, **manifest, "versions": _installed()}
+    with new_archive(file) as archive:
         if weights:
-            whole["weights"] = write_weights(archive, weights)
-        archive.writestr(_MANIFEST, json.dumps(whole, indent=1))
-        archive.write(library, LIBRARY)
+            with archive.member(WEIGHTS) as member:
+                whole["weights"] = write_weights(member, weights)
+        archive.add(LIBRARY, library)
+        archive.finish(whole)
 
 
-def read_archive(path: Path, directory: Path) -> tuple[dict[str, Any], list[Any]]:
+def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping[str, Any], list[Any]]:
     """Put the library into `directory` and return manifest and weights, once all are known to be sound and to run here.
 
     Raises:
-        UsageError: it was written for other versions of TVM or of this format, or the library is not what was written.
-        Exception: of many kinds (`zipfile.BadZipFile`, `KeyError`, `ValueError`), where it is damaged otherwise.
+        UsageError: it was written for other versions of TVM or of this format, or is not what was written.
+        Exception: of many kinds (`KeyError`, `ValueError`), where it is damaged otherwise.
     """
-    with zipfile.ZipFile(path) as archive:
-        manifest: dict[str, Any] = json.loads(archive.read(_MANIFEST))
-        again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
-        if manifest["format"] not in {_FORMAT, _WITHOUT_WEIGHTS}:
-            raise UsageError(f"{path} has format {manifest['format']}, not {_FORMAT}; {again}")
-        if manifest["versions"] != _installed():
-            raise UsageError(
-                f"{path} was compiled with {_listed(manifest['versions'])}, and runs with nothing else, but "
-                f"{_listed(_installed())} is installed; {again}"
-            )
-        archive.extract(LIBRARY, directory)
-        if manifest["library"] != _seal(directory / LIBRARY):
-            raise UsageError(f"{path} is damaged: its library is not what was written; {again}")
-        return manifest, read_weights(archive, manifest["weights"]) if "weights" in manifest else []
+    again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+    try:
+        with open_archive(path, digest) as archive:
+            manifest = archive.manifest
+            if manifest["format"] not in {_FORMAT, *_WITHOUT_DIGESTS} or (
+                archive.signature and MEMBERS not in manifest
+            ):
+                raise UsageError(f"{path} has format {manifest['format']!r:.20}, not {_FORMAT}; {again}")
+            if manifest["versions"] != _installed():
+                raise UsageError(
+                    f"{path} was compiled with {_listed(manifest['versions'])}, and runs with nothing else, but "
+                    f"{_listed(_installed())} is installed; {again}"
+                )
+            old = manifest["format"] in _WITHOUT_DIGESTS
+            archive.extract(LIBRARY, directory / LIBRARY, manifest["library"] if old else None)
+            if "weights" not in manifest:
+                return manifest, []
+            weights = manifest["weights"]
+            with archive.open(WEIGHTS, {"crc": weights["crc"]} if old else None) as file:
+                return manifest, read_weights(file, weights["arrays"])
+    except ArchiveError as error:
+        raise UsageError(f"{path} is damaged: {error}; {again}") from error
 
 
 def _installed() -> dict[str, str]:
@@ -80,9 +88,4 @@ def _installed() -> dict[str, str]:
 
 
 def _listed(versions: Mapping[str, str]) -> str:
-    return " and ".join(f"{name} {number}" for name, number in versions.items())
-
-
-def _seal(library: Path) -> dict[str, Any]:
-    with library.open("rb") as file:
-        return {"bytes": library.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    return " and ".join(f"{name:.40} {number:.40}" for name, number in [*versions.items()][:4])

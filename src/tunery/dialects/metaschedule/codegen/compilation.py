@@ -198,9 +198,9 @@ _link_all.output_format = "so"  # type: ignore[attr-defined]  # read by export_l
 class TvmNetwork(CompiledNetwork):
     """A compiled network in this process, on Relax's virtual machine."""
 
-    def __init__(self, path: Path, threads: int | None = None) -> None:
+    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            manifest, self._weights = read_archive(path, Path(scratch))
+            manifest, self._weights = read_archive(path, Path(scratch), digest)
             self.threads = threads or int(manifest["threads"])
             if self.threads < 1:
                 raise ValueError(f"it names {self.threads} threads")

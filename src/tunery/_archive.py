@@ -1,0 +1,238 @@
+"""A compiled network's file: a zip archive with a manifest that names every other member, its size and its digest.
+
+Nothing is read before its size is known to be bounded, and what is read is compared with the manifest before it is
+used. So whoever vouches for the manifest, by its digest or its signature, vouches for all that is loaded.
+"""
+
+import hashlib
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from typing_extensions import override
+
+MANIFEST, SIGNATURE, MEMBERS = "manifest.json", "signature.json", "members"
+_MOST_MANIFEST_BYTES = 1 << 24
+_MOST_SIGNATURE_BYTES = 1 << 12
+_MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
+_MOST_MEMBERS = 16
+_CHUNK = 1 << 20
+
+
+class ArchiveError(Exception):
+    """The file is damaged, or no compiled network; the message is part of a sentence about it."""
+
+
+class _Bounded(io.FileIO):
+    """A regular file of which nothing large is read before its directory is known to be small."""
+
+    def __init__(self, path: Path) -> None:
+        # A pipe without a writer would hold up the opening itself.
+        super().__init__(path, opener=lambda name, _: os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+        found = os.fstat(self.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            self.close()
+            raise ArchiveError("it is no regular file")
+        self.size = found.st_size
+        self.most_bytes = _MOST_DIRECTORY_BYTES
+
+    @override
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size < 0:
+            size = self.size - self.tell()
+        if size > self.most_bytes:
+            raise ArchiveError("its directory is too large")
+        return super().read(size) or b""  # None only where it would block
+
+
+class Archive:
+    """An open compiled network: its manifest, and its members, each read as the manifest says or not at all."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._zip = archive
+        infos = archive.infolist()
+        self._infos = {info.filename: info for info in infos}
+        if len(self._infos) != len(infos) or len(infos) > _MOST_MEMBERS:
+            raise ArchiveError("it has members twice, or too many")
+        self.signature = self._small(SIGNATURE, _MOST_SIGNATURE_BYTES) if SIGNATURE in self._infos else None
+        self.manifest_bytes = self._small(MANIFEST, _MOST_MANIFEST_BYTES)
+        self.digest = hashlib.sha256(self.manifest_bytes).hexdigest()
+        self.manifest = parse(self.manifest_bytes)
+
+    def extract(self, name: str, path: Path, told: Mapping[str, Any] | None = None) -> None:
+        """Write a member to a new file; `told` as for `open`.
+
+        Raises:
+            ArchiveError: it is not what the manifest says.
+        """
+        with self.open(name, told) as source, path.open("xb") as file:
+            while chunk := source.read(_CHUNK):
+                file.write(chunk)
+
+    @contextmanager
+    def open(self, name: str, told: Mapping[str, Any] | None = None) -> Iterator[IO[bytes]]:
+        """Yield a member's bytes to be read to their end, at which they are compared with the manifest.
+
+        `told` is what the manifest says of it, where that is elsewhere: its `sha256`, or only its `crc`.
+
+        Raises:
+            ArchiveError: they are not what the manifest says, or were not read to their end.
+        """
+        info, told = self._infos.get(name), self._told(name) if told is None else told
+        if info is None or info.compress_type != zipfile.ZIP_STORED or not _fits(info, told):
+            raise ArchiveError(f"its {name} is not what was written")
+        with self._zip.open(info) as file:
+            hashed = _Hashed(file)
+            yield hashed  # type: ignore[misc]  # reads as a file does
+            if hashed.sha256.hexdigest() != told.get("sha256", hashed.sha256.hexdigest()) or file.read(1):
+                raise ArchiveError(f"its {name} is not what was written")
+
+    def _told(self, name: str) -> Mapping[str, Any]:
+        members = self.manifest.get(MEMBERS)
+        told = members.get(name) if isinstance(members, dict) else None
+        return told if isinstance(told, dict) and "sha256" in told else {}
+
+    def _small(self, name: str, most_bytes: int) -> bytes:
+        info = self._infos.get(name)
+        if info is None:
+            raise ArchiveError(f"it has no {name}")
+        if max(info.file_size, info.compress_size) > most_bytes or info.compress_type != zipfile.ZIP_STORED:
+            raise ArchiveError(f"its {name} is larger than {most_bytes} bytes, or compressed")
+        return self._zip.read(info)
+
+
+def _fits(info: zipfile.ZipInfo, told: Mapping[str, Any]) -> bool:
+    """Whether a member may be what the manifest says; one without a digest is compared with its checksum by zipfile."""
+    return told["bytes"] == info.file_size if "sha256" in told and "bytes" in told else told.get("crc") == info.CRC
+
+
+class _Hashed:
+    """A file whose bytes are hashed as they are read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.sha256 = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self.sha256.update(data)
+        return data
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+@contextmanager
+def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
+    """Open a compiled network; with a `digest`, only if it is its manifest's.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ArchiveError: it is no compiled network, a damaged one, or another than that of the digest.
+    """
+    with _Bounded(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                file.most_bytes = file.size  # members are bounded by the directory, the manifest before it is read
+                found = Archive(archive)
+                if digest and found.digest != digest:
+                    raise ArchiveError("it was replaced while it was being read")
+                yield found
+        except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeError, RuntimeError) as error:
+            raise ArchiveError(str(error) or "it is cut short") from error
+
+
+def parse(data: bytes) -> dict[str, Any]:
+    """Return the JSON object in `data`, which is bounded.
+
+    Raises:
+        ArchiveError: there is no object in it, it is nested too deeply, or it has numbers that JSON does not know.
+    """
+    try:
+        found = json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ArchiveError(f"its {MANIFEST} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ArchiveError(f"its {MANIFEST} is no object")
+    return found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+class ArchiveWriter:
+    """Writes a compiled network: members first, then `finish` with what the manifest says of them."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._zip = archive
+        self._members: dict[str, dict[str, Any]] = {}
+
+    def add(self, name: str, source: Path) -> None:
+        """Copy a file into the archive."""
+        with source.open("rb") as file, self.member(name) as writer:
+            while chunk := file.read(_CHUNK):
+                writer.write(chunk)
+
+    @contextmanager
+    def member(self, name: str) -> Iterator["MemberWriter"]:
+        """Yield what the bytes of a new member are written to."""
+        with self._zip.open(_info(name), "w", force_zip64=True) as file:
+            writer = MemberWriter(file)
+            yield writer
+        self._members[name] = {"bytes": writer.size, "sha256": writer.sha256.hexdigest()}
+
+    def finish(self, manifest: Mapping[str, Any]) -> None:
+        """Write the manifest, with the members' sizes and digests."""
+        data = json.dumps({**manifest, MEMBERS: self._members}, separators=(",", ":"), allow_nan=False).encode()
+        if len(data) > _MOST_MANIFEST_BYTES:
+            raise ArchiveError(f"its {MANIFEST} would be larger than {_MOST_MANIFEST_BYTES} bytes")
+        self._zip.writestr(_info(MANIFEST), data)
+
+
+class MemberWriter:
+    """Counts and hashes what is written to a member."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size, self.sha256 = 0, hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write bytes, or a view of bytes."""
+        self.sha256.update(data)
+        self._file.write(data)
+        self.size += len(data)
+
+
+@contextmanager
+def new_archive(path: Path) -> Iterator[ArchiveWriter]:
+    """Yield a writer of a file; nothing is left of it if the block fails. It has no dates: same content, same file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        try:
+            yield ArchiveWriter(archive)
+        except BaseException:
+            with suppress(OSError):
+                path.unlink()
+            raise
+
+
+def add_signature(path: Path, signature: bytes) -> None:
+    """Add a signature of its manifest to a compiled network that has none."""
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_info(SIGNATURE), signature)
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)  # without a date
+    info.external_attr = 0o600 << 16
+    return info
