@@ -45,6 +45,10 @@ class StoreError(UsageError):
     """The store cannot be opened or written."""
 
 
+class LostJobError(StoreError):
+    """A job belongs to another process: this one may not change it."""
+
+
 class BlobError(UsageError):
     """A host's blobs cannot be read or written."""
 

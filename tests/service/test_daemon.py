@@ -30,14 +30,14 @@ LONG = "fake:long?tasks=2&build_s=0.02&space=16x16x16"
 class Daemon:
     """A daemon whose processes carry a mark."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, store: str = "") -> None:
         self.directory = directory
         self.path = directory / "d.sock"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(self.path), *options],
             stderr=subprocess.PIPE, text=True, cwd=directory,
-            env=os.environ | {"TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache"),
-                              MARK: str(directory)},
+            env=os.environ | {"TUNERY_STORE": store or str(directory / "store.db"),
+                              "TUNERY_CACHE": str(directory / "cache"), MARK: str(directory)},
         )  # fmt: skip
         assert self.process.stderr is not None
         self.greeting = self.process.stderr.readline()

@@ -124,13 +124,13 @@ def test_a_silent_live_owner_is_not_robbed(store: Store, url: str, monkeypatch: 
 
 def test_an_owner_elsewhere_lives_as_long_as_its_heartbeat() -> None:
     there = replace(_lease.this_process(), host="another")
-    assert _lease.lives(there, 1000.0, now=1000.0 + _lease.LEASE_S - 1)
-    assert not _lease.lives(there, 1000.0, now=1000.0 + _lease.LEASE_S + 1)
+    assert _lease.lives(there, 1000.0, lambda: 1000.0 + _lease.LEASE_S - 1)
+    assert not _lease.lives(there, 1000.0, lambda: 1000.0 + _lease.LEASE_S + 1)
 
 
 def test_a_reused_process_number_is_not_the_owner() -> None:
     earlier = replace(_lease.this_process(), started=_lease.this_process().started - 1000)
-    assert not _lease.lives(earlier, 1000.0, now=1000.0 + _lease.LEASE_S + 1)
+    assert not _lease.lives(earlier, 1000.0, lambda: 1000.0 + _lease.LEASE_S + 1)
 
 
 def test_the_ledger_adds_up(store: Store) -> None:

@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import TuneryError, UsageError
+from tunery._errors import StoreError, TuneryError, UsageError
 from tunery.domain.request import Request, ShareRequest
 from tunery.service._wire import MOST_BYTES, line, read_as
 from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 
 _log = logging.getLogger(__name__)
+_LOOK_S = 10.0  # between looks for jobs that other processes left
 _PATIENCE_S = 30.0  # for a client that has connected and says nothing
 
 
@@ -71,9 +72,20 @@ async def _serve(store: Store, path: Path, strategy: str, on_ready: Callable[[li
         finally:
             os.umask(before)
         on_ready(room.recover())
+        looking = asyncio.create_task(_take_over(room))
         await stop.wait()
+        looking.cancel()
         server.close()
         desk.close()
+
+
+async def _take_over(room: JobManager) -> None:
+    """Take in, now and then, the jobs of other daemons of the store that were killed or are cut off."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        with contextlib.suppress(StoreError):  # it may be back at the next look
+            for job_id in room.recover():
+                _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id)
 
 
 class _Desk:

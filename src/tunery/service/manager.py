@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tunery._errors import NothingFoundError, StoreError, TuneryError, UsageError, WorkError
+from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError, WorkError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.domain import DeviceDescription, JobState, JobStatus
@@ -28,7 +28,7 @@ from tunery.service.resuming import check_currency, check_unchanged, refuse_twin
 from tunery.service.verbs import TUNE, VERBS, options_of
 from tunery.store import Charge, Store
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.job import TuningJob
+from tunery.tuning.job import HEARTBEAT_S, TuningJob
 from tunery.tuning.search_registry import SearchRegistry
 
 R = TypeVar("R")
@@ -321,9 +321,11 @@ class JobManager:
 
     async def _live(self, job_id: str, entry: _Entry) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
+        beating: asyncio.Task[None] | None = None
         try:
             # Another daemon of this store may have got it first, and there it may have been paused, too.
             if self.store.job(job_id).state in _TO_DO and self.store.acquire_job(job_id):
+                beating = asyncio.create_task(self._heartbeats(job_id, entry))
                 await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, entry.ending, "")
@@ -331,6 +333,8 @@ class JobManager:
             text = str(error) if isinstance(error, TuneryError) else f"{type(error).__name__}: {error}"
             await self._end_as(job_id, entry, JobState.FAILED, text[:1000])
         finally:
+            if beating is not None:
+                beating.cancel()
             if entry.held is not None:
                 self.runtime(entry.request).release(entry.held)
             self._active.discard(job_id)
@@ -340,11 +344,14 @@ class JobManager:
         """Store how a job ended, or wait until the store can be written: nobody could end what runs for ever."""
         with suppress(asyncio.CancelledError, NothingFoundError):
             while not entry.leaving:
-                with suppress(StoreError):
-                    if not self.store.taken(job_id):
-                        self._leave_as(job_id, state, message)
+                try:
+                    self._leave_as(job_id, state, message)
+                except LostJobError:  # how it ends is said where it went on
                     return
-                await asyncio.sleep(_STORE_AGAIN_S)
+                except StoreError:
+                    await asyncio.sleep(_STORE_AGAIN_S)
+                else:
+                    return
         with suppress(StoreError, NothingFoundError):  # whoever takes it out hears of it
             self._leave_as(job_id, entry.ending, "")
 
@@ -368,6 +375,15 @@ class JobManager:
         if work.imported is not None:
             self.store.specify_job(job_id, request_data(request, work.imported, entry.claim))
         self._leave_as(job_id, JobState.DONE, "")
+
+    async def _heartbeats(self, job_id: str, entry: _Entry) -> None:
+        """Say now and then that the job is at work here; end that work where another process has the job."""
+        while entry.work is not None:
+            await asyncio.sleep(HEARTBEAT_S)
+            with suppress(StoreError):  # one that is only busy answers the next time
+                if not self.store.heartbeat(job_id):
+                    entry.work.cancel()
+                    return
 
     async def _tune(self, job_id: str, entry: _Entry) -> None:
         began, notify = time.monotonic(), entry.notify

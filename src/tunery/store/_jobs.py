@@ -2,17 +2,17 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
 
-from tunery._errors import NothingFoundError, StoreError
+from tunery._errors import LostJobError, NothingFoundError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
 from tunery.store import _schema
 from tunery.store._codec import decode, encode
-from tunery.store._database import Database
+from tunery.store._database import Database, database_time
 from tunery.store._lease import Owner, lives, this_process
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
@@ -22,11 +22,16 @@ _jobs = _schema.jobs
 
 
 class Jobs(Database):
-    """The store's jobs. An opened store is one owner: a job it has acquired cannot be acquired again, by anybody."""
+    """The store's jobs. An opened store is one owner: a job it has acquired cannot be acquired again, by anybody.
+
+    An owner that is silent for too long loses the job to whoever acquires it next. From then on it can change nothing
+    of the job, even after the next owner has let go of it.
+    """
 
     def __init__(self, url: URL) -> None:
         super().__init__(url)
         self._owner = this_process()
+        self._acquired: set[str] = set()
 
     def create_job(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus:
         """Store a new job, queued and owned by nobody."""
@@ -42,13 +47,16 @@ class Jobs(Database):
 
         Raises:
             NothingFoundError: there is no such job.
-            StoreError: a live owner other than this opened store works on it.
+            LostJobError: a live owner other than this opened store works on it, or has done so since this one did.
         """
 
         def update(connection: Connection) -> None:
-            owner = _live_owner(_row(connection, status.job_id, self.place))
-            if owner is not None and owner != self._owner:
-                raise StoreError(f"job {status.job_id} belongs to process {owner.pid}; end that one first")
+            row = _row(connection, status.job_id, self.place)
+            owner, alive = _owner(row), _live_owner(connection, row)
+            if alive is not None and alive != self._owner:
+                raise LostJobError(f"job {status.job_id} belongs to process {alive.pid}; end that one first")
+            if status.job_id in self._acquired and owner != self._owner:
+                raise LostJobError(f"job {status.job_id} went on in another process, for this one was silent too long")
             _update(connection, status.job_id, _progress(status, time.time()))
 
         self.write(update)
@@ -59,7 +67,7 @@ class Jobs(Database):
         Raises:
             NothingFoundError: there is no such job.
         """
-        return _status(self.read(lambda connection: _row(connection, job_id, self.place)))
+        return self.read(lambda connection: _status(connection, _row(connection, job_id, self.place)))
 
     def taken(self, job_id: str) -> bool:
         """Say whether a live owner other than this opened store works on a job.
@@ -67,27 +75,35 @@ class Jobs(Database):
         Raises:
             NothingFoundError: there is no such job.
         """
-        row = self.read(lambda connection: _row(connection, job_id, self.place))
-        return _live_owner(row) not in {None, self._owner}
+
+        def ask(connection: Connection) -> bool:
+            return _live_owner(connection, _row(connection, job_id, self.place)) not in {None, self._owner}
+
+        return self.read(ask)
 
     def jobs(self, limit: int | None = None) -> list[JobStatus]:
         """Return the jobs, latest first."""
         query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id).limit(limit)
-        return [_status(row) for row in self.read(lambda connection: connection.execute(query).mappings().all())]
+        return self.read(lambda connection: [_status(connection, row) for row in _all(connection, query)])
 
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
         """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns."""
         query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))
         query = query.order_by(_jobs.c.created_at.desc())
-        rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        return next((_status(row) for row in rows if _live_owner(row) is None), None)
+        return next(iter(self._unowned(query)), None)
 
     def unfinished(self) -> list[JobStatus]:
         """Return the jobs that are queued, or were running in a process that is gone, oldest first."""
         states = (JobState.QUEUED.value, JobState.RUNNING.value)
         query = sa.select(_jobs).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
-        rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        return [_status(row) for row in rows if _live_owner(row) is None]
+        return self._unowned(query)
+
+    def _unowned(self, query: sa.Select[Any]) -> list[JobStatus]:
+        def ask(connection: Connection) -> list[JobStatus]:
+            rows = _all(connection, query)
+            return [_status(connection, row) for row in rows if _live_owner(connection, row) is None]
+
+        return self.read(ask)
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
         """Store a job's request anew, when more of it is known than when it was created."""
@@ -103,31 +119,35 @@ class Jobs(Database):
 
         def acquire(connection: Connection) -> bool:
             row = _row(connection, job_id, self.place)
-            if row["state"] in _OVER or _live_owner(row) is not None:
+            if row["state"] in _OVER or _live_owner(connection, row) is not None:
                 return False
-            now = time.time()
-            lease = {"owner": encode(self._owner), "heartbeat_at": now}
-            _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": now, **lease})
+            lease = {"owner": encode(self._owner), "heartbeat_at": database_time(connection)}
+            _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": time.time(), **lease})
             return True
 
-        return self.write(acquire)
+        acquired = self.write(acquire)
+        if acquired:
+            self._acquired.add(job_id)
+        return acquired
 
     def heartbeat(self, job_id: str) -> bool:
         """Say that the owner lives, every half minute or so; False if this store no longer owns the job: stop work."""
-        return self._if_mine(job_id, lambda: {"heartbeat_at": time.time()})
+        return self._if_mine(job_id, lambda connection: {"heartbeat_at": database_time(connection)})
 
     def release_job(self, job_id: str, state: JobState) -> bool:
         """Leave a job in `state` for others; False, and nothing happens, if this store does not own it."""
         lease = {"owner": sa.null(), "heartbeat_at": None}
-        return self._if_mine(job_id, lambda: {"state": state.value, "updated_at": time.time(), **lease})
+        mine = self._if_mine(job_id, lambda _: {"state": state.value, "updated_at": time.time(), **lease})
+        self._acquired.discard(job_id)
+        return mine
 
-    def _if_mine(self, job_id: str, values: Callable[[], Mapping[str, Any]]) -> bool:
+    def _if_mine(self, job_id: str, values: Callable[[Connection], Mapping[str, Any]]) -> bool:
         """Change a job that this opened store owns; return whether it does."""
 
         def update(connection: Connection) -> bool:
             mine = _owner(_row(connection, job_id, self.place)) == self._owner
             if mine:
-                _update(connection, job_id, values())
+                _update(connection, job_id, values(connection))
             return mine
 
         return self.write(update)
@@ -158,9 +178,15 @@ def _owner(row: RowMapping) -> Owner | None:
     return None if row["owner"] is None else decode(Owner, row["owner"])
 
 
-def _live_owner(row: RowMapping) -> Owner | None:
+def _live_owner(connection: Connection, row: RowMapping) -> Owner | None:
     owner = _owner(row)
-    return owner if owner is not None and lives(owner, row["heartbeat_at"]) else None
+    if owner is None or not lives(owner, row["heartbeat_at"], lambda: database_time(connection)):
+        return None
+    return owner
+
+
+def _all(connection: Connection, query: sa.Select[Any]) -> Sequence[RowMapping]:
+    return connection.execute(query).mappings().all()
 
 
 def _progress(status: JobStatus, now: float) -> dict[str, Any]:
@@ -169,10 +195,10 @@ def _progress(status: JobStatus, now: float) -> dict[str, Any]:
     return {"state": status.state.value, "document": encode(shown), "updated_at": now}
 
 
-def _status(row: RowMapping) -> JobStatus:
+def _status(connection: Connection, row: RowMapping) -> JobStatus:
     document = {name: row[name] for name in ("job_id", "request", "state", "created_at", "updated_at")}
     document |= row["document"]
-    if row["state"] == JobState.RUNNING and _live_owner(row) is None:
+    if row["state"] == JobState.RUNNING and _live_owner(connection, row) is None:
         document["state"] = JobState.STOPPED.value
         document["message"] = document["message"] or "its process ended unexpectedly; resuming continues where it was"
     return decode(JobStatus, document)

@@ -4,6 +4,7 @@ import os
 import platform
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -32,25 +33,24 @@ def this_process() -> Owner:
     return Owner(_host(), os.getpid(), psutil.Process().create_time(), uuid.uuid4().hex)
 
 
-def lives(owner: Owner, heartbeat_at: float, now: float | None = None) -> bool:
-    """Return whether the owner may still be working.
+def lives(owner: Owner, heartbeat_at: float, now: Callable[[], float] = time.time) -> bool:
+    """Return whether the owner may still be working; `now` reads the clock of its heartbeats.
 
     On this host the process table decides, however long the owner was silent: a suspended or busy process is never
     robbed. Elsewhere, and where a process number seems to have been used anew, the heartbeat does.
     """
-    fresh = (time.time() if now is None else now) - heartbeat_at < LEASE_S
     if owner.host != _host():
-        return fresh
+        return now() - heartbeat_at < LEASE_S
     try:
         process = psutil.Process(owner.pid)
         if process.status() in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}:
             return False
         # After a large clock correction the same process seems to have started at another time: then it still beats.
-        return abs(process.create_time() - owner.started) < _START_TOLERANCE_S or fresh
+        return abs(process.create_time() - owner.started) < _START_TOLERANCE_S or now() - heartbeat_at < LEASE_S
     except psutil.NoSuchProcess:
         return False
     except psutil.AccessDenied:
-        return fresh
+        return now() - heartbeat_at < LEASE_S
 
 
 @cache

@@ -33,7 +33,7 @@ from tunery.tuning.search_registry import SearchRegistry
 
 _OPENING = 4  # candidates of a task's first batch, where there are many tasks
 _DEPTH = 3  # batches in flight: one proposes and one builds while one measures
-_HEARTBEAT_S = 10.0
+HEARTBEAT_S = 10.0
 _POLL_S = 0.2
 _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cores
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
@@ -396,7 +396,7 @@ class TuningJob:
 
     async def _heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(_HEARTBEAT_S)
+            await asyncio.sleep(HEARTBEAT_S)
             with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
                 if not self._store.heartbeat(self.status.job_id):
                     self._stop.set()  # another process owns the job now
