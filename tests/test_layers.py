@@ -1,6 +1,7 @@
 """Imports point downward only, and heavy libraries stay in the rooms that exist for them."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,7 +35,23 @@ BESIDE = {
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
 # tuning know a device by its contract.
-KNOWS_CPU = ("devices/", "runtime/", "accounting/", "cli/", "costmodels/training/")
+KNOWS_CPU = (
+    "devices/",
+    "runtime/dispatch.py",
+    "runtime/extraction.py",
+    "runtime/memory.py",
+    "runtime/opening.py",
+    "runtime/pools.py",
+    "accounting/power.py",
+    "cli/",
+    "costmodels/training/",
+)
+# How Linux tells of a CPU and its load: only a device knows that.
+LINUX = re.compile(
+    r"/proc|/sys/|schedstat|sched_[gs]etaffinity|cgroup|powercap|rapl|getrusage|SC_CLK_TCK|\bticks?\b|thermal",
+    re.IGNORECASE,
+)
+KNOWS_NO_LINUX = ("measuring/", "runtime/foreign", "runtime/device_lock.py")
 # Rooms that may import less than what lies below them.
 ONLY = {
     "scheduling": {"domain", "_errors"},
@@ -112,6 +129,12 @@ def test_imports_point_downward(file: str) -> None:
 def test_a_cpu_is_known_by_its_contract(file: str) -> None:
     wrong = [f"{file}:{line} imports {name}" for line, name in imports(file) if name.startswith("tunery.devices.cpu")]
     assert file.startswith(KNOWS_CPU) or wrong == []
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file.startswith(KNOWS_NO_LINUX)])
+def test_the_rules_of_measuring_know_no_operating_system(file: str) -> None:
+    lines = enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1)
+    assert [f"{file}:{number}: {line.strip()}" for number, line in lines if LINUX.search(line)] == []
 
 
 @pytest.mark.parametrize("file", FILES)

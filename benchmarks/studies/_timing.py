@@ -22,6 +22,8 @@ _GROWTH = 1.618
 class BlindWatch(Watch[None]):
     """Sees nothing: every sample counts as clean."""
 
+    least_s = 0.25
+
     def mark(self, full: bool = False) -> None:
         """Look at nothing."""
 

@@ -4,21 +4,26 @@ import os
 import resource
 import time
 import tracemalloc
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from device_mutants import MUTANTS
 
 from tunery._errors import UsageError
-from tunery.devices import Device, Load, device_class, open_device
-from tunery.devices._base import Fill
+from tunery.devices import (
+    ConstantBuffers,
+    Device,
+    EnergyMeter,
+    ForeignLoad,
+    Watch,
+    device_class,
+    open_device,
+)
 from tunery.devices.contract import DeviceContract
 from tunery.devices.cpu import device as cpu_device
 from tunery.devices.cpu.device import CpuDevice
-from tunery.devices.fake import FakeConstantBuffers, FakeDevice, FakeMark, FakeMeter, FakeWatch
-from tunery.domain import DeviceDescription
+from tunery.devices.fake import FakeDevice
 
 
 @pytest.fixture
@@ -84,69 +89,29 @@ def test_flushing_writes_more_than_the_caches_hold(monkeypatch: pytest.MonkeyPat
     assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt > faults, "what is not written is in no cache"
 
 
-class Stopped(FakeDevice):
-    def clock(self) -> float:
-        return 1.0
+EACH: dict[str, list[tuple[Any, ...]]] = {
+    "test_slots_are_disjoint_and_wide_enough": [(1,), (2,), (3,)],
+    "test_constants_lie_elsewhere_each_time": [((3, 5, 7), "float32"), ((64,), "int8")],
+    "test_a_watch_says_what_went_on_since_a_look": [(False,), (True,)],
+}
+"""What the contract's tests are parametrised with."""
 
 
-class Overlapping(FakeDevice):
-    @classmethod
-    def slots(cls, cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
-        return [tuple(cores[:threads]), tuple(cores[:threads])]
+def test_the_contract_notices_whatever_a_device_gets_wrong() -> None:
+    """Each method of the contract is broken by some mutant, and each mutant fails."""
+    contract = (Device, Watch, EnergyMeter, ConstantBuffers, ForeignLoad)
+    methods = {f"{one.__name__}.{name}" for one in contract for name in one.__abstractmethods__}
+    assert {broken for broken, _, _ in MUTANTS} >= methods
 
 
-class Moody(FakeDevice):
-    def describe(self) -> DeviceDescription:
-        return replace(super().describe(), facts={"now_s": self.now_s})
+@pytest.mark.parametrize(("broken", "mutant", "noticed"), MUTANTS)
+def test_a_mutant_fails(broken: str, mutant: type[FakeDevice], noticed: str) -> None:
+    suite, arguments = TestFakeDevice(), EACH.get(noticed, [()])
 
+    def check(device: type[FakeDevice]) -> None:
+        for given in arguments:
+            getattr(suite, noticed)(device((0, 1), (1,)), *given)
 
-class Cold(FakeDevice):
-    def meter(self) -> FakeMeter:
-        class Cooling(FakeMeter):
-            def read_j(self) -> float:
-                return 100.0 - super().read_j()
-
-        return Cooling(self)
-
-
-class InOnePlace(FakeDevice):
-    def constant_buffers(self, fill: Fill) -> FakeConstantBuffers:
-        class Same(FakeConstantBuffers):
-            @lru_cache  # noqa: B019 - of one test
-            def take(self, shape: Sequence[int], dtype: str) -> Any:
-                return super().take(shape, dtype)
-
-        return Same(fill)
-
-
-class Astray(FakeDevice):
-    def hold(self) -> bool:
-        return False
-
-
-class Forgetful(FakeDevice):
-    def watch(self) -> FakeWatch:
-        class Latest(FakeWatch):
-            def since(self, mark: FakeMark) -> Load:
-                return super().since(self.mark())
-
-        return Latest(self)
-
-
-@pytest.mark.parametrize(
-    ("mutant", "noticed", "arguments"),
-    [
-        (Stopped, "test_its_clock_moves_while_it_works", ()),
-        (Overlapping, "test_slots_are_disjoint_and_wide_enough", (1,)),
-        (Moody, "test_it_describes_itself_the_same_each_time", ()),
-        (Cold, "test_its_meter_only_ever_counts_up", ()),
-        (InOnePlace, "test_constants_lie_elsewhere_each_time", ((64,), "float32")),
-        (Astray, "test_it_holds_after_it_was_pinned", ()),
-        (Forgetful, "test_a_watch_says_what_went_on_since_a_look", (True,)),
-    ],
-)
-def test_the_contract_notices(mutant: type[FakeDevice], noticed: str, arguments: tuple[Any, ...]) -> None:
-    suite = TestFakeDevice()
-    getattr(suite, noticed)(FakeDevice((0, 1), (1,)), *arguments)
-    with pytest.raises(AssertionError):
-        getattr(suite, noticed)(mutant((0, 1), (1,)), *arguments)
+    check(FakeDevice)
+    with pytest.raises((AssertionError, TypeError, ValueError)):
+        check(mutant)

@@ -1,5 +1,6 @@
 import itertools
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -62,7 +63,7 @@ def test_the_overhead_of_a_clock_is_its_least_step() -> None:
     ticks = itertools.count(step=0.5)
     assert clock_overhead(lambda: next(ticks)) == 0.5
     assert clock_overhead(lambda: 1.0) == 0.0
-    assert 0 < clock_overhead() < 1e-3
+    assert 0 < clock_overhead(time.perf_counter) < 1e-3
 
 
 def race(machine: FakeDevice, incumbent_s: float | None = None, retries: int = 5) -> Race:

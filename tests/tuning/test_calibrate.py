@@ -1,7 +1,7 @@
+import itertools
 import json
 import signal
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from tunery._errors import WorkError
 from tunery.devices import open_device
-from tunery.devices.cpu.foreign import Foreign
 from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.fake import FakeForeignLoad
 from tunery.domain import Budget, Calibration, SharingPoint
 from tunery.domain.request import Request
-from tunery.runtime import foreign_load as foreign
 from tunery.runtime import opening
 from tunery.runtime.calibrate import _undisturbed
+from tunery.runtime.foreign import Foreign
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.pools import Runtime
 from tunery.runtime.slots import Pass
@@ -62,11 +62,10 @@ def request_in(directory: Path) -> Request:
 
 def test_a_machine_that_others_use_is_not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(*args: object, **more: object) -> Runtime:
-        more["foreign"] = ForeignWatch((0,), Foreign(1, patience_s=0.0), taken=lambda _before, _after: 1.0)
+        more["foreign"] = ForeignWatch(FakeForeignLoad(itertools.repeat(1.0)), Foreign(1, patience_s=0.0))
         return Runtime(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "Runtime", make)
-    monkeypatch.setattr(foreign, "_LEAST_S", 0.0)  # a fast machine is through with virtual kernels within one look
     said: list[str] = []
     with pytest.raises(WorkError, match="others use"):
         calibrate_device(request_in(tmp_path), said.append)
@@ -77,10 +76,14 @@ def test_a_machine_that_others_use_is_not_calibrated(tmp_path: Path, monkeypatch
 
 def test_a_pass_that_others_disturbed_is_made_once_more() -> None:
     walls: list[float] = []
-    watch = ForeignWatch((0,), Foreign(1), taken=lambda _before, _after: 1.0 if len(walls) == 1 else 0.0)
+
+    def taken() -> Iterator[float]:
+        while True:
+            yield 1.0 if len(walls) == 1 else 0.0
+
+    watch = ForeignWatch(FakeForeignLoad(taken()), Foreign(1))
 
     def run() -> Pass:
-        time.sleep(0.15)
         walls.append(float(len(walls)))
         return Pass((), walls[-1])
 

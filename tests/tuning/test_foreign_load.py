@@ -1,9 +1,11 @@
 """Somebody else's work on our cores: measuring waits for its end or is marked, and what it disturbed is repeated."""
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,13 +15,14 @@ import psutil
 import pytest
 from job_tools import PATIENCE_S, raced, records_in, request_in, run_in
 
-from tunery.devices.cpu.foreign import Foreign
-from tunery.devices.cpu.load import Mark
+from tunery.devices import ForeignLoad
+from tunery.devices.fake import FakeForeignLoad
 from tunery.domain import JobState, Mode, Origin
 from tunery.domain.request import Progress
 from tunery.engines import Role
 from tunery.reports.text import tune_text
 from tunery.runtime import opening
+from tunery.runtime.foreign import Foreign
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.pools import Runtime
 from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
@@ -30,12 +33,14 @@ TRIALS = 80
 SOURCE = "fake:hog?tasks=2&build_s=0.02&run_s=0.01"
 
 
-class Hog:
+class Hog(ForeignLoad):
     """A real process that spins; only its own use of the CPU counts, for the machine may be busy with other things."""
+
+    least_s = 0.1
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
-        self._used_s = 0.0
+        self._used_s = self._looked_s = 0.0
 
     def start(self) -> None:
         self.process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -45,12 +50,13 @@ class Hog:
             self.process.kill()
             self.process.wait()
 
-    def taken(self, before: Mark, after: Mark) -> float:
+    def taken(self) -> float:
+        wall_s, self._looked_s = time.monotonic() - self._looked_s, time.monotonic()
         if self.process is None or self.process.poll() is not None:
             return 0.0
         times = psutil.Process(self.process.pid).cpu_times()
         used_s, self._used_s = times.user + times.system - self._used_s, times.user + times.system
-        return 1.0 if used_s > 0.02 * (after.wall_s - before.wall_s) else 0.0
+        return 1.0 if used_s > 0.02 * wall_s else 0.0
 
 
 @contextmanager
@@ -58,8 +64,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> Iterator[tupl
     hog, made = Hog(), list[Runtime]()
 
     def make(*args: object, **more: object) -> Runtime:
-        cores = sorted(os.sched_getaffinity(0))
-        more["foreign"] = ForeignWatch(cores, Foreign(2, patience_s), taken=hog.taken)
+        more["foreign"] = ForeignWatch(hog, Foreign(2, patience_s))
         made.append(Runtime(*args, **more))  # type: ignore[arg-type]
         return made[-1]
 
@@ -172,7 +177,7 @@ def test_jobs_of_every_thread_count_go_on_beside_a_hog_that_stays(
     cores = sorted(os.sched_getaffinity(0))
 
     def make(*args: object, **more: object) -> Runtime:
-        more["foreign"] = ForeignWatch(cores, Foreign(len(cores), 1.0), taken=lambda _before, _after: 1.0)
+        more["foreign"] = ForeignWatch(FakeForeignLoad(itertools.repeat(1.0)), Foreign(len(cores), 1.0))
         return Runtime(*args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "Runtime", make)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 
 from tunery._errors import UsageError
-from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, Load, Watch
+from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, ForeignLoad, Load, Watch
 
-__all__ = ["ConstantBuffers", "Device", "EnergyMeter", "Load", "Watch", "device_class", "open_device"]
+__all__ = ["ConstantBuffers", "Device", "EnergyMeter", "ForeignLoad", "Load", "Watch", "device_class", "open_device"]
 
 _GROUP = "tunery.devices"
 _OURS = {"cpu": "tunery.devices.cpu.device:CpuDevice", "fake": "tunery.devices.fake:FakeDevice"}

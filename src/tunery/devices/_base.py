@@ -37,7 +37,12 @@ class Load:
 
 
 class Watch(ABC, Generic[M]):
-    """Looks at a device before and after a piece of work; a mark is whatever a look needs to be compared later."""
+    """Looks at a device before and after a piece of work; a mark is whatever a look needs to be compared later.
+
+    `least_s` is over how long a full look must go at least to say much.
+    """
+
+    least_s: ClassVar[float]
 
     @abstractmethod
     def mark(self, full: bool = False) -> M:
@@ -46,6 +51,22 @@ class Watch(ABC, Generic[M]):
     @abstractmethod
     def since(self, mark: M) -> Load:
         """Return what happened since `mark`, as fully as the mark was taken."""
+
+
+class ForeignLoad(ABC):
+    """Sees what others do with the cores of a host while we work there.
+
+    `least_s` is how far two looks must lie apart at least for the second one to say much.
+    """
+
+    least_s: ClassVar[float]
+
+    @abstractmethod
+    def taken(self) -> float:
+        """Return how many of the watched cores others have used since the last look, 0 at the first one.
+
+        What this process and its descendants use is ours. 0 where nothing is known.
+        """
 
 
 class EnergyMeter(ABC):
@@ -93,6 +114,11 @@ class Device(ABC):
         They are disjoint, and those come first that disturb one another least; at least one where there are `threads`
         cores. A host asks before any worker is started.
         """
+
+    @classmethod
+    @abstractmethod
+    def foreign_load(cls, cores: Sequence[int]) -> ForeignLoad:
+        """Return what sees others' use of a host's cores; a host asks, in the process whose descendants are ours."""
 
     @abstractmethod
     def describe(self) -> DeviceDescription:

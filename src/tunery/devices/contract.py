@@ -56,7 +56,16 @@ class DeviceContract:
         assert slots, "five cores are no slot"
         assert len(used) == len(set(used)), "two slots share a core"
         assert set(used) <= set(cores), "a slot has a core that nobody offered"
-        assert len({len(slot) for slot in slots}) == 1, "slots are not alike"
+        assert {len(slot) for slot in slots} == {max(len(slots[0]), threads)}, "slots are not alike, or too narrow"
+        assert type(device).slots(cores[:threads], threads), "whoever has the cores has no slot"
+
+    def test_what_others_use_of_a_host_is_seen_from_look_to_look(self, device: Device) -> None:
+        """The first look only begins the time that the next one is about."""
+        load = type(device).foreign_load(device.cores)
+        assert 0 <= load.least_s < math.inf
+        assert load.taken() == 0, "there is nothing yet that the first look could be compared with"
+        self.work(device)
+        assert 0 <= load.taken() < math.inf
 
     def test_it_describes_itself_the_same_each_time(self, device: Device) -> None:
         """The fingerprint names the kind of machine: neither the moment, nor which of its cores are used."""
@@ -78,6 +87,7 @@ class DeviceContract:
     def test_it_holds_after_it_was_pinned(self, device: Device) -> None:
         """Nothing strays by itself, and a measurement states on which cores it ran."""
         device.pin()
+        assert set(device.slot) <= set(device.cores), "it is pinned to cores that are not its own"
         device.hold()
         self.work(device)
         assert device.hold(), "the process has left its slot"
@@ -119,6 +129,7 @@ class DeviceContract:
     def test_a_watch_says_what_went_on_since_a_look(self, device: Device, full: bool) -> None:
         """Each look is compared with its own mark, and shares are shares."""
         watch = device.watch()
+        assert 0 <= watch.least_s < math.inf
         early = watch.mark(full=full)
         self.work(device)
         late = watch.mark(full=full)
@@ -136,5 +147,6 @@ class DeviceContract:
         self.work(device)
         after = meter.read_j()
         assert 0 <= before <= after < math.inf
+        assert isinstance(meter.name, str)
         assert meter.name
         assert isinstance(meter.modelled, bool)

@@ -3,7 +3,7 @@
 Nothing here waits: a kernel's run moves the device's clock. The same seed gives the same samples.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, Fill, Load, Watch
+from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, Fill, ForeignLoad, Load, Watch
 from tunery.domain import DeviceDescription
 
 Spells = Sequence[tuple[float, float, float]]
@@ -64,6 +64,11 @@ class FakeDevice(Device):
     def slots(cls, cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
         width = max(1, threads)
         return [tuple(cores[i : i + width]) for i in range(0, len(cores) - width + 1, width)]
+
+    @classmethod
+    @override
+    def foreign_load(cls, cores: Sequence[int]) -> "FakeForeignLoad":
+        return FakeForeignLoad()
 
     def run_for(self, seconds: float) -> float:
         """Let a kernel run that takes `seconds` undisturbed, and return how long it took."""
@@ -118,6 +123,8 @@ class FakeDevice(Device):
 class FakeWatch(Watch[FakeMark]):
     """Sees interference as time that our work waited, and counts runs in the heat."""
 
+    least_s = 0.25
+
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
 
@@ -132,6 +139,19 @@ class FakeWatch(Watch[FakeMark]):
         waited, throttles = (now.waited_s - mark.waited_s) / wall_s, now.throttles - mark.throttles
         flags = ("throttled",) * bool(throttles) + ("waited",) * (waited > _WAITED)
         return Load(wall_s, waited=waited, throttles=throttles, contaminated=flags)
+
+
+class FakeForeignLoad(ForeignLoad):
+    """Others take what `script` says, look after look, and nothing once it has ended."""
+
+    least_s = 0.0
+
+    def __init__(self, script: Iterable[float] = ()) -> None:
+        self._script = iter(script)
+
+    @override
+    def taken(self) -> float:
+        return next(self._script, 0.0)
 
 
 class FakeMeter(EnergyMeter):

@@ -134,7 +134,7 @@ def run_finals(
         if done >= look and not all(finalist.verified() for finalist in running):
             continue
         order.shuffle(running)
-        # A full look is dear, and says nothing of less than some ticks of the kernel's clock.
+        # A full look is dear, and says nothing of a short round.
         mark = watch.mark(full=2 * sum(f.sampler.last_s for f in running if f.sampler) >= _FULL_FROM_S)
         taken = [(finalist, sample) for finalist in running if (sample := _sample(finalist, settings))]
         dirty = bool(watch.since(mark).contaminated) or any(sample.load.contaminated for _, sample in taken)

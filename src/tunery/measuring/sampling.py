@@ -1,7 +1,6 @@
 """Timing one loaded kernel: warm-up, loop count, samples, and the race that decides how many."""
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +56,7 @@ class Race:
     flags: set[str] = field(default_factory=set)
 
 
-def clock_overhead(clock: Clock = time.perf_counter, looks: int = 200) -> float:
+def clock_overhead(clock: Clock, looks: int = 200) -> float:
     """Return the least time two successive looks at the clock lie apart, or its resolution where that is more."""
     apart = [-(clock() - clock()) for _ in range(looks)]
     steps = [step for step in apart if step > 0]
@@ -73,7 +72,7 @@ class Sampler:
         watch: Watch[Any],
         settings: Settings,
         overhead_s: float,
-        clock: Clock = time.perf_counter,
+        clock: Clock,
         flush: Callable[[], None] | None = None,
     ) -> None:
         self._kernel = kernel

@@ -32,9 +32,6 @@ from tunery.measuring.sampling import BadTimeError, Race, Sample, Sampler, clock
 from tunery.measuring.settings import Settings
 from tunery.measuring.verification import compare, merge
 
-_WINDOW_S = 0.25
-"""Busy time is counted in ticks of 10 ms, so the load is looked at over at least this long, races before included."""
-
 _LOOK_EVERY = 16
 """Of the candidates that their warm-up would give up, one in so many is raced."""
 
@@ -308,8 +305,11 @@ class Measurer:
         }
 
     def _load(self) -> dict[str, Any]:
-        """Return the load over the latest window that has ended; a full look is dear beside a short race."""
-        if self._last_load is None or self._device.clock() - self._window_from >= _WINDOW_S:
+        """Return the load over the latest window that has ended, races before included.
+
+        A full look is dear beside a short race, and says little of a shorter window.
+        """
+        if self._last_load is None or self._device.clock() - self._window_from >= self._watch.least_s:
             self._last_load = _plain(self._watch.since(self._window))
             self._window, self._window_from = self._watch.mark(full=True), self._device.clock()
         return self._last_load

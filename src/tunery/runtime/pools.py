@@ -15,13 +15,13 @@ from typing import Any
 from tunery._errors import CrashError, EngineError, WorkError
 from tunery.accounting.power import Power
 from tunery.devices import device_class
-from tunery.devices.cpu.foreign import Share
 from tunery.devices.cpu.placement import granted_bytes
 from tunery.domain import Artifact, Calibration, DeviceDescription, Environment
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_environment
 from tunery.runtime.device_lock import DeviceLock
 from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
+from tunery.runtime.foreign import Share
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.memory import worker_bytes
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest

@@ -14,6 +14,7 @@ from tunery.devices.cpu.clocks import read_clocks
 from tunery.devices.cpu.constant_buffers import CpuConstantBuffers
 from tunery.devices.cpu.energy import open_meter
 from tunery.devices.cpu.facts import cache_bytes, describe_cpu
+from tunery.devices.cpu.foreign import CpuForeignLoad
 from tunery.devices.cpu.load import LoadWatch
 from tunery.domain import DeviceDescription
 
@@ -33,6 +34,11 @@ class CpuDevice(Device):
     @override
     def slots(cls, cores: Sequence[int], threads: int) -> list[tuple[int, ...]]:
         return placement.slots(cores, threads)
+
+    @classmethod
+    @override
+    def foreign_load(cls, cores: Sequence[int]) -> CpuForeignLoad:
+        return CpuForeignLoad(cores)
 
     @override
     def describe(self) -> DeviceDescription:

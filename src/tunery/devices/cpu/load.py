@@ -71,6 +71,8 @@ class LoadWatch(Watch[Mark]):
     of the machine is not foreign, but on the watched cores anything that is not this very process is.
     """
 
+    least_s = 0.25  # busy time is counted in ticks of 10 ms
+
     def __init__(
         self,
         cores: Sequence[int],
