@@ -5,12 +5,11 @@ import pytest
 from tunery.scheduling import Durations
 
 
-def test_hint_then_own_observation_then_other_sorts():
+def test_own_observations_then_those_of_other_sorts():
     durations = Durations()
     assert durations.predict("build", "conv", 4) == 1.0
-    assert durations.predict("build", "conv", 4, hint_s=7.0) == 7.0
     durations.observe("build", "conv", 4, 2.0)
-    assert durations.predict("build", "conv", 8, hint_s=7.0) == 4.0
+    assert durations.predict("build", "conv", 8) == 4.0
     assert durations.predict("build", "dense", 2) == 1.0
 
 

@@ -25,7 +25,6 @@ from tunery.scheduling import (
     StageRequest,
     StageWithdrawn,
     Stop,
-    Tick,
     WorkerLost,
 )
 
@@ -65,15 +64,13 @@ def test_starts_what_fits_and_goes_on_when_resources_come_free(strategy):
         (ready("x", needs={"core": 3}), "it needs 3 of 'core', which has 2"),
         (ready("x", needs={"core": -1}), "cannot be negative"),
         (ready("x", job_id="nobody"), "its job 'nobody' is unknown"),
-        (ready("x", value=float("nan")), "not a sensible number"),
+        (ready("x", size=-1), "its size -1 is less than nothing"),
         (ready("a"), "there is already a stage 'a'"),
         (JobSubmitted(0, "j"), "there is already a job 'j'"),
         (JobSubmitted(0, "k", priority=-1), "priority -1 is not between 0 and 10"),
         (JobSubmitted(0, "k", weight=0.0), "weight 0.0 is not between 0.01 and 100"),
         (JobSubmitted(0, "k", weight=float("inf")), "weight inf is not"),
         (JobSubmitted(0, "k", weight=1e6), "weight 1000000.0 is not"),
-        (ready("x", hint_s=float("nan")), "not a sensible number"),
-        (ready("x", hint_s=float("inf")), "not a sensible number"),
         (ready("x", needs={"core": 0.5}), "an amount is a whole number"),
         (CapacityChanged(0, "core", float("nan")), "capacity cannot be nan"),
         (StageFinished(0, "ghost"), "is not running"),
@@ -102,8 +99,8 @@ def test_a_time_that_no_clock_shows_is_passed_over(strategy, wrong_s):
     scheduler.handle(JobSubmitted(0, "j"))
     for n in range(4):
         assert runs(scheduler.handle(ready(f"s{n}", at_s=2.0 * n))) == [f"s{n}"]
-        scheduler.handle(Tick(wrong_s))
-        scheduler.handle(StageFinished(2.0 * n + 1.0, f"s{n}", duration_s=wrong_s))
+        scheduler.handle(CapacityChanged(wrong_s, "other", 1))
+        scheduler.handle(StageFinished(2.0 * n + 1.0, f"s{n}"))
         scheduler.validate_state()
     (run,) = scheduler.handle(ready("next", at_s=9.0))
     assert run == Run("next", 1.0)
@@ -156,14 +153,14 @@ def test_lost_worker_gives_its_stages_back_three_times_at_most():
     scheduler.validate_state()
 
 
-def test_one_stage_at_a_time_runs_on_a_worker_and_the_most_valuable_is_next():
+def test_one_stage_at_a_time_runs_on_a_worker_and_the_oldest_is_next():
     scheduler = Scheduler({"core": 4})
     scheduler.handle(JobSubmitted(0, "j"))
     assert runs(scheduler.handle(ready("a", affinity="w"))) == ["a"]
-    assert scheduler.handle(ready("b", affinity="w", value=1.0)) == []
-    assert scheduler.handle(ready("c", affinity="w", value=2.0)) == []
-    assert runs(scheduler.handle(StageFinished(1, "a"))) == ["c"]
-    assert runs(scheduler.handle(StageFinished(2, "c"))) == ["b"]
+    assert scheduler.handle(ready("b", affinity="w")) == []
+    assert scheduler.handle(ready("c", affinity="w")) == []
+    assert runs(scheduler.handle(StageFinished(1, "a"))) == ["b"]
+    assert runs(scheduler.handle(StageFinished(2, "b"))) == ["c"]
 
 
 def test_shrunken_capacity_holds_stages_back_until_it_grows():
@@ -195,7 +192,7 @@ def test_a_log_that_was_tampered_with_does_not_replay():
     scheduler.handle(ready("a"))
     lines = list(scheduler.log.lines())
     with pytest.raises(AssertionError, match="entry 1"):
-        Scheduler.replay(EventLog.read([*lines[:2], lines[2].replace('"hint_s": null', '"hint_s": 2.0')]))
+        Scheduler.replay(EventLog.read([*lines[:2], lines[2].replace('"predicted_s": 1.0', '"predicted_s": 2.0')]))
     with pytest.raises(UsageError, match="line 2"):
         EventLog.read([lines[0], json.dumps({"events": [{"is": "Nonsense"}], "decisions": []})])
 
@@ -221,7 +218,6 @@ ACTIONS = st.lists(
                 "resume",
                 "lose",
                 "resize",
-                "tick",
             ]
         ),
         st.integers(0, 5),
@@ -285,7 +281,6 @@ class Machine:
                 "wide" if len(needs) > 1 else "narrow",
                 needs=needs,
                 affinity=affinity,
-                value=wait_s,
             )
             self.requests[request.stage_id] = request
             self.waiting.add(request.stage_id)
@@ -307,8 +302,6 @@ class Machine:
             self.send(WorkerLost(now, f"w{pick}", (stage,) if stage else ()))
         elif action == "resize":
             self.send(CapacityChanged(now, "core", 1 + pick % 2))
-        else:
-            self.send(Tick(now))
 
     def drain(self) -> None:
         """Let everything that is left run to its end."""

@@ -76,11 +76,13 @@ def test_predictive_reserves_room_for_a_wide_stage_that_greedy_starves():
 
 def test_predictive_fills_the_wait_for_a_reservation_only_with_what_ends_in_time():
     scheduler = start("predictive")
-    scheduler.handle(ready("first", kind="train", hint_s=100.0))
+    for kind, seconds in (("train", 100.0), ("build", 50.0)):
+        scheduler.durations.observe(kind, "", 1, seconds)
+    scheduler.handle(ready("first", kind="train"))
     scheduler.handle(ready("wide", kind="measure", needs=WIDE))
-    assert runs(scheduler.handle(ready("short", at_s=20.0, kind="build", hint_s=50.0))) == ["short"]
+    assert runs(scheduler.handle(ready("short", at_s=20.0, kind="build"))) == ["short"]
     assert runs(scheduler.handle(StageFinished(20.5, "short"))) == []
-    assert runs(scheduler.handle(ready("long", at_s=21.0, kind="train", hint_s=90.0))) == []
+    assert runs(scheduler.handle(ready("long", at_s=21.0, kind="train"))) == []
     assert runs(scheduler.handle(StageFinished(90.0, "first"))) == ["wide"]
     assert runs(scheduler.handle(StageFinished(91.0, "wide"))) == ["long"]
 
@@ -142,11 +144,11 @@ def test_predictive_serves_the_longest_rest_first_inside_an_owner_but_not_for_ev
     assert order.count("s") >= 3
 
 
-def test_best_value_is_next_inside_a_job():
+def test_the_oldest_stage_is_next_inside_a_job():
     scheduler = start("predictive", {"core": 1})
     scheduler.handle(ready("a"))
-    scheduler.handle(ready("low", value=1.0), ready("high", value=2.0))
-    assert runs(scheduler.handle(StageFinished(1, "a"))) == ["high"]
+    scheduler.handle(ready("old"), ready("new"))
+    assert runs(scheduler.handle(StageFinished(1, "a"))) == ["old"]
 
 
 def longest_wait(strategy, floods, seconds, modest):

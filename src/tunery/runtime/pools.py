@@ -219,7 +219,6 @@ class Runtime:
         task_kind: str = "",
         size: int = 1,
         worker: str | None = None,
-        value: float = 0.0,
         degree: int = 1,
     ) -> AsyncIterator[Reservation]:
         """Wait for the scheduler's permission, then hold a worker of `role` (or that one) until the block ends.
@@ -236,7 +235,7 @@ class Runtime:
         if role is Role.MEASURER:
             needs[DEVICE] = -(-len(self.cores) // degree)
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
-        request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane, None, value)
+        request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane)
         with self._wanting(role):
             await self.dispatch.permission(request)
             ok = False

@@ -13,9 +13,7 @@ class StageRequest:
     """One stage that could run now.
 
     `needs` are amounts of named resources; `size` is the units of work in it (for example candidates in a batch) and
-    scales its predicted duration; `affinity` names the one worker it may run on, which runs one stage at a time;
-    `hint_s` is the caller's guess of its duration, used until enough were seen; `value` orders the stages of one job
-    (expected weighted gain per predicted spend: higher first).
+    scales its predicted duration; `affinity` names the one worker it may run on, which runs one stage at a time.
     """
 
     stage_id: str
@@ -25,8 +23,6 @@ class StageRequest:
     needs: Mapping[str, int] = dataclasses.field(default_factory=dict)
     size: int = 1
     affinity: str | None = None
-    hint_s: float | None = None
-    value: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +50,11 @@ class StageReady:
 
 @dataclass(frozen=True, slots=True)
 class StageFinished:
-    """A running stage ended, well or not; its resources are free.
-
-    `duration_s` overrides the time since its start; one that no clock can show (negative, NaN) is passed over.
-    """
+    """A running stage ended, well or not; its resources are free."""
 
     at_s: float
     stage_id: str
     ok: bool = True
-    duration_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +118,6 @@ class CapacityChanged:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Time passed."""
-
-    at_s: float
-
-
 Event = (
     JobSubmitted
     | StageReady
@@ -144,7 +129,6 @@ Event = (
     | JobResumed
     | WorkerLost
     | CapacityChanged
-    | Tick
 )
 
 
@@ -189,7 +173,6 @@ _KINDS: dict[str, type[Any]] = {
         JobResumed,
         WorkerLost,
         CapacityChanged,
-        Tick,
         Run,
         Stop,
         Refuse,
@@ -199,13 +182,7 @@ _KINDS: dict[str, type[Any]] = {
 
 def to_json(record: Event | Decision) -> dict[str, Any]:
     """Return an event or a decision as plain data; floats survive JSON exactly."""
-    data = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    if isinstance(record, StageReady):
-        request = {f.name: getattr(record.request, f.name) for f in dataclasses.fields(StageRequest)}
-        data["request"] = {**request, "needs": dict(record.request.needs)}
-    elif isinstance(record, WorkerLost):
-        data["stage_ids"] = list(record.stage_ids)
-    return {"is": type(record).__name__, **data}
+    return {"is": type(record).__name__, **dataclasses.asdict(record)}
 
 
 def from_json(data: Mapping[str, Any]) -> Event | Decision:

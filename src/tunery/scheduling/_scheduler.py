@@ -136,8 +136,6 @@ class Scheduler:
                 self._lost(event)
             case ev.CapacityChanged():
                 self._resized(event)
-            case ev.Tick():
-                pass
 
     def _submitted(self, event: ev.JobSubmitted) -> None:
         reason = None
@@ -163,8 +161,8 @@ class Scheduler:
             reason = f"there is already a stage {request.stage_id!r}"
         elif job is None or job.ended:
             reason = f"its job {request.job_id!r} is unknown or has ended"
-        elif request.size < 0 or not math.isfinite(request.value) or not 0.0 <= (request.hint_s or 0.0) < math.inf:
-            reason = f"size {request.size}, value {request.value} or hint {request.hint_s} is not a sensible number"
+        elif not request.size >= 0:
+            reason = f"its size {request.size} is less than nothing"
         if reason or job is None:
             self._out.append(Refuse(request.stage_id, str(reason)))
             return
@@ -178,8 +176,6 @@ class Scheduler:
             self._out.append(Refuse(event.stage_id, "it was reported finished and is not running"))
             return
         ran_s = self._now_s - stage.started_s
-        if event.duration_s is not None and 0.0 <= event.duration_s < math.inf:
-            ran_s = event.duration_s
         self._release(stage, ran_s)
         if event.ok:
             request = stage.request
@@ -255,7 +251,7 @@ class Scheduler:
     def _start_stages(self) -> None:
         while (stage := self._strategy.pick(self._now_s)) is not None:
             request = stage.request
-            stage.predicted_s = self.durations.predict(request.kind, stage.sort, request.size, request.hint_s)
+            stage.predicted_s = self.durations.predict(request.kind, stage.sort, request.size)
             stage.started_s = self._now_s
             stage.phase = Phase.RUNNING
             del stage.job.ready[request.stage_id]
@@ -286,15 +282,7 @@ class Scheduler:
         if worker is None:
             self._offer(stage)
             return
-        lane = self._lanes.setdefault(worker, Lane())
-        rival = lane.offered
-        if rival and rival.job is stage.job and rival.request.value < stage.request.value:
-            self._retract(rival)
-            lane.add(rival)
-            lane.offered = stage
-            self._offer(stage)
-            return
-        lane.add(stage)
+        self._lanes.setdefault(worker, Lane()).add(stage)
         self._offer_next(worker)
 
     def _unqueue(self, stage: Stage) -> None:

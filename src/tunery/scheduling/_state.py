@@ -72,28 +72,28 @@ class Stage:
 class Lane:
     """The stages that may only run on one worker: at most one of them runs, at most one is offered.
 
-    Jobs take turns; inside a job the highest value goes first.
+    Jobs take turns; a job's stages go in the order in which they became ready.
     """
 
     def __init__(self) -> None:
         self.busy: Stage | None = None
         self.offered: Stage | None = None
-        self._jobs: OrderedDict[str, list[tuple[float, int, Stage]]] = OrderedDict()
+        self._jobs: OrderedDict[str, list[tuple[int, Stage]]] = OrderedDict()
 
     def add(self, stage: Stage) -> None:
         """Queue a stage."""
-        heappush(self._jobs.setdefault(stage.job.asked.job_id, []), (-stage.request.value, stage.order, stage))
+        heappush(self._jobs.setdefault(stage.job.asked.job_id, []), (stage.order, stage))
 
     def next(self) -> Stage | None:
         """Take the next stage to offer, None if there is none; stages that left meanwhile are forgotten."""
         while self._jobs:
             job_id, heap = next(iter(self._jobs.items()))
-            while heap and (heap[0][2].phase is not Phase.HELD or heap[0][2].job.paused):
+            while heap and (heap[0][1].phase is not Phase.HELD or heap[0][1].job.paused):
                 heappop(heap)
             if not heap:
                 del self._jobs[job_id]
                 continue
-            stage = heappop(heap)[2]
+            stage = heappop(heap)[1]
             self._jobs.move_to_end(job_id)
             return stage
         return None

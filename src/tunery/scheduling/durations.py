@@ -32,7 +32,7 @@ class _Recent:
 class Durations:
     """Running quantiles of seconds per unit of work, by (kind, sort) and by kind; a sort is a task kind on a device.
 
-    The own sort's observations answer; without any the caller's hint, then other sorts of the kind, then one second.
+    The own sort's observations answer; without any those of other sorts of the kind, then one second.
     Windows are short, so a machine that slows down is followed.
     """
 
@@ -48,10 +48,7 @@ class Durations:
                 recent = self._recent[key] = _Recent()
             recent.add(unit_s)
 
-    def predict(self, kind: str, sort: str, size: int, hint_s: float | None = None, q: float = 0.5) -> float:
+    def predict(self, kind: str, sort: str, size: int, q: float = 0.5) -> float:
         """Return the predicted duration of a stage in seconds, at quantile `q`."""
-        recent = self._recent.get((kind, sort))
-        if recent is None and hint_s is not None:
-            return hint_s
-        recent = recent or self._recent.get((kind,))
+        recent = self._recent.get((kind, sort)) or self._recent.get((kind,))
         return recent.quantile(q) * max(1, size) if recent else _PRIOR_S

@@ -19,7 +19,6 @@ class Step:
     size: int
     duration_s: float
     affinity: str | None = None
-    value: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def recorded_unit_s(log: EventLog) -> dict[str, dict[str, list[float]]]:
                 requests[event.request.stage_id] = event.request
             elif isinstance(event, StageFinished) and event.ok and event.stage_id in started:
                 request = requests[event.stage_id]
-                ran_s = event.at_s - started[event.stage_id] if event.duration_s is None else event.duration_s
+                ran_s = event.at_s - started[event.stage_id]
                 kinds = unit_s.setdefault(request.task_kind, {})
                 kinds.setdefault(request.kind, []).append(ran_s / max(1, request.size))
         now_s = max((event.at_s for event in entry.events), default=0.0)
@@ -128,7 +127,6 @@ def tuning_job(
                     * size
                     * (10.0 if rng.random() < stragglers else 1.0),
                     affinity=f"{job_id}/{task}" if kind in ("propose", "learn") else None,
-                    value=1.0 / (1 + batch),
                 )
                 for kind in CHAIN
             )

@@ -205,9 +205,7 @@ class _Simulation:
         step, job_id = stage.step, stage.live.job.job_id
         stage_id = f"{job_id}/{chain}/{stage.index}"
         self._stages[stage_id] = stage
-        request = StageRequest(
-            stage_id, job_id, step.kind, step.task_kind, step.needs, step.size, step.affinity, None, step.value
-        )
+        request = StageRequest(stage_id, job_id, step.kind, step.task_kind, step.needs, step.size, step.affinity)
         return StageReady(stage.ready_s, request)
 
     def _end(self, end: _End, now_s: float) -> None:

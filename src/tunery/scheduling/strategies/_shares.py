@@ -82,11 +82,11 @@ class _Jobs:
     waiting: list[tuple[float, int, ScheduledJob]] = field(default_factory=list)
     listed: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
     served_s: dict[int, float] = field(default_factory=dict)
-    stages: dict[int, list[tuple[float, int, int, Stage]]] = field(default_factory=dict)
+    stages: dict[int, list[tuple[int, int, Stage]]] = field(default_factory=dict)
 
 
 class FairQueue:
-    """Offered stages of one shape: owners by their shares, an owner's jobs in turn, a job's stages by value.
+    """Offered stages of one shape: owners by their shares, an owner's jobs in turn, a job's stages by age.
 
     A job that was not served for `patience_s` goes before those whose turn it is. `count` stages are offered; `since_s`
     is when one was last served or the queue was last empty; `least` is the smallest virtual time at the last look.
@@ -118,7 +118,7 @@ class FairQueue:
                 if job.order not in listed:
                     listed.add(job.order)
                     heappush(heap, (key, job.order, job))
-        heappush(jobs.stages[job.order], (-stage.request.value, stage.order, stage.offer, stage))
+        heappush(jobs.stages[job.order], (stage.order, stage.offer, stage))
 
     def served(self, stage: Stage, now_s: float) -> None:
         """Note that a stage of this queue started."""
@@ -185,9 +185,9 @@ class FairQueue:
     def _first(self, jobs: _Jobs, order: int) -> Stage | None:
         """Return a job's first stage that is still offered; forget the job if there is none."""
         heap = jobs.stages[order]
-        while heap and (heap[0][3].offer != heap[0][2] or heap[0][3].phase is not Phase.OFFERED):
+        while heap and (heap[0][2].offer != heap[0][1] or heap[0][2].phase is not Phase.OFFERED):
             heappop(heap)
         if heap:
-            return heap[0][3]
+            return heap[0][2]
         del jobs.stages[order], jobs.served_s[order]
         return None

@@ -132,7 +132,7 @@ class Predictive(Strategy):
         if not shared:
             return True
         request = stage.request
-        end_s = now_s + self.durations.predict(request.kind, stage.sort, request.size, request.hint_s, q=0.9)
+        end_s = now_s + self.durations.predict(request.kind, stage.sort, request.size, q=0.9)
         if end_s <= at_s:
             return True
         return all(self.pool.free_at(name, at_s) - mine[name] >= amount for name, amount in shared)

@@ -25,7 +25,7 @@ class Sequential(Strategy):
     @override
     def job_added(self, job: ScheduledJob) -> None:
         self._present.add(job.order)
-        self._ready[job.order] = Ordered(lambda stage: -stage.request.value)
+        self._ready[job.order] = Ordered()
         heappush(self._jobs, (-job.asked.priority, job.order, job))
 
     @override
