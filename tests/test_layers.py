@@ -19,7 +19,7 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors", "_archive", "_outputs", "_settings"},
+    {"domain", "_errors", "_archive", "_inputs", "_outputs", "_settings"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -58,6 +58,7 @@ ONLY = {
     "domain": {"_errors"},
     "_errors": set(),
     "_archive": set(),
+    "_inputs": set(),
     "_outputs": {"_errors"},
     "blobs": {"_errors"},
     "store": {"domain", "_errors", "_outputs", "_settings"},

@@ -68,7 +68,7 @@ def test_a_budget_in_several_texts_is_one() -> None:
 def test_malformed_budgets_are_refused_in_one_sentence(text: str) -> None:
     with pytest.raises(BudgetError) as caught:
         Budget.parse(text)
-    assert repr(text) in str(caught.value)
+    assert repr(text)[:60] in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "500trials" in str(caught.value), "it shows a right one"
 

@@ -1,7 +1,6 @@
 """What machine time and energy cost, by a price sheet."""
 
 import datetime
-import math
 import tomllib
 from dataclasses import dataclass
 from importlib import resources
@@ -9,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import BudgetError
+from tunery._inputs import read_small
 from tunery._settings import settings
 from tunery.domain import CURRENCIES, LEAST, Budget
 
 _NUMBERS = ("machine_hour", "kwh")
 _TEXTS = ("machine", "currency", "source")
+_MOST_BYTES, _LONGEST_TEXT = 1 << 16, 1000
+_MOST_PRICE, _MOST_CORES = 1e6, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +74,13 @@ def load_prices(path: str = "") -> Prices:
     name = path or settings().prices
     shipped = resources.files("tunery.accounting").joinpath("prices.toml")
     try:
-        text = Path(name).read_text(encoding="utf-8") if name else shipped.read_text(encoding="utf-8")
+        text = read_small(Path(name), _MOST_BYTES).decode() if name else shipped.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise BudgetError(f"price sheet {name!r} cannot be read ({reason}); name another with --prices") from error
     try:
         return _parsed(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, ValueError) as error:
+    except (ValueError, OverflowError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
         raise BudgetError(f"price sheet {name!r} cannot be right: {error}; docs/spend.md shows a whole one") from error
 
 
@@ -87,17 +89,17 @@ def _parsed(data: dict[str, Any]) -> Prices:
     if odd := sorted(known ^ data.keys()):
         raise ValueError(f"{odd[0]!r} is {'missing' if odd[0] in known else 'no entry of a price sheet'}")
     for name in _NUMBERS:
-        if not _is_number(data[name]) or not 0 <= data[name] < math.inf:
-            raise ValueError(f"{name} = {data[name]!r} is not a price")
+        if not _is_number(data[name]) or not 0 <= data[name] <= _MOST_PRICE:
+            raise ValueError(f"{name} = {_shown(data[name])} is not a price from 0 to {_MOST_PRICE:,.0f}")
     for name in _TEXTS:
-        if not isinstance(data[name], str):
-            raise ValueError(f"{name} = {data[name]!r} is no text")  # noqa: TRY004 - one kind of error for all mistakes
+        if not isinstance(data[name], str) or len(data[name]) > _LONGEST_TEXT:
+            raise ValueError(f"{name} = {_shown(data[name])} is no text of at most {_LONGEST_TEXT} characters")
     if data["currency"] not in CURRENCIES:
-        raise ValueError(f"unknown currency {data['currency']!r}, known are {', '.join(sorted(CURRENCIES))}")
-    if not isinstance(data["cores"], int) or isinstance(data["cores"], bool) or data["cores"] < 1:
-        raise ValueError(f"cores = {data['cores']!r} is no number of cores")
+        raise ValueError(f"unknown currency {_shown(data['currency'])}, known are {', '.join(sorted(CURRENCIES))}")
+    if not isinstance(data["cores"], int) or isinstance(data["cores"], bool) or not 1 <= data["cores"] <= _MOST_CORES:
+        raise ValueError(f"cores = {_shown(data['cores'])} is no number of cores from 1 to {_MOST_CORES:,}")
     if not isinstance(data["date"], datetime.date):
-        raise ValueError(f"date = {data['date']!r} is no date such as 2025-06-30")  # noqa: TRY004 - as above
+        raise ValueError(f"date = {_shown(data['date'])} is no date such as 2025-06-30")  # noqa: TRY004 - one kind of error
     return Prices(
         machine=data["machine"],
         currency=data["currency"],
@@ -107,6 +109,14 @@ def _parsed(data: dict[str, Any]) -> Prices:
         source=data["source"],
         date=data["date"].isoformat(),
     )
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message, without what nobody would read."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+        return f"a number of {value.bit_length()} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _is_number(value: object) -> bool:

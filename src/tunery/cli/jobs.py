@@ -18,7 +18,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tun
 @app.command("list", epilog="Example: tunery jobs list")
 def list_(
     store: options.StoreUrl = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Show the latest so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Show the latest so many.")] = 50,
     socket: Socket = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler

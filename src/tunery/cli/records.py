@@ -113,7 +113,7 @@ def import_(
 
 @app.command("prune", epilog="Example: tunery records prune --keep 20")
 def prune(
-    keep: Annotated[int, typer.Option("--keep", min=0, help="How many candidates stay for each task.")],
+    keep: Annotated[int, typer.Option("--keep", min=0, max=10**9, help="How many candidates stay for each task.")],
     task: Annotated[str, typer.Option("--task", help="Only this task's records, by its key.")] = "",
     store: options.StoreUrl = "",
     json: options.Json = False,

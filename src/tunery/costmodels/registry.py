@@ -1,6 +1,7 @@
 """Trained cost models: those that ship with the package, and the versions trained here, as gzipped JSON files."""
 
 import gzip
+import io
 import json
 import logging
 import math
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
+from tunery._inputs import read_small
 from tunery._settings import models_directory
 from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import check_trees
@@ -32,6 +34,7 @@ VARIABLE = "TUNERY_MODELS"
 SHIPPED = ("metaschedule", "x86")
 """The dialect and the family of targets that a model ships for."""
 _FORMAT = 1
+_MOST_BYTES, _MOST_UNPACKED = 1 << 28, 1 << 30  # the models that were trained so far have a few megabytes
 _NAME = re.compile(r"(?P<dialect>[a-z0-9_]+)-(?P<version>\d{4,})\.json\.gz")
 _log = logging.getLogger(__name__)
 
@@ -146,16 +149,25 @@ def read(path: Path) -> tuple[Version, str]:
         UsageError: it cannot be read, is damaged, or was written by a newer tunery.
     """
     try:
-        whole = json.loads(gzip.decompress(path.read_bytes()))
+        whole = json.loads(_unpacked(path))
         if whole["format"] > _FORMAT:
             raise UsageError(f"{path} was written by a newer tunery; update tunery, or train anew")
         if whole["model"]["family"] == "boosted":
             check_trees(whole["model"])
         return as_card(whole, str(path)), json.dumps(whole["model"])
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError, zlib.error) as error:
         raise UsageError(
             f"{path} is damaged or no cost model ({error}); delete it, and train one with `tunery costmodel train`"
         ) from error
+
+
+def _unpacked(path: Path) -> bytes:
+    """Return the bytes in a gzipped file, of which neither the file nor what is in it may be large."""
+    with gzip.open(io.BytesIO(read_small(path, _MOST_BYTES))) as file:
+        data = file.read(_MOST_UNPACKED + 1)
+    if len(data) > _MOST_UNPACKED:
+        raise ValueError(f"it holds more than {_MOST_UNPACKED} bytes")
+    return data
 
 
 def in_use(

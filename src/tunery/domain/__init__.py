@@ -1,6 +1,6 @@
 """The nouns of the project as frozen dataclasses: no I/O, and no import from any other room."""
 
-from tunery.domain.budget import CURRENCIES, LEAST, Budget, Prospect, Spend, parse_latency
+from tunery.domain.budget import CURRENCIES, LEAST, MOST, Budget, Prospect, Spend, parse_latency
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.check import Check, CheckState
 from tunery.domain.delivery import Choice, Rung
@@ -17,6 +17,7 @@ from tunery.domain.ties import Contender, best_first, interval, median_interval
 __all__ = [
     "CURRENCIES",
     "LEAST",
+    "MOST",
     "Artifact",
     "Budget",
     "Calibration",

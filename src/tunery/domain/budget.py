@@ -18,6 +18,11 @@ LEAST = {"seconds": 2.0, "joules": 10.0}
 The smallest network of the zoo took 4.2 s and 15 J on two cores, of which half are left for faster machines. What that
 costs at least is a matter of the price sheet."""
 
+MOST = {"seconds": 1e9, "trials": 1e9, "money": 1e9, "joules": 1e15}
+"""What limits may be at most: thirty years, or what no machine does in that time. More is a slip of the hand."""
+
+_LONGEST_LATENCY_S = 1e6
+_SHOWN = 60
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 _AMOUNT = re.compile(rf"\s*(-?){_NUMBER}\s*([a-z]+|[^\w\s.,+-])\s*", re.IGNORECASE)
 _PRICE = re.compile(rf"\s*(-?)\s*([^\w\s.,+-])\s*(-?){_NUMBER}\s*")
@@ -45,13 +50,16 @@ class Budget:
         Several texts count as one; `least` is what limits must be at least, by default what a job needs.
 
         Raises:
-            BudgetError: no number, no unit, an unknown unit or currency, nothing or less, less than `least`, or the
-                same kind given twice.
+            BudgetError: no number, no unit, an unknown unit or currency, nothing or less, less than `least`, more
+                than `MOST`, or the same kind given twice.
         """
-        whole = text if isinstance(text, str) else ",".join(text)
-        budget = cls()
-        for part in re.split(r"[,+]", whole):
+        joined = text if isinstance(text, str) else ",".join(text)
+        budget, whole = cls(), _cut(joined)
+        for part in re.split(r"[,+]", joined):
             budget = budget._joined(_read(part, whole), whole)
+        for kind, most in MOST.items():
+            if (given := getattr(budget, kind)) is not None and given > most:
+                raise BudgetError(f"budget {whole!r} limits nothing: {_KINDS[kind]} ends at {most:g}; {_EXAMPLE}")
         for kind, amount in least.items():
             if (given := getattr(budget, kind)) is not None and given < amount:
                 need = f"{amount:g} {'s' if kind == 'seconds' else 'J'}"
@@ -89,6 +97,11 @@ class Budget:
 _KINDS = {"seconds": "time", "trials": "trials", "money": "money", "joules": "energy"}
 
 
+def _cut(text: str) -> str:
+    """Return a text for a message, without what nobody would read."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 def _shown(amount: float, decimals: int = 6) -> str:
     return f"{amount:.{decimals}f}".rstrip("0").rstrip(".")
 
@@ -115,7 +128,7 @@ def _read(part: str, text: str) -> Budget:
     currency = _SYMBOLS.get(unit, unit.upper())
     if currency in CURRENCIES:
         return _money(number, currency)
-    raise BudgetError(f"budget {text!r} has the unknown unit or currency {amount[3]!r}; {_EXAMPLE}")
+    raise BudgetError(f"budget {text!r} has the unknown unit or currency {_cut(amount[3])!r}; {_EXAMPLE}")
 
 
 def _money(amount: float, currency: str) -> Budget:
@@ -144,10 +157,12 @@ def parse_latency(text: str) -> float:
     units = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
     match = re.fullmatch(rf"\s*{_NUMBER}\s*([a-zµ]+)\s*", text, re.IGNORECASE)
     if not match or match[2].lower() not in units:
-        raise BudgetError(f"latency {text!r} is not a positive number with a unit; write for example 12ms or 800us")
+        raise BudgetError(
+            f"latency {_cut(text)!r} is not a positive number with a unit; write for example 12ms or 800us"
+        )
     latency_s = float(match[1]) * units[match[2].lower()]
-    if not 0 < latency_s < math.inf:
-        raise BudgetError(f"latency {text!r} is zero or endless; write for example 12ms or 800us")
+    if not 0 < latency_s <= _LONGEST_LATENCY_S:
+        raise BudgetError(f"latency {_cut(text)!r} is zero or endless; write for example 12ms or 800us")
     return latency_s
 
 

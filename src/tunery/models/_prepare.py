@@ -28,6 +28,7 @@ from tunery.models.torch import _export_process as _torch
 
 PREPARING_VERSION = "2"
 _ZOO = "zoo:"
+_LONGEST_BATCH = 5  # digits
 _STALE_S = 86_400.0
 
 
@@ -178,8 +179,10 @@ def _name(path: Path) -> str:
 def _zoo_parts(text: str) -> tuple[str, int | None]:
     """Return a zoo network's name, which is there, and its batch size."""
     name, at, amount = text.partition("@")
-    if at and not (amount.isdecimal() and int(amount) > 0):
-        raise ModelError(f"zoo:{text!r} has no batch size after the @; write for example zoo:{name}@8")
+    if at and not (len(amount) <= _LONGEST_BATCH and amount.isdecimal() and int(amount) > 0):
+        raise ModelError(
+            f"zoo:{text[:60]!r} has no batch size from 1 to 99999 after the @; write for example zoo:{name}@8"
+        )
     zoo.check(name)
     return name, int(amount) if at else None
 

@@ -6,10 +6,15 @@ from tunery._errors import UsageError
 from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
 from tunery.dialects import check_dialect
+from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, Request, ShareRequest
 from tunery.runtime.opening import thread_count
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
 from tunery.service.verbs import TUNE, options_of
+
+_LARGEST_SEED, _LONGEST_LATENCY_S = 2**31 - 1, 1e6
+_LONGEST_TEXT, _LONGEST_OWNER = 1 << 16, 128
+_MOST_DIMENSIONS, _LARGEST_EXTENT = 32, 2**31 - 1
 
 
 def check(request: Request, claim: ShareRequest) -> None:
@@ -25,6 +30,8 @@ def check(request: Request, claim: ShareRequest) -> None:
         raise UsageError(f"a job that tunes has no option {sorted(request.options)[0]!r}")
     thread_count(request.threads)
     check_dialect(request.dialect)
+    if len(claim.owner) > _LONGEST_OWNER or not (claim.owner.isprintable() or not claim.owner):
+        raise UsageError(f"the owner's name has more than {_LONGEST_OWNER} characters, or some that cannot be printed")
     if not 0 <= claim.priority <= MOST_PRIORITY:
         raise UsageError(f"priority {claim.priority} is not between 0 and {MOST_PRIORITY}")
     if not LEAST_WEIGHT <= claim.weight <= MOST_WEIGHT:
@@ -32,20 +39,40 @@ def check(request: Request, claim: ShareRequest) -> None:
 
 
 def check_limits(request: Request) -> None:
-    """Check a request's effort, limits and latency target, however it was made.
+    """Check the range of all that a request says, however it was made.
 
     Raises:
-        UsageError: the effort is unknown, a limit is not positive or has no end, or the price sheet is another
-            currency's.
+        UsageError: the effort is unknown, a quantity is out of its range, a text is too long or holds what no file or
+            database can keep, or the price sheet is another currency's.
     """
     check_effort(request.effort)
     budget, target_s = request.budget, request.latency_target_s
-    limits = (budget.seconds, budget.trials, budget.money, budget.joules)
-    if any(limit is not None and not 0 < limit < math.inf for limit in limits):
-        raise UsageError(f"budget {budget} has a limit that is not positive and finite; write for example 10min")
-    if target_s is not None and not 0 < target_s < math.inf:
+    limits = {kind: getattr(budget, kind) for kind in MOST}
+    if any(limit is not None and not 0 < limit <= MOST[kind] for kind, limit in limits.items()):
+        raise UsageError("the budget has a limit that is not positive, or too large to limit; write for example 10min")
+    if target_s is not None and not 0 < target_s <= _LONGEST_LATENCY_S:
         raise UsageError(f"a latency target of {target_s:g} s cannot be met; write for example 12ms")
+    if not 0 <= request.seed <= _LARGEST_SEED:
+        raise UsageError(f"the seed is not between 0 and {_LARGEST_SEED}")
+    for name, text in (("model", request.model), ("target", request.target), ("price sheet", request.prices)):
+        _check_text(name, text)
+    for name, shape in request.shapes.items():
+        _check_text("name of an input", name)
+        if len(shape) > _MOST_DIMENSIONS or not all(1 <= extent <= _LARGEST_EXTENT for extent in shape):
+            raise UsageError(
+                f"the shape of {name[:60]!r} has more than {_MOST_DIMENSIONS} sizes, or one that is not between 1 and "
+                f"{_LARGEST_EXTENT}; write for example 1x3x224x224"
+            )
+        if math.prod(shape) > _LARGEST_EXTENT:
+            raise UsageError(
+                f"the shape of {name[:60]!r} has more than {_LARGEST_EXTENT} elements; write a smaller one"
+            )
     load_prices(request.prices).check(budget)
+
+
+def _check_text(name: str, text: str) -> None:
+    if len(text) > _LONGEST_TEXT or "\0" in text:
+        raise UsageError(f"the {name} is longer than {_LONGEST_TEXT} characters, or has one that nothing can keep")
 
 
 def check_model(model: str) -> None:

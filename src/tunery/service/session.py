@@ -209,6 +209,8 @@ class Session:
         run: Callable[[Work], Coroutine[Any, Any, R]],
         notify: Callable[[Progress], None] = _ignore,
     ) -> R:
+        check_limits(request)
+
         async def do(work: Work) -> R:
             try:
                 return await run(work)

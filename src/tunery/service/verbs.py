@@ -18,6 +18,8 @@ from tunery.domain.request import FillPolicy, Progress, Request
 from tunery.reports.data import bench_data, compile_data, plain
 from tunery.runtime.calibrate import calibrate_target
 
+_MOST_FEW_SHOT, _LONGEST_S = 64, 1e6
+
 Answer = Mapping[str, Any]
 
 
@@ -37,6 +39,12 @@ class CompileOptions:
 
     def check(self, request: Request) -> None:
         """Raise UsageError where the file may not be written."""
+        if not 0 <= self.few_shot <= _MOST_FEW_SHOT:
+            raise UsageError(f"few_shot={self.few_shot} is not between 0 and {_MOST_FEW_SHOT}")
+        if self.few_shot_seconds is not None and not 0 < self.few_shot_seconds <= _LONGEST_S:
+            raise UsageError(
+                f"few_shot_seconds={self.few_shot_seconds:g} is no time to measure for; write for example 20"
+            )
         check_place(Path(self.output), request, force=self.force, sign=Path(self.sign) if self.sign else None)
 
 
@@ -51,7 +59,7 @@ class BenchOptions:
     def check(self, _: Request) -> None:
         """Raise UsageError where a rival is unknown or the time is not positive."""
         check_rivals(self.against)
-        if not 0 < self.seconds < math.inf:
+        if not 0 < self.seconds <= _LONGEST_S:
             raise UsageError(f"{self.seconds:g} s is no time to measure a network for; write for example 5")
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,6 +89,12 @@ def _file(text: str) -> URL:
         path = Path(text).expanduser().absolute()
     except RuntimeError:
         raise StoreError(f"store {text!r} names an unknown home directory; write the whole path") from None
+    try:
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):  # said where it is opened
+            path.stat()
+    except (OSError, ValueError) as error:  # a name that is too long, or no name at all
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise StoreError(f"store {text[:60]!r} cannot be looked at ({reason}); choose another path") from None
     return URL.create("sqlite", database=str(path))
 
 

@@ -31,7 +31,7 @@ ModelName = Annotated[
 ]
 TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]
 StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
-Threads = Annotated[int, typer.Option("--threads", min=0, help="Threads of a kernel; 0: all usable cores.")]
+Threads = Annotated[int, typer.Option("--threads", min=0, max=65_536, help="Threads of a kernel; 0: all usable cores.")]
 Shapes = Annotated[
     list[str] | None, typer.Option("--shape", metavar="NAME=1x3x224x224", help="Shape of an input; repeatable.")
 ]
@@ -170,5 +170,5 @@ def job_options(texts: Sequence[str]) -> dict[str, Any]:
         try:
             found[name] = json.loads(value)
         except ValueError:
-            found[name] = str(Path(value).absolute()) if name in {"output", "compiled"} else value
+            found[name] = str(Path(value).absolute()) if name in {"output", "compiled", "sign"} else value
     return found
