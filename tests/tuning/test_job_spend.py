@@ -24,6 +24,7 @@ from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
 from tunery.tuning import job
+from tunery.tuning.context import Context
 from tunery.tuning.search.races import BuiltCandidate
 from tunery.tuning.search.task_search import TaskSearch
 
@@ -37,7 +38,7 @@ def os_core_s() -> float:
 
 
 def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job, "_HEARTBEAT_S", 0.2)  # at each of them, what nobody pays for becomes overhead
+    monkeypatch.setattr(job, "HEARTBEAT_S", 0.2)  # at each of them, what nobody pays for becomes overhead
     before = os_core_s()
     report = run_in(tmp_path, BUSY, "60trials")
     used_s = os_core_s() - before
@@ -156,10 +157,10 @@ def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypa
     monkeypatch.setattr(job, "_DEPTH", 1)
     original, unclaimed = TaskSearch._build, list[float]()
 
-    async def build(self: TaskSearch, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
-        runtime = self.context.runtime
+    async def build(self: TaskSearch, payer: Context, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
+        runtime = payer.runtime
         before_s = runtime.unclaimed_core_s()
-        made = await original(self, candidates)
+        made = await original(self, payer, candidates)
         unclaimed.append((runtime.unclaimed_core_s() - before_s) / sum(one.core_s for one in made))
         return made
 

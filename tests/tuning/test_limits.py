@@ -22,6 +22,7 @@ from tunery.service.codec import request_of
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import open_store
+from tunery.tuning.context import Context
 from tunery.tuning.job import TuningJob
 from tunery.tuning.search.finals import predicted_s
 from tunery.tuning.search.known import KnownCandidates
@@ -109,8 +110,8 @@ def test_finals_that_take_longer_than_predicted_leave_tasks_unproven_and_say_so(
 ) -> None:
     finals, out_of_time, held = TaskSearch.finals, TuningJob._out_of_time, list[str]()
 
-    async def hold(self: TaskSearch) -> None:
-        await finals(self)
+    async def hold(self: TaskSearch, payer: Context) -> None:
+        await finals(self, payer)
         held.append(self.task.key)
 
     monkeypatch.setattr(TaskSearch, "finals", hold)

@@ -43,12 +43,12 @@ class Board:
     def fastest_s(self) -> float | None:
         return self.best_s
 
-    def record(self, candidate: Candidate, measurement: Measurement) -> bool:
+    def record(self, payer: object, candidate: Candidate, measurement: Measurement) -> bool:
         self.recorded.append((candidate.key, measurement))
         return False
 
-    def correct(self, candidate: Candidate, measurement: Measurement) -> None:
-        self.record(candidate, measurement)
+    def correct(self, payer: object, candidate: Candidate, measurement: Measurement) -> None:
+        self.record(payer, candidate, measurement)
 
 
 @pytest.fixture
@@ -99,8 +99,9 @@ def degrees(board: Board, batches: int, seen: list[int] | None = None) -> list[i
         for number in range(batches):
             if seen is not None and number == 10:
                 board.sharing = {}
-            taken.append(task_races._sharing.degree)
-            await task_races.run(batch(number, [1.0 + 0.001 * i for i in range(16)]), Artifact("r", "r", 1))
+            taken.append(task_races._sharing(board.context).degree)
+            entrants = batch(number, [1.0 + 0.001 * i for i in range(16)])
+            await task_races.run(board.context, entrants, Artifact("r", "r", 1))
         return taken
 
     return asyncio.run(main())
@@ -120,7 +121,7 @@ def test_a_disturbance_that_goes_is_forgotten(boards: type[Board]) -> None:
 def test_who_was_given_up_at_a_degree_that_proves_too_high_is_raced_again_alone(boards: type[Board]) -> None:
     board = boards({2: 1.4})
     taken = batch(0, [0.9, *[1.2 + 0.01 * i for i in range(15)]])
-    asyncio.run(Races(TASK, board).run(taken, Artifact("r", "r", 1)))
+    asyncio.run(Races(TASK, board).run(board.context, taken, Artifact("r", "r", 1)))
     winner = [measurement for key, measurement in board.recorded if key == "0-0"]
     assert winner[0].outcome is Outcome.ABANDONED
     assert (winner[-1].outcome, winner[-1].mode) == (Outcome.OK, Mode.RACE)
@@ -130,6 +131,8 @@ def test_who_was_given_up_at_a_degree_that_proves_too_high_is_raced_again_alone(
 
 def test_where_neighbours_disturb_nothing_nothing_is_raced_again(boards: type[Board]) -> None:
     board = boards({})
-    asyncio.run(Races(TASK, board).run(batch(0, [1.2 + 0.01 * i for i in range(16)]), Artifact("r", "r", 1)))
+    asyncio.run(
+        Races(TASK, board).run(board.context, batch(0, [1.2 + 0.01 * i for i in range(16)]), Artifact("r", "r", 1))
+    )
     assert sum(measurement.mode is Mode.SHARED for _, measurement in board.recorded) == 16
     assert sum(measurement.mode is Mode.RACE for _, measurement in board.recorded) == 4, "a quarter, to know"

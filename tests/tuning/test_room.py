@@ -23,8 +23,9 @@ from tunery.service import manager as room_module
 from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 from tunery.tuning.account import Account
-from tunery.tuning.context import working_for
+from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
+from tunery.tuning.search.task_search import TaskSearch
 
 SLOW = "build_s=0.02"
 ENDLESS = "fake:endless?tasks=2&build_s=0.02&space=16x16x16"
@@ -135,21 +136,23 @@ def test_a_job_that_cannot_read_the_store_leaves_the_one_beside_it_alone(
         async with room_in(tmp_path) as (room, _):
             first = room.submit(request_in(tmp_path, ENDLESS, "80trials"))
             await until_trials(room, first, 8)
-            read, asked = Store.records, Counter[str]()
+            join, joined = TaskSearch.join, list[str]()
 
-            def torn(self: Store, task_key: str | None = None, **options: Any) -> Any:
-                context = working_for.get(None)
-                if context is not None and context.job_id != first and set(options) == {"provenance"}:
-                    asked["joined"] += 1  # it is the second task that the other job cannot read
-                    if asked["joined"] == 2:
-                        raise StoreError("the disk does not answer")
-                return read(self, task_key, **options)
+            def unread(*_: Any, **__: Any) -> Any:
+                raise StoreError("the disk does not answer")
+
+            def joining(self: TaskSearch, context: Context, weight: int) -> None:
+                joined.append(context.job_id)
+                with monkeypatch.context() as patch:
+                    if len(joined) == 2:  # it is the second task that the other job cannot read
+                        patch.setattr(Store, "records", unread)
+                    join(self, context, weight)
 
             with monkeypatch.context() as patch:
-                patch.setattr(Store, "records", torn)
+                patch.setattr(TaskSearch, "join", joining)
                 second = room.submit(request_in(tmp_path, ENDLESS, "80trials"), ShareRequest("b"))
                 assert (await room.wait(second)).state is JobState.FAILED
-            assert asked["joined"] == 2
+            assert joined == [second, second]
             done = await room.wait(first)
             assert (done.state, done.spend.trials) == (JobState.DONE, 80)
             expect_whole(room)

@@ -297,9 +297,9 @@ def test_what_was_tried_before_counts_without_baselines_and_what_was_dropped(
 def test_what_finals_take_is_no_part_of_what_a_trial_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finals, left = TaskSearch.finals, list[float]()
 
-    async def hold(self: TaskSearch) -> None:
-        await finals(self)
-        left.append(self._cost_since().held_core_s)
+    async def hold(self: TaskSearch, payer: Context) -> None:
+        await finals(self, payer)
+        left.append(self._cost_since(payer).held_core_s)
 
     monkeypatch.setattr(TaskSearch, "finals", hold)
     run_in(tmp_path, "fake:apart?tasks=2", "16trials")

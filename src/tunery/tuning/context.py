@@ -1,6 +1,5 @@
 """What the parts of a job share."""
 
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from tunery.domain import Provenance
@@ -35,8 +34,3 @@ class Context:
     def takes_part(self) -> bool:
         """Whether what another job tries counts for this one too: its own trials, on their way, come first."""
         return self.most_trials is None or self.trials + self.trials_in_flight < self.most_trials
-
-
-working_for: ContextVar[Context] = ContextVar("working_for")
-"""The job in whose name a coroutine works. Each job sets it once for all that it starts: the search of a task is shared
-by jobs, and whichever of them asks for a batch or for the finals pays for that one."""

@@ -22,7 +22,7 @@ from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.charging import charge
-from tunery.tuning.context import Context, working_for
+from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
 from tunery.tuning.messages import TOO_LITTLE, latency_target_summary, unreached_summary
@@ -98,7 +98,6 @@ class TuningJob:
         """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
         self._account.reconcile(self.status.spend)  # before this run has a bill
         self._charge_import()
-        working_for.set(self._context)
         try:
             self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
             weights = [task.weight for task in self._imported.tasks]
@@ -192,7 +191,7 @@ class TuningJob:
         async def some() -> None:
             while waiting and not self._cut_off() and not too_long():
                 search = waiting.popleft()
-                await self._in_time(self._guarded(search, search.measure_baseline()))
+                await self._in_time(self._guarded(search, search.measure_baseline(self._context)))
                 self._progress(f"{next(done)} of {len(self.searches)}")
 
         await together([some() for _ in range(_DEPTH)])
@@ -211,7 +210,7 @@ class TuningJob:
             if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
                 return
             fits = not self._out_of_time() and self._fits(search)
-            if fits and await self._in_time(self._guarded(search, search.finals())):
+            if fits and await self._in_time(self._guarded(search, search.finals(self._context))):
                 self._since_finals_s = self._allowance.elapsed_s()
                 self._progress(f"{number} of {len(due)}")
                 self._unproven.discard(search.task.key)
@@ -219,12 +218,12 @@ class TuningJob:
                 self._unproven.add(search.task.key)
         for search in self.searches:  # of those without a finalist nothing else would be known
             if search.baseline_s is None and not search.finals_cost_s() and not self._cut_off():
-                await self._in_time(self._guarded(search, search.measure_baseline()))
+                await self._in_time(self._guarded(search, search.measure_baseline(self._context)))
         proven = any(search.proven_s for search in self.searches if search.task.tunable)
         if not proven and not self._cut_off():
             left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)
             for search in left_out[:1]:
-                await self._guarded(search, search.finals())
+                await self._guarded(search, search.finals(self._context))
                 self._unproven.discard(search.task.key)
                 self._progress(f"{len(due)} of {len(due)}")
 
@@ -340,7 +339,7 @@ class TuningJob:
             self._context.trials_in_flight += change * size
 
         in_flight(1)
-        batch = asyncio.create_task(search.batch(size))
+        batch = asyncio.create_task(search.batch(self._context, size))
         batch.add_done_callback(lambda _: in_flight(-1))  # one that is cancelled before it began has no `finally`
         return batch
 

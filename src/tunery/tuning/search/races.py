@@ -34,20 +34,15 @@ class Board(Protocol):
 
     baseline_s: float | None
 
-    @property
-    def context(self) -> Context:
-        """The job in whose name the present step is done."""
-        ...
-
     def fastest_s(self) -> float | None:
         """Return the latency to beat."""
         ...
 
-    def record(self, candidate: Candidate, measurement: Measurement) -> bool:
+    def record(self, payer: Context, candidate: Candidate, measurement: Measurement) -> bool:
         """Store a measurement; say whether it is the best so far."""
         ...
 
-    def correct(self, candidate: Candidate, measurement: Measurement) -> None:
+    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement) -> None:
         """Store what timing a candidate again alone gave, and believe it from now on."""
         ...
 
@@ -67,13 +62,11 @@ class Races:
         self._task, self._board = task, board
         self._beside: MeasurementConcurrency | None = None
 
-    @property
-    def _sharing(self) -> MeasurementConcurrency:
-        """How this task's candidates share the device."""
+    def _sharing(self, payer: Context) -> MeasurementConcurrency:
+        """Return how this task's candidates share the device; the seed is that of the first job that asks."""
         if self._beside is None:
-            context = self._board.context
-            runtime = context.runtime
-            self._beside = MeasurementConcurrency(self._task, len(runtime.slots), runtime.calibration, context.seed)
+            runtime = payer.runtime
+            self._beside = MeasurementConcurrency(self._task, len(runtime.slots), runtime.calibration, payer.seed)
         return self._beside
 
     @property
@@ -81,18 +74,24 @@ class Races:
         """How many of the task's candidates may be raced at once now; 1 before the first."""
         return self._beside.degree if self._beside else 1
 
-    async def race(
-        self, worker: str, entrant: Entrant, reference: Artifact, incumbent_s: float | None = None, degree: int = 1
+    async def race(  # noqa: PLR0917 - what one race needs
+        self,
+        payer: Context,
+        worker: str,
+        entrant: Entrant,
+        reference: Artifact,
+        incumbent_s: float | None = None,
+        degree: int = 1,
     ) -> Measurement:
         """Race one candidate on a measurer that is held, one of `degree` that share the device."""
         board = self._board
         return await race(
-            board.context, self._task, worker, entrant, reference,
+            payer, self._task, worker, entrant, reference,
             incumbent_s=incumbent_s, baseline_s=board.baseline_s or board.fastest_s(), degree=degree,
-            deviation=self._sharing.deviation if degree > 1 else 0.0,
+            deviation=self._sharing(payer).deviation if degree > 1 else 0.0,
         )  # fmt: skip
 
-    async def run(self, built: Sequence[BuiltCandidate], reference: Artifact) -> list[BuiltCandidate]:
+    async def run(self, payer: Context, built: Sequence[BuiltCandidate], reference: Artifact) -> list[BuiltCandidate]:
         """Race what was built on as many slots at once as the task bears, and repeat a share of that alone.
 
         Returns what ended ok; the artifacts of all others are discarded.
@@ -102,27 +101,28 @@ class Races:
         """
         left, again, last = deque(built), set[str](), dict[str, Outcome]()
         while left:
-            degree = self._sharing.degree
+            degree = self._sharing(payer).degree
             raced: list[_Raced] = []
             slots = min(degree, len(left))
-            await together([self._race_some(left, raced, again, reference, degree, slots) for _ in range(slots)])
-            disturbed = [one for one in raced if self._disturbed(one, again)]
+            await together([self._race_some(payer, left, raced, again, reference, degree, slots) for _ in range(slots)])
+            disturbed = [one for one in raced if _disturbed(payer, one, again)]
             again.update(one.built.candidate.key for one in disturbed)
             left.extend(one.built for one in disturbed)
             last.update((one.built.candidate.key, one.measurement.outcome) for one in raced)
             whole = [one for one in raced if one not in disturbed]
-            last.update(await self._audit(whole, reference))
-            if self._sharing.degree < degree:
+            last.update(await self._audit(payer, whole, reference))
+            if self._sharing(payer).degree < degree:
                 doubtful = [one.built for one in whole if last[one.built.candidate.key] is Outcome.ABANDONED]
                 left.extend(built for built in doubtful if built.candidate.key not in again)
                 again.update(built.candidate.key for built in doubtful)
         for one in built:
             if last[one.candidate.key] is not Outcome.OK:
-                self._board.context.runtime.discard(one.artifact)
+                payer.runtime.discard(one.artifact)
         return [one for one in built if last[one.candidate.key] is Outcome.OK]
 
     async def _race_some(  # noqa: PLR0917 - one slot's part of `run`
         self,
+        payer: Context,
         left: deque[BuiltCandidate],
         raced: list[_Raced],
         again: Collection[str],
@@ -131,57 +131,57 @@ class Races:
         slots: int,
     ) -> None:
         """Race what is left, one after the other, until nothing is or others take the machine."""
-        context, board = self._board.context, self._board
+        board = self._board
         builds: list[Charged] = []
         races: list[Charged] = []
-        loop, foreign = asyncio.get_running_loop(), context.runtime.foreign
+        loop, foreign = asyncio.get_running_loop(), payer.runtime.foreign
         size = -(-len(left) // slots)
         grant: Reservation | None = None
         try:
-            async with stage(context, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
+            async with stage(payer, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
                 while left and not (races and foreign and foreign.share.waiting):
                     one, started = left.popleft(), loop.time()
                     entrant, incumbent_s = (one.candidate, one.artifact), lenient(board.fastest_s(), foreign)
-                    measurement = await self.race(grant.worker, entrant, reference, incumbent_s, degree)
+                    measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
                     measurement = replace(marked(measurement, foreign), build_s=one.wall_s)
-                    helped = board.record(one.candidate, measurement)
+                    helped = board.record(payer, one.candidate, measurement)
                     raced.append(_Raced(one, measurement, started, loop.time()))
                     races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
                     if one.candidate.key not in again:
                         builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped, one.candidate))
         finally:  # a stop cuts batches short: what was raced until then is a trial, and was paid for
             if races:
-                charge_by_outcome(context, self._task.key, "build", builds)
-                charge_by_outcome(context, self._task.key, "measure", races, grant, device=True)
+                charge_by_outcome(payer, self._task.key, "build", builds)
+                charge_by_outcome(payer, self._task.key, "measure", races, grant, device=True)
 
-    def _disturbed(self, raced: _Raced, again: Collection[str]) -> bool:
-        """Say whether a race is to be repeated: others were at work meanwhile, and there is patience to wait."""
-        foreign = self._board.context.runtime.foreign
-        timed = raced.measurement.outcome in {Outcome.OK, Outcome.ABANDONED}
-        if foreign is None or raced.built.candidate.key in again or not timed:
-            return False
-        return foreign.disturbed(raced.began_s, raced.ended_s) and (
-            foreign.share.waiting or not foreign.share.disturbed
-        )
-
-    async def _audit(self, raced: Sequence[_Raced], reference: Artifact) -> dict[str, Outcome]:
+    async def _audit(self, payer: Context, raced: Sequence[_Raced], reference: Artifact) -> dict[str, Outcome]:
         """Race some candidates again, alone: what that shows decides how the next batch is measured."""
-        chosen = self._sharing.audits([((one.built.candidate, one.built.artifact), one.measurement) for one in raced])
+        entrants = [((one.built.candidate, one.built.artifact), one.measurement) for one in raced]
+        chosen = self._sharing(payer).audits(entrants)
         if not chosen:
-            self._sharing.observe([])
+            self._sharing(payer).observe([])
             return {}
-        context, pairs, last = self._board.context, [], {}
-        async with stage(context, self._task, "measure", Role.MEASURER, len(chosen)) as grant:
+        pairs, last = [], {}
+        async with stage(payer, self._task, "measure", Role.MEASURER, len(chosen)) as grant:
             for entrant, shared in chosen:
-                alone = marked(await self.race(grant.worker, entrant, reference), context.runtime.foreign)
+                alone = marked(await self.race(payer, grant.worker, entrant, reference), payer.runtime.foreign)
                 alone = replace(alone, context={**alone.context, AUDIT: True})
-                self._board.correct(entrant[0], alone)
+                self._board.correct(payer, entrant[0], alone)
                 last[entrant[0].key] = alone.outcome
                 if not alone.context.get("contaminated"):
                     pairs.append((shared, alone))
-        charge(context, self._task.key, AUDIT, "", grant, len(chosen), device=True)
-        self._sharing.observe(pairs)
+        charge(payer, self._task.key, AUDIT, "", grant, len(chosen), device=True)
+        self._sharing(payer).observe(pairs)
         return last
+
+
+def _disturbed(payer: Context, raced: _Raced, again: Collection[str]) -> bool:
+    """Say whether a race is to be repeated: others were at work meanwhile, and there is patience to wait."""
+    foreign = payer.runtime.foreign
+    timed = raced.measurement.outcome in {Outcome.OK, Outcome.ABANDONED}
+    if foreign is None or raced.built.candidate.key in again or not timed:
+        return False
+    return foreign.disturbed(raced.began_s, raced.ended_s) and (foreign.share.waiting or not foreign.share.disturbed)
 
 
 async def together(parts: Sequence[Coroutine[object, object, None]]) -> None:

@@ -17,7 +17,7 @@ from tunery.runtime.services import Proposal
 from tunery.tuning.allocation.allocator import Cost, TaskProgress
 from tunery.tuning.calls import TaskBaselines, build_one, call_build, stage, yardstick_candidates
 from tunery.tuning.charging import Charged, charge, charge_by_outcome
-from tunery.tuning.context import Context, working_for
+from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search import finals
 from tunery.tuning.search.hints import hinted
@@ -36,7 +36,7 @@ _REFUSED = 0.2  # what one counts for of which all that was new is not worth a b
 class TaskSearch:
     """Proposes, builds, measures and records the candidates of one task, for all jobs that have joined.
 
-    Whichever job asks for a step pays for it (`working_for`); what it finds is everybody's.
+    Whichever job asks for a step pays for it (`payer`); what it finds is everybody's.
     """
 
     def __init__(self, task: Task, proposer: str, learning: Learning, sifter: ProposalFilter) -> None:
@@ -68,11 +68,6 @@ class TaskSearch:
         self._races = Races(task, self)
         self._timings: Counter[bool] = Counter()  # by whether others disturbed them
         self._one_at_a_time, self._building_yardsticks = asyncio.Lock(), asyncio.Lock()
-
-    @property
-    def context(self) -> Context:
-        """The job in whose name the present step is done."""
-        return working_for.get()
 
     def join(self, context: Context, weight: int) -> None:
         """Let a job take part; its weight counts beside the others', and what it tried in an earlier run is counted."""
@@ -161,42 +156,43 @@ class TaskSearch:
 
     # -- yardsticks -----------------------------------------------------------------------------------------------
 
-    async def measure_baseline(self) -> None:
+    async def measure_baseline(self, payer: Context) -> None:
         """Build the reference and measure what the compiler does untuned, once per task and store."""
         async with self._one_at_a_time:
             if self.baseline_s is None:
-                await self._measure_baseline()
-        self._cost_since()  # paid once, and no part of what a trial takes
+                await self._measure_baseline(payer)
+        self._cost_since(payer)  # paid once, and no part of what a trial takes
 
-    async def _measure_baseline(self) -> None:
-        yardsticks = await self._built_yardsticks()
+    async def _measure_baseline(self, payer: Context) -> None:
+        yardsticks = await self._built_yardsticks(payer)
         # One that was tried and has no latency is faulty, and would be so again.
         if self.baseline_s is None and yardsticks.baseline[0].key not in self._known:
-            async with stage(self.context, self.task, "measure", Role.MEASURER) as grant:
-                measurement = await self._races.race(grant.worker, yardsticks.baseline, yardsticks.reference[1])
+            own, reference = yardsticks.baseline, yardsticks.reference[1]
+            async with stage(payer, self.task, "measure", Role.MEASURER) as grant:
+                measurement = await self._races.race(payer, grant.worker, own, reference)
                 if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
-                    measurement = await self._races.race(grant.worker, yardsticks.baseline, yardsticks.reference[1])
-                measurement = marked(measurement, self.context.runtime.foreign)
-                self.record(yardsticks.baseline[0], measurement)
-            charge(self.context, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
+                    measurement = await self._races.race(payer, grant.worker, own, reference)
+                measurement = marked(measurement, payer.runtime.foreign)
+                self.record(payer, yardsticks.baseline[0], measurement)
+            charge(payer, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
             self.baseline_s = measurement.latency_s
 
-    async def _built_yardsticks(self) -> TaskBaselines:
+    async def _built_yardsticks(self, payer: Context) -> TaskBaselines:
         async with self._building_yardsticks:  # batches of one task may ask at once
             if self._yardsticks is None:
-                self._yardsticks = await self._build_yardsticks()
+                self._yardsticks = await self._build_yardsticks(payer)
         return self._yardsticks
 
-    async def _build_yardsticks(self) -> TaskBaselines:
-        reference, baseline = await yardstick_candidates(self.context, self.task)
-        built = await build_one(self.context, self.task, reference)
+    async def _build_yardsticks(self, payer: Context) -> TaskBaselines:
+        reference, baseline = await yardstick_candidates(payer, self.task)
+        built = await build_one(payer, self.task, reference)
         if isinstance(built, Measurement):
             name = self.task.workload.name
             raise WorkError(f"the unscheduled program of task {name} does not build: {built.detail}")
-        own = built if baseline.key == reference.key else await build_one(self.context, self.task, baseline)
+        own = built if baseline.key == reference.key else await build_one(payer, self.task, baseline)
         if isinstance(own, Measurement):
             baseline = replace(reference, origin=Origin.BASELINE)
-            own = await build_one(self.context, self.task, baseline)
+            own = await build_one(payer, self.task, baseline)
         if isinstance(own, Measurement):
             raise WorkError(f"no program to compare with of task {self.task.workload.name} builds: {own.detail}")
         return TaskBaselines((reference, built), (baseline, own))
@@ -212,10 +208,10 @@ class TaskSearch:
         self._at_hand.clear()
         self._yardsticks = None
 
-    async def _reference(self) -> Artifact | None:
+    async def _reference(self, payer: Context) -> Artifact | None:
         """Return the built reference; None leaves the task out, for it built when the baseline was measured."""
         try:
-            return (await self._built_yardsticks()).reference[1]
+            return (await self._built_yardsticks(payer)).reference[1]
         except WorkError as error:
             self.standing.exhausted = True
             self.problem = f"left out: {error}"[:200]
@@ -223,43 +219,43 @@ class TaskSearch:
 
     # -- search ---------------------------------------------------------------------------------------------------
 
-    async def batch(self, size: int) -> int:
+    async def batch(self, payer: Context, size: int) -> int:
         """Propose, build and measure up to `size` candidates; return how many were tried."""
         candidates: list[Candidate] = []
         try:
-            candidates = await self._propose(size)
-            built = await self._build(candidates)
-            if built and (reference := await self._reference()):
-                kept = await self._races.run(built, reference)
+            candidates = await self._propose(payer, size)
+            built = await self._build(payer, candidates)
+            if built and (reference := await self._reference(payer)):
+                kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
             self._sifter.learn([told for c in candidates if (told := self._known.get(c.key))])
         finally:
-            self.context.account.take_back(candidates)  # built, and cut short before they were raced
+            payer.account.take_back(candidates)  # built, and cut short before they were raced
             # Those that were cut short with their job may come again for another one.
             self._proposed.difference_update(c.key for c in candidates if c.key not in self._known)
             count = sum(candidate.key in self._known for candidate in candidates)
-            self.standing.ended(self.fastest_s(), count, self._cost_since())
+            self.standing.ended(self.fastest_s(), count, self._cost_since(payer))
         return len(candidates)
 
-    def _cost_since(self) -> Cost:
+    def _cost_since(self, payer: Context) -> Cost:
         """Return what the job has paid for the task since the last time."""
-        job_id, now = self.context.job_id, self.context.account.of_task(self.task.key)
+        job_id, now = payer.job_id, payer.account.of_task(self.task.key)
         before, self._paid[job_id] = self._paid.get(job_id, Cost(0.0)), now
         return Cost(now.held_core_s - before.held_core_s, now.joules - before.joules)
 
-    async def _propose(self, size: int) -> list[Candidate]:
-        context, asked = self.context, self._sifter.ask(size)
-        if hints := await self._next_hints(size):
+    async def _propose(self, payer: Context, size: int) -> list[Candidate]:
+        asked = self._sifter.ask(size)
+        if hints := await self._next_hints(payer, size):
             return hints
         while True:
             try:
-                async with stage(context, self.task, "propose", Role.PROPOSER, asked, self._proposer) as grant:
-                    await self._open_if_needed()
+                async with stage(payer, self.task, "propose", Role.PROPOSER, asked, self._proposer) as grant:
+                    await self._open_if_needed(payer)
                     told = self._known.unheard()
-                    proposal: Proposal = await context.runtime.call(
+                    proposal: Proposal = await payer.runtime.call(
                         self._proposer, "propose", self.task.key, asked, told, deadline_s=PROPOSE_DEADLINE_S
                     )
-                charge(context, self.task.key, "propose", "", grant, len(proposal.candidates))
+                charge(payer, self.task.key, "propose", "", grant, len(proposal.candidates))
                 self._failures = 0
                 break
             except (EngineError, DialectError) as error:
@@ -272,7 +268,7 @@ class TaskSearch:
                 if self._failures == _PROPOSER_TRIES - 1:
                     self._generic_only_reason = f"its search failed twice: {error}"[:200]
         # A proposer that was started anew does not know what is still on its way.
-        sifted = self._sifter.sift(context, proposal, self._known.keys() | self._proposed, size)
+        sifted = self._sifter.sift(payer, proposal, self._known.keys() | self._proposed, size)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         self._proposed.update(c.key for c in (*sifted.build, *sifted.dropped))
         for ended in self._tried.values():
@@ -286,33 +282,32 @@ class TaskSearch:
             self.standing.exhausted = True
         return list(sifted.build)
 
-    async def _next_hints(self, size: int) -> list[Candidate]:
+    async def _next_hints(self, payer: Context, size: int) -> list[Candidate]:
         """Return up to `size` candidates that imported records call fast, and that nobody has tried here."""
         if self._hints is None:
             self._hints = []  # another batch of the task goes on meanwhile
-            self._hints = await hinted(self.context, self.task)
+            self._hints = await hinted(payer, self.task)
         fresh = [one for one in self._hints if one.key not in self._known and one.key not in self._proposed]
         self._hints = fresh[size:]
         self._proposed.update(one.key for one in fresh[:size])
         return fresh[:size]
 
-    async def _open_if_needed(self) -> None:
-        context = self.context
-        generation = context.runtime.engine.generation(self._proposer)
+    async def _open_if_needed(self, payer: Context) -> None:
+        generation = payer.runtime.engine.generation(self._proposer)
         if self._opened is None or self._opened[0] != generation:
             history = self._known.opening()
-            rows: Sequence[bytes] = await context.runtime.call(
-                self._proposer, "open", self.task, history, self._learning.model, context.seed,
+            rows: Sequence[bytes] = await payer.runtime.call(
+                self._proposer, "open", self.task, history, self._learning.model, payer.seed,
                 self._learning.warm_start, self._generic_only_reason, deadline_s=PROPOSE_DEADLINE_S,
             )  # fmt: skip
             for told, row in zip(history, rows, strict=True):
                 self._learning.add(self.task.key, told, row)
-            self._opened = (context.runtime.engine.generation(self._proposer), self._learning.version)
+            self._opened = (payer.runtime.engine.generation(self._proposer), self._learning.version)
         elif self._opened[1] != self._learning.version and self._learning.model:
-            await context.runtime.call(self._proposer, "learn", self._learning.model, deadline_s=PROPOSE_DEADLINE_S)
+            await payer.runtime.call(self._proposer, "learn", self._learning.model, deadline_s=PROPOSE_DEADLINE_S)
             self._opened = (generation, self._learning.version)
 
-    async def _build(self, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
+    async def _build(self, payer: Context, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
         chunks = [candidates[i : i + _CHUNK] for i in range(0, len(candidates), _CHUNK)]
         built: list[BuiltCandidate] = []
 
@@ -321,13 +316,13 @@ class TaskSearch:
             failed: list[Charged] = []
             grant: Reservation | None = None
             try:
-                async with stage(self.context, self.task, "build", Role.BUILDER, len(chunk)) as grant:
+                async with stage(payer, self.task, "build", Role.BUILDER, len(chunk)) as grant:
                     for candidate in chunk:
                         started = asyncio.get_running_loop().time()
-                        result = await call_build(self.context, self.task, grant.worker, candidate)
+                        result = await call_build(payer, self.task, grant.worker, candidate)
                         seconds = asyncio.get_running_loop().time() - started
                         if isinstance(result, Measurement):
-                            self.record(candidate, replace(result, build_s=seconds))
+                            self.record(payer, candidate, replace(result, build_s=seconds))
                             failed.append(Charged(result.outcome, seconds))
                         else:
                             mine.append(BuiltCandidate(candidate, result, seconds))
@@ -336,9 +331,9 @@ class TaskSearch:
                 rate = used_s / max(sum([one.wall_s for one in mine] + [one.wall_s for one in failed]), 1e-9)
                 for one in mine:
                     built.append(replace(one, core_s=one.wall_s * rate))
-                    self.context.account.defer(one.candidate, one.wall_s * rate)
+                    payer.account.defer(one.candidate, one.wall_s * rate)
                 lost = [replace(one, core_s=one.wall_s * rate) for one in failed]
-                charge_by_outcome(self.context, self.task.key, "build", lost)
+                charge_by_outcome(payer, self.task.key, "build", lost)
 
         await together([one(chunk) for chunk in chunks])
         return built
@@ -359,31 +354,31 @@ class TaskSearch:
         cost_s = finals.predicted_s(baseline_s, self._known.best_s(), len(likely), builds_s, inputs_mb)
         return cost_s + _FIRST_RUNS * untimed_s
 
-    async def finals(self) -> None:
+    async def finals(self, payer: Context) -> None:
         """Hold the finals, unless nothing was measured since the last."""
         async with self._one_at_a_time:
             if self._finals_stale:
-                await self._hold_finals()
-        self._cost_since()  # as of the baseline
+                await self._hold_finals(payer)
+        self._cost_since(payer)  # as of the baseline
 
-    async def _hold_finals(self) -> None:
-        context, news, raced_s = self.context, self._news, self._known.best_s()
-        challengers = finals.select(context, self.task)
+    async def _hold_finals(self, payer: Context) -> None:
+        news, raced_s = self._news, self._known.best_s()
+        challengers = finals.select(payer, self.task)
         if not challengers:
             return  # nothing ran right: the compiler's default stays
         if self._decided(challengers):
             self._finals_stale = self._news != news
             return
         if self._yardsticks is None or self.baseline_s is None:
-            await self._measure_baseline()
-        yardsticks = await self._built_yardsticks()
+            await self._measure_baseline(payer)
+        yardsticks = await self._built_yardsticks(payer)
         self.baseline_s, held = await finals.hold(
-            context, self.task, yardsticks, challengers, self.baseline_s, self._at_hand
+            payer, self.task, yardsticks, challengers, self.baseline_s, self._at_hand
         )
         for measurement in held:
             self._count(measurement)
         self._held.update(candidate.key for candidate in challengers)
-        best = context.store.best(self.task.key, context.provenance)
+        best = payer.store.best(self.task.key, payer.provenance)
         self.final = best[0] if best else None
         self._raced_then_s = min((s for s in (raced_s, self.baseline_s) if s), default=None)
         self._finals_stale = self._news != news  # another job's batch may have ended meanwhile
@@ -394,24 +389,24 @@ class TaskSearch:
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    def record(self, candidate: Candidate, measurement: Measurement) -> bool:
+    def record(self, payer: Context, candidate: Candidate, measurement: Measurement) -> bool:
         """Store a measurement, only then use it, and say whether it is the best so far."""
         best_s = self.fastest_s() or math.inf
-        told = self._keep(candidate, measurement)
+        told = self._keep(payer, candidate, measurement)
         helped = told.outcome is Outcome.OK and told.latency_s is not None and told.latency_s < best_s
         if candidate.origin is not Origin.BASELINE:
             self._sifter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
         return helped
 
-    def correct(self, candidate: Candidate, measurement: Measurement) -> None:
+    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement) -> None:
         """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
-        self._keep(candidate, measurement)
+        self._keep(payer, candidate, measurement)
 
-    def _keep(self, candidate: Candidate, measurement: Measurement) -> Observation:
+    def _keep(self, payer: Context, candidate: Candidate, measurement: Measurement) -> Observation:
         """Store a measurement, and let it take the place of an earlier one."""
-        context, trial = self.context, candidate.origin is not Origin.BASELINE
-        context.store.add_record(self.task, Record(candidate, measurement, context.provenance, context.job_id))
+        trial = candidate.origin is not Origin.BASELINE
+        payer.store.add_record(self.task, Record(candidate, measurement, payer.provenance, payer.job_id))
         told = Observation(candidate, measurement.outcome, measurement.latency_s)
         self._count(measurement)
         self._note_build(measurement)
@@ -419,10 +414,10 @@ class TaskSearch:
         self._news += trial
         fresh = self._known.keep(told, tell=trial)
         if trial:
-            self._count_trial(told, fresh=fresh)
+            self._count_trial(payer, told, fresh=fresh)
         return told
 
-    def _count_trial(self, told: Observation, *, fresh: bool) -> None:
+    def _count_trial(self, payer: Context, told: Observation, *, fresh: bool) -> None:
         """Count a candidate once for each job, as it ended last; another job's only where the limit of trials allows.
 
         What is beyond that a job is merely served: it learns from it and may deliver it.
@@ -432,7 +427,7 @@ class TaskSearch:
             ended = self._tried[job_id]
             if ended.get(key, Outcome.FILTERED) is not Outcome.FILTERED:
                 ended[key] = told.outcome
-            elif fresh and (job is self.context or job.takes_part):
+            elif fresh and (job is payer or job.takes_part):
                 ended[key] = told.outcome
                 job.trials += 1
 
