@@ -49,7 +49,9 @@ def check_limits(request: Request) -> None:
     budget, target_s = request.budget, request.latency_target_s
     limits = {kind: getattr(budget, kind) for kind in MOST}
     if any(limit is not None and not 0 < limit <= MOST[kind] for kind, limit in limits.items()):
-        raise UsageError("the budget has a limit that is not positive, or too large to limit; write for example 10min")
+        raise UsageError(
+            "the budget has a limit that is not positive and finite, or too large to limit; write for example 10min"
+        )
     if target_s is not None and not 0 < target_s <= _LONGEST_LATENCY_S:
         raise UsageError(f"a latency target of {target_s:g} s cannot be met; write for example 12ms")
     if not 0 <= request.seed <= _LARGEST_SEED:
