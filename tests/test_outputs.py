@@ -16,7 +16,7 @@ import pytest
 
 from tunery import _outputs as outputs
 from tunery._errors import UsageError
-from tunery._outputs import Kind, check_output, publish, whole_file
+from tunery._outputs import Kind, check_output, publish, replacing, whole_file
 
 KINDS = [each for each in vars(outputs).values() if isinstance(each, Kind)]
 
@@ -256,6 +256,23 @@ def test_a_finished_file_is_moved(copied: bool, tmp_path: Path, monkeypatch: pyt
     publish(made, output, outputs.NETWORK)
     assert output.read_bytes() == b"new" * 1000
     assert made.exists() == copied
+
+
+def test_a_file_of_ours_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 255)
+    with replacing(path) as part:
+        part.write_text("old")
+        assert not path.exists()
+    with pytest.raises(TypeError), replacing(path) as part:
+        part.write_text(7)  # type: ignore[arg-type]
+    with pytest.raises(FileNotFoundError), replacing(path):
+        pass
+    assert path.read_text() == "old"
+    with replacing(path) as one, replacing(path) as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert path.read_text() == "one", "of two writers the last one wins"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_leftovers_of_the_dead_go(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from sources import sources
 
 from tunery._errors import UsageError
+from tunery._outputs import replacing
 from tunery.devices import open_device
 from tunery.domain import Candidate, Origin, digest
 
@@ -67,6 +68,5 @@ def _read(path: Path) -> Any:
 
 
 def _write(path: Path, document: object) -> None:
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(document), encoding="utf-8")
-    partial.replace(path)
+    with replacing(path) as part:
+        part.write_text(json.dumps(document), encoding="utf-8")

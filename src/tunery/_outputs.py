@@ -1,5 +1,7 @@
 """Output files: every file that a command or an API call writes for a user is written by this module.
 
+`replacing` writes a file of our own, which nobody else puts there.
+
 An output appears whole or not at all. It replaces an existing file only if that is an output of the same kind, or if
 the user insists (`force`). It never replaces a file that the same command reads, a database, a device or a pipe.
 
@@ -98,6 +100,27 @@ def publish(made: Path, path: Path, kind: Kind, *, inputs: Iterable[Path] = (), 
 
 
 @contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a place beside `path`; what the block writes there takes the place of `path` in one step.
+
+    Nothing has changed if the block fails. This is for files of our own, in our own directories: nobody checks what is
+    at `path`, and nobody waits for the disk.
+    """
+    part = _beside(path)
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """Return a new name in the directory of `path`, whose own name may be as long as names can be."""
+    return path.with_name(f".tunery.{os.getpid()}.{next(_numbers)}.part")
+
+
+@contextmanager
 def _translated(path: Path) -> Iterator[None]:
     try:
         yield
@@ -111,9 +134,9 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 @contextmanager
 def _part_of(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create a file beside `path`. The name does not contain the output's, which may be as long as names can be."""
+    """Create a file beside `path`."""
     _sweep(path.parent)
-    part = path.with_name(f".tunery.{os.getpid()}.{next(_numbers)}.part")
+    part = _beside(path)
     try:
         with part.open("xb") as file:  # it is ours: an existing file or link of this name is an error
             yield part, file

@@ -143,7 +143,7 @@ def test_crashes_kill_the_process(options: str, call: str, tmp_path: Path) -> No
     crashed = ended(options, call, tmp_path)
     assert crashed.returncode == -signal.SIGSEGV, crashed.stderr
     assert crashed.stdout == b""
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".partial"]
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".part"]
 
 
 @pytest.mark.parametrize(

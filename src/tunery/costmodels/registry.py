@@ -18,6 +18,7 @@ from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery._inputs import read_small
+from tunery._outputs import replacing
 from tunery._settings import models_directory
 from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import check_trees
@@ -84,13 +85,8 @@ def amend(card: Version) -> Version:
     """
     path = Path(card.path)
     text = read(path)[1]
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with _writing(path.parent):
-        try:
-            partial.write_bytes(document(card, text, card.version))
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    with _writing(path.parent), replacing(path) as part:
+        part.write_bytes(document(card, text, card.version))
     return read(path)[0]
 
 

@@ -1,12 +1,12 @@
 """From a store's records to what cost models are trained on: features are replayed in workers, and kept on disk."""
 
 import math
-import os
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError
+from tunery._outputs import replacing
 from tunery._settings import cache_directory
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Group, Table, without_devices
@@ -293,11 +294,7 @@ def _write(path: Path, known: _Known) -> None:
         if none
         else np.concatenate([s for _, s in kept.values() if s is not None]),
     }
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.npz")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with replacing(path) as part, part.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **parts)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)

@@ -1,13 +1,13 @@
 """Compiled fake networks: an archive whose manifest holds programs and schedules, and what runs it."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import DialectError
+from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
 from tunery.dialects.fake._script import FakeProgram
@@ -32,13 +32,8 @@ def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candida
         for task, candidate in used
     ]
     config = {"config": dict(sorted(target.config.items())), "threads": target.threads}
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with new_archive(partial) as archive:
-            archive.finish({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as part, new_archive(part) as archive:
+        archive.finish({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
 
 
 class FakeCompiledNetwork(CompiledNetwork):

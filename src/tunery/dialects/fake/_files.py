@@ -1,24 +1,17 @@
 """Files of the fake dialect: JSON objects that are either whole or absent."""
 
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from tunery._errors import DialectError
+from tunery._outputs import replacing
 
 
 def write(path: Path, content: str | bytes) -> None:
     """Write a file so that nobody sees a part of it; on an error nothing is left."""
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
+    with replacing(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def read(path: Path) -> dict[str, Any]:

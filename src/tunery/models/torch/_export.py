@@ -81,9 +81,7 @@ def _convert(program: Any, target: Path) -> None:
     import torch
 
     exported = torch.onnx.export(program, (), dynamo=True, opset_version=OPSET, verbose=False)
-    temporary = target.with_suffix(".tmp")
-    temporary.write_bytes(exported.model_proto.SerializeToString())
-    temporary.replace(target)
+    target.write_bytes(exported.model_proto.SerializeToString())
 
 
 def _tell(said: str, code: int) -> int:

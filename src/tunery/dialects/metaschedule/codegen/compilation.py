@@ -1,7 +1,6 @@
 """Compiling a whole network with chosen candidates, and running the result."""
 
 import logging
-import os
 import tempfile
 import threading
 import time
@@ -16,6 +15,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError, UsageError
+from tunery._outputs import replacing
 from tunery.dialects import Array, Built, Compiled, CompiledNetwork
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
@@ -175,17 +175,13 @@ def _finish() -> Any:
 def _write(
     executable: Any, objects: Sequence[Path], weights: Sequence[Weight], manifest: Mapping[str, Any], output: Path
 ) -> None:
-    partial = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch, replacing(output) as part:
             library = Path(scratch, LIBRARY)
             executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
-            write_archive(partial, manifest, library, weights)
-        partial.replace(output)
+            write_archive(part, manifest, library, weights)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; choose another place with -o") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:

@@ -5,11 +5,12 @@ runs at each call. The artifact's JSON manifest says how the arguments connect, 
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
+from tunery._outputs import replacing
 from tunery.devices import ConstantBuffers, Device
 from tunery.dialects import Array, Built, Kernel
 from tunery.dialects.metaschedule._tvm import tvm
@@ -93,24 +95,27 @@ def _is_plain(task: Task, candidate: Candidate) -> bool:
 
 def _make(task: Task, candidate: Candidate, path: Path, *, keep_object: bool, optimise: bool = True) -> None:
     """Write `path` and its manifest in one step each, and the object file on the way if it is to be kept."""
-    kept = path.with_suffix(".o")
-    partial = path.with_name(f"{path.stem}.{os.getpid()}")
-    source = Path(f"{partial}.o")
-    try:
-        if kept.exists() and path.with_suffix(".json").exists():
-            source = kept
-        else:
+    kept, described = path.with_suffix(".o"), path.with_suffix(".json")
+    with ExitStack() as stack:
+        source = kept
+        if not (kept.exists() and described.exists()):
+            source = stack.enter_context(_object(kept, keep=keep_object))
             manifest = _generate(task, candidate, source, optimise=optimise)
-            Path(f"{partial}.json").write_text(json.dumps(manifest))
-            Path(f"{partial}.json").replace(path.with_suffix(".json"))
-        if keep_object:
-            source.replace(kept)
-        else:
-            link([source], Path(f"{partial}.so"))
-            Path(f"{partial}.so").replace(path)
-    finally:
-        for suffix in (".o", ".so", ".json"):
-            Path(f"{partial}{suffix}").unlink(missing_ok=True)
+            with replacing(described) as part:
+                part.write_text(json.dumps(manifest))
+        if not keep_object:
+            link([source], stack.enter_context(replacing(path)))
+
+
+@contextmanager
+def _object(kept: Path, *, keep: bool) -> Iterator[Path]:
+    """Yield where to write an object file that is `kept`, or gone with the block."""
+    if keep:
+        with replacing(kept) as part:
+            yield part
+    else:
+        with tempfile.TemporaryDirectory(prefix=".", dir=kept.parent) as scratch:
+            yield Path(scratch, kept.name)
 
 
 def _generate(task: Task, candidate: Candidate, destination: Path, *, optimise: bool) -> dict[str, Any]:
