@@ -10,8 +10,6 @@ class Rung(StrEnum):
     """How strong the evidence behind an answer is, strongest first."""
 
     EXACT = "exact"
-    COMPATIBLE = "compatible-target"
-    NEAR = "near-shape"
     ZERO_SHOT = "zero-shot"
     DEFAULT = "compiler-default"
 
