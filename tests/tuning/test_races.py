@@ -95,7 +95,7 @@ def degrees(board: Board, batches: int, seen: list[int] | None = None) -> list[i
     """Run batches of the same candidates, and return the degree that each began with."""
 
     async def main() -> list[int]:
-        task_races, taken = Races(TASK, board), []
+        task_races, taken = Races(TASK, board, board), []
         for number in range(batches):
             if seen is not None and number == 10:
                 board.sharing = {}
@@ -121,7 +121,7 @@ def test_a_disturbance_that_goes_is_forgotten(boards: type[Board]) -> None:
 def test_who_was_given_up_at_a_degree_that_proves_too_high_is_raced_again_alone(boards: type[Board]) -> None:
     board = boards({2: 1.4})
     taken = batch(0, [0.9, *[1.2 + 0.01 * i for i in range(15)]])
-    asyncio.run(Races(TASK, board).run(board.context, taken, Artifact("r", "r", 1)))
+    asyncio.run(Races(TASK, board, board).run(board.context, taken, Artifact("r", "r", 1)))
     winner = [measurement for key, measurement in board.recorded if key == "0-0"]
     assert winner[0].outcome is Outcome.ABANDONED
     assert (winner[-1].outcome, winner[-1].mode) == (Outcome.OK, Mode.RACE)
@@ -131,8 +131,7 @@ def test_who_was_given_up_at_a_degree_that_proves_too_high_is_raced_again_alone(
 
 def test_where_neighbours_disturb_nothing_nothing_is_raced_again(boards: type[Board]) -> None:
     board = boards({})
-    asyncio.run(
-        Races(TASK, board).run(board.context, batch(0, [1.2 + 0.01 * i for i in range(16)]), Artifact("r", "r", 1))
-    )
+    entrants = batch(0, [1.2 + 0.01 * i for i in range(16)])
+    asyncio.run(Races(TASK, board, board).run(board.context, entrants, Artifact("r", "r", 1)))
     assert sum(measurement.mode is Mode.SHARED for _, measurement in board.recorded) == 16
     assert sum(measurement.mode is Mode.RACE for _, measurement in board.recorded) == 4, "a quarter, to know"

@@ -166,10 +166,10 @@ def test_a_job_that_ends_leaves_its_tasks_to_the_other(tmp_path: Path) -> None:
             jobs = [room.submit(request_in(tmp_path, ENDLESS, budget)) for budget in ("4000trials", "60trials")]
             await until_trials(room, jobs[1], 10)
             [(_, searches)] = room._runtimes.values()
-            weights = [search.standing.weight for search, _ in searches._open.values()]
+            weights = [search.state.progress.weight for search, _ in searches._open.values()]
             await room.cancel(jobs[0])
             assert store.job(jobs[0]).state is JobState.CANCELLED
-            assert [2 * s.standing.weight for s, _ in searches._open.values()] == weights, "weights were added"
+            assert [2 * s.state.progress.weight for s, _ in searches._open.values()] == weights, "weights were added"
             status = await room.wait(jobs[1])
             assert (status.state, status.spend.trials) == (JobState.DONE, 60)
             expect_whole(room)

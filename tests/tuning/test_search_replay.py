@@ -81,13 +81,13 @@ async def two_jobs(directory: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]
             await one_job(first, searches)
             second = context_of(runtime, store, seed=4, learning=first.learning, most_trials=20)
             await one_job(second, [registry.join(second, tasks[0])])
-            states += [search.state(first.job_id) for search in searches] + [searches[0].state(second.job_id)]
+            states += [search.report(first.job_id) for search in searches] + [searches[0].report(second.job_id)]
             registry.leave(first)
             registry.leave(second)
             again = context_of(runtime, store, first.job_id, seed=9)
             searches = [registry.join(again, task) for task in tasks]
             await one_job(again, searches)
-            states += [search.state(first.job_id) for search in searches]
+            states += [search.report(first.job_id) for search in searches]
             trials = [job.trials for job in (first, second, again)]
     told = [
         [one.name, one.baseline_s, one.best_s, one.best_candidate, one.outcomes, one.problem, one.timings, one.measured]

@@ -269,7 +269,7 @@ def standing_at_start(monkeypatch: pytest.MonkeyPatch, request: Request) -> dict
     baselines = TuningJob._measure_baselines
 
     async def look(self: TuningJob) -> None:
-        found.update((one.task.key, deepcopy(one.standing)) for one in self.searches)
+        found.update((one.task.key, deepcopy(one.state.progress)) for one in self.searches)
         await baselines(self)
 
     with monkeypatch.context() as patch:

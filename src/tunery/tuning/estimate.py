@@ -23,7 +23,7 @@ class NetworkEstimate:
         """
         total = 0.0
         for search, weight in self.weighted:
-            value = getattr(search, what)
+            value = getattr(search.state, what)
             if value is None:
                 return None
             total += weight * value
@@ -31,7 +31,7 @@ class NetworkEstimate:
 
     def met(self, *, proven: bool, within: float = 1.0) -> bool:
         """Return whether the network is `within` times the target, by verified records only if `proven`."""
-        if self._target_s is None or (not proven and any(search.untried for search, _ in self.weighted)):
+        if self._target_s is None or (not proven and any(search.state.untried for search, _ in self.weighted)):
             return False  # there would be no finals to hold
         latency_s = self.total_s("proven_s" if proven else "best_s")
         return latency_s is not None and latency_s <= within * self._target_s
@@ -46,16 +46,16 @@ class NetworkEstimate:
 
     def held_core_s(self) -> float:
         """Return the core-seconds that workers were held for by all batches that are known."""
-        return sum(cost.held_core_s for search, _ in self.weighted for cost in search.standing.costs)
+        return sum(cost.held_core_s for search, _ in self.weighted for cost in search.state.progress.costs)
 
     def outlook(self, cores: int, prices: Prices, seed: int, pace: float) -> tuple[Prospect, ...]:
         """Return what more would probably buy, `pace` as in `budgets.outlook`; nothing while a task has no latency."""
-        known = [(search, weight, search.best_s) for search, weight in self.weighted]
+        known = [(search, weight, search.state.best_s) for search, weight in self.weighted]
         if any(best_s is None for _, _, best_s in known):
             return ()
         fixed_s = sum(weight * (best_s or 0.0) for search, weight, best_s in known if not search.task.tunable)
         standings = [
-            replace(reaching(search.standing, best_s), weight=weight)
+            replace(reaching(search.state.progress, best_s), weight=weight)
             for search, weight, best_s in known
             if search.task.tunable and best_s is not None
         ]

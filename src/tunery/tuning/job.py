@@ -206,7 +206,7 @@ class TuningJob:
         if not due:
             return
         self._enter("finals", f"0 of {len(due)}")
-        for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].best_s or 0.0)), 1):
+        for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].state.best_s or 0.0)), 1):
             if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
                 return
             fits = not self._out_of_time() and self._fits(search)
@@ -217,9 +217,9 @@ class TuningJob:
             else:
                 self._unproven.add(search.task.key)
         for search in self.searches:  # of those without a finalist nothing else would be known
-            if search.baseline_s is None and not search.finals_cost_s() and not self._cut_off():
+            if search.state.baseline_s is None and not search.finals_cost_s() and not self._cut_off():
                 await self._in_time(self._guarded(search, search.measure_baseline(self._context)))
-        proven = any(search.proven_s for search in self.searches if search.task.tunable)
+        proven = any(search.state.proven_s for search in self.searches if search.task.tunable)
         if not proven and not self._cut_off():
             left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)
             for search in left_out[:1]:
@@ -250,7 +250,7 @@ class TuningJob:
         if target_s is not None:
             total_s = self._sums.total_s("proven_s")
             return latency_target_summary(target_s, total_s, served=self._served, unproven=len(self._unproven))
-        untouched = all(s.best_s is None and not s.standing.exhausted for s in self.searches)
+        untouched = all(s.state.best_s is None and not s.state.progress.exhausted for s in self.searches)
         if untouched and not self._context.trials:
             return TOO_LITTLE
         fresh = self._context.trials - self._tried_before
@@ -284,8 +284,7 @@ class TuningJob:
         except WithdrawnError:
             return False
         except (WorkError, EngineError) as error:
-            search.standing.exhausted = True
-            search.problem = f"left out: {error}"[:200]
+            search.leave_out(error)
         return True
 
     # -- search ---------------------------------------------------------------------------------------------------
@@ -293,7 +292,7 @@ class TuningJob:
     async def _search(self) -> None:
         chooser: Chooser = self._reporter.allocator()
         if not self._request.trimming.allocate:
-            chooser = RoundRobin([s.standing for s in self.searches])
+            chooser = RoundRobin([s.state.progress for s in self.searches])
         running: set[asyncio.Task[int]] = set()
         ending = False
         try:
@@ -326,11 +325,11 @@ class TuningJob:
         standing = chooser.next(size) if size else None
         if standing is None and size and idle:
             # All it has are in other jobs' hands, which may get no turn before this one ends: it works beside them.
-            alive = [s.standing for s in self.searches if not s.standing.exhausted]
+            alive = [s.state.progress for s in self.searches if not s.state.progress.exhausted]
             standing = min(alive, key=lambda s: s.in_flight, default=None)
         if standing is None:
             return None
-        search = next(s for s in self.searches if s.standing is standing)
+        search = next(s for s in self.searches if s.state.progress is standing)
         size = min(size, self._step(standing)) if search.task.tunable else 1
 
         def in_flight(change: int) -> None:
@@ -387,7 +386,7 @@ class TuningJob:
         if self._reporter.phase == "finals":
             return self._allowance.spare_s(0.0)
         cost_s = self._sums.finals_cost_s()
-        if any(search.untried for search in self.searches):
+        if any(search.state.untried for search in self.searches):
             return self._allowance.spare_s(cost_s, _FINALS_AT_FIRST)
         return self._allowance.spare_s(cost_s)
 

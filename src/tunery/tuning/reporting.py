@@ -27,7 +27,7 @@ class Reporter:
     def allocator(self) -> Allocator:
         """Return what ranks the job's tasks by gain per cost."""
         allowance = self._allowance
-        return Allocator([s.standing for s in self._searches], unit_of(self._request.budget), allowance.prices)
+        return Allocator([s.state.progress for s in self._searches], unit_of(self._request.budget), allowance.prices)
 
     def progress(self, current: str = "") -> Progress:
         """Return how far the job is; `current` says it of the phase."""
@@ -90,5 +90,5 @@ class Reporter:
         """Return how the job's tasks stand, with those that would get no trial now marked as preempted."""
         size, allocate = self._allowance.limits.batch, self._request.trimming.allocate
         preempted = self.allocator().preempted(size) if allocate else set[str]()
-        states = [search.state(self._context.job_id) for search in self._searches]
+        states = [search.report(self._context.job_id) for search in self._searches]
         return tuple(replace(state, preempted=state.task_key in preempted) for state in states)

@@ -10,16 +10,20 @@ from tunery.runtime.pools import Runtime
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.search.proposal_filter import ProposalFilter
+from tunery.tuning.search.state import SearchState
 from tunery.tuning.search.task_search import TaskSearch
 
 _CLOSE_DEADLINE_S = 60.0
 
 
 class SearchRegistry:
-    """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it."""
+    """The searches that are open, each for as long as a job has part in it; its first job's cost model serves it.
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    With `keep_logs` each search keeps its events, for a replay.
+    """
+
+    def __init__(self, runtime: Runtime, *, keep_logs: bool = False) -> None:
+        self._runtime, self._keep_logs = runtime, keep_logs
         self._open: dict[tuple[str, Provenance], tuple[TaskSearch, str]] = {}
         self._learnings: dict[str, Learning] = {}
         self._proposers = itertools.cycle(runtime.workers(Role.PROPOSER))
@@ -39,7 +43,8 @@ class SearchRegistry:
             proposer = next(self._proposers)
             learning = context.learning
             sifter = ProposalFilter(task, context.trimming, context.seed, learning.prior_tau, learning.failing)
-            self._open[key] = TaskSearch(task, proposer, context.learning, sifter), proposer
+            state = SearchState(task, keep_log=self._keep_logs)
+            self._open[key] = TaskSearch(state, proposer, learning, sifter), proposer
         search = self._open[key][0]
         search.join(context, task.weight)
         return search

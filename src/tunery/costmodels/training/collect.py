@@ -37,7 +37,7 @@ from tunery.tuning.account import Account
 from tunery.tuning.calls import call_build, race, stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning, start_for
-from tunery.tuning.search.task_search import PROPOSE_DEADLINE_S
+from tunery.tuning.search.proposer import PROPOSE_DEADLINE_S
 
 JOB = "collect"
 _LANES = 3  # tasks at once: while one is measured the others propose and build

@@ -76,6 +76,10 @@ class KnownCandidates:
             self._unheard[key] = told
         return before is None
 
+    def consistent(self) -> bool:
+        """Say whether all that the proposer is still to hear is known."""
+        return self._unheard.keys() <= self._told.keys()
+
     def unheard(self) -> list[Observation]:
         """Return what the proposer has not heard, oldest first, and take it as heard."""
         news, self._unheard = list(self._unheard.values()), {}

@@ -29,14 +29,18 @@ class BuiltCandidate:
     core_s: float = 0.0
 
 
-class Board(Protocol):
-    """What races read and write of a task's search."""
+class Latencies(Protocol):
+    """What a race is compared with."""
 
     baseline_s: float | None
 
     def fastest_s(self) -> float | None:
         """Return the latency to beat."""
         ...
+
+
+class Board(Protocol):
+    """Where races put their results."""
 
     def record(self, payer: Context, candidate: Candidate, measurement: Measurement) -> bool:
         """Store a measurement; say whether it is the best so far."""
@@ -56,10 +60,10 @@ class _Raced:
 
 
 class Races:
-    """Races one task's candidates against the best on its board."""
+    """Races one task's candidates against the best of `latencies`; the results go to `board`."""
 
-    def __init__(self, task: Task, board: Board) -> None:
-        self._task, self._board = task, board
+    def __init__(self, task: Task, latencies: Latencies, board: Board) -> None:
+        self._task, self._latencies, self._board = task, latencies, board
         self._beside: MeasurementConcurrency | None = None
 
     def _sharing(self, payer: Context) -> MeasurementConcurrency:
@@ -84,10 +88,10 @@ class Races:
         degree: int = 1,
     ) -> Measurement:
         """Race one candidate on a measurer that is held, one of `degree` that share the device."""
-        board = self._board
+        latencies = self._latencies
         return await race(
             payer, self._task, worker, entrant, reference,
-            incumbent_s=incumbent_s, baseline_s=board.baseline_s or board.fastest_s(), degree=degree,
+            incumbent_s=incumbent_s, baseline_s=latencies.baseline_s or latencies.fastest_s(), degree=degree,
             deviation=self._sharing(payer).deviation if degree > 1 else 0.0,
         )  # fmt: skip
 
@@ -131,7 +135,6 @@ class Races:
         slots: int,
     ) -> None:
         """Race what is left, one after the other, until nothing is or others take the machine."""
-        board = self._board
         builds: list[Charged] = []
         races: list[Charged] = []
         loop, foreign = asyncio.get_running_loop(), payer.runtime.foreign
@@ -141,10 +144,10 @@ class Races:
             async with stage(payer, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
                 while left and not (races and foreign and foreign.share.waiting):
                     one, started = left.popleft(), loop.time()
-                    entrant, incumbent_s = (one.candidate, one.artifact), lenient(board.fastest_s(), foreign)
+                    entrant, incumbent_s = (one.candidate, one.artifact), lenient(self._latencies.fastest_s(), foreign)
                     measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
                     measurement = replace(marked(measurement, foreign), build_s=one.wall_s)
-                    helped = board.record(payer, one.candidate, measurement)
+                    helped = self._board.record(payer, one.candidate, measurement)
                     raced.append(_Raced(one, measurement, started, loop.time()))
                     races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
                     if one.candidate.key not in again:

@@ -1,0 +1,305 @@
+"""What a task's search hears and what it answers: plain frozen records that survive JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from tunery._errors import UsageError
+from tunery.dialects import Observation
+from tunery.domain import Candidate, Measurement, Mode, Origin, Outcome
+from tunery.tuning.allocation.allocator import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one measurement says of a candidate; `timed` if it has samples, `contaminated` if others disturbed them."""
+
+    candidate: Candidate
+    outcome: Outcome
+    latency_s: float | None
+    mode: Mode = Mode.RACE
+    build_s: float = 0.0
+    timed: bool = False
+    contaminated: bool = False
+
+    @classmethod
+    def of(cls, candidate: Candidate, measurement: Measurement) -> Result:
+        """Return what the search keeps of a measurement."""
+        return cls(
+            candidate,
+            measurement.outcome,
+            measurement.latency_s,
+            measurement.mode,
+            measurement.build_s,
+            bool(measurement.samples_s),
+            bool(measurement.context.get("contaminated")),
+        )
+
+    @property
+    def trial(self) -> bool:
+        """Whether it is a try of the search, and not the compiler's default."""
+        return self.candidate.origin is not Origin.BASELINE
+
+    @property
+    def told(self) -> Observation:
+        """The result as a proposer is told of it."""
+        return Observation(self.candidate, self.outcome, self.latency_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The task's best verified record; `final` if finals decided it."""
+
+    candidate_key: str
+    latency_s: float | None
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A job takes part. `tried` are the candidates that it tried in an earlier run, with how each ended last."""
+
+    job_id: str
+    weight: int
+    tried: tuple[tuple[str, Outcome], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A job takes part no more."""
+
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The store's records of this task under the same conditions, oldest first, for the first job that takes part.
+
+    Each comes with the id of its job ("" for a delivery). `finalists` are the candidates that finals would be held of,
+    `cost` what the trials took.
+    """
+
+    job_id: str
+    results: tuple[tuple[str, Result], ...]
+    finalists: tuple[str, ...] = ()
+    best: Best | None = None
+    cost: Cost = field(default_factory=lambda: Cost(0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAsked:
+    """A job asks for up to `size` candidates. Answered by `FetchHints`, `Build` or `AskProposer`."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class HintsFound:
+    """Candidates that imported records call fast."""
+
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerOpening:
+    """A new proposer is about to be opened. Answered by `Tell` with the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewsAsked:
+    """The proposer is about to be asked. Answered by `Tell` with what it has not been told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What was selected of a proposal: `fresh` of its candidates were worth a build; it was `empty` if it had none."""
+
+    build: tuple[Candidate, ...]
+    dropped: tuple[str, ...] = ()
+    fresh: int = 0
+    empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProposerFailed:
+    """The proposer died, or its dialect failed. Answered by `AskProposer`, or by `Build` of nothing."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What others have measured of candidates that were proposed here."""
+
+    results: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A measurement was stored that a job paid for; it counts for the jobs in `open_to` as well.
+
+    Answered by `Counted`.
+    """
+
+    job_id: str
+    result: Result
+    open_to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTimed:
+    """The compiler's default was timed, or could not be (None)."""
+
+    latency_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEnded:
+    """The batch with these candidates ended, or was cut short, and took this much."""
+
+    keys: tuple[str, ...]
+    cost: Cost
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The task cannot be searched any more, for this reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsBegun:
+    """The finalists are about to be looked up: what is measured from here on is news after these finals."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsAsked:
+    """Finals are to be held of `challengers`. Answered by `HoldFinals` unless they would decide nothing."""
+
+    challengers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinalsHeld:
+    """Finals ended; `contaminated` says of each timing whether others disturbed it."""
+
+    challengers: tuple[str, ...]
+    contaminated: tuple[bool, ...]
+    baseline_s: float | None
+    best: Best | None
+
+
+Event = (
+    Joined
+    | Left
+    | Restored
+    | BatchAsked
+    | HintsFound
+    | ProposerOpening
+    | NewsAsked
+    | Proposed
+    | ProposerFailed
+    | Served
+    | Measured
+    | BaselineTimed
+    | BatchEnded
+    | LeftOut
+    | FinalsBegun
+    | FinalsAsked
+    | FinalsHeld
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchHints:
+    """Look up what imported records call fast, then ask again."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskProposer:
+    """Ask the proposer for candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Build and race these candidates."""
+
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the proposer these results."""
+
+    results: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A measurement is a new trial of these jobs; it `helped` if nothing was as fast before."""
+
+    jobs: tuple[str, ...]
+    helped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HoldFinals:
+    """Hold the finals."""
+
+
+Decision = FetchHints | AskProposer | Build | Tell | Counted | HoldFinals
+
+_KINDS: dict[str, TypeAdapter[Any]] = {
+    kind.__name__: TypeAdapter(kind)
+    for kind in (
+        Joined, Left, Restored, BatchAsked, HintsFound, ProposerOpening, NewsAsked, Proposed, ProposerFailed, Served,
+        Measured, BaselineTimed, BatchEnded, LeftOut, FinalsBegun, FinalsAsked, FinalsHeld, FetchHints, AskProposer,
+        Build, Tell, Counted, HoldFinals,
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An event and what was decided at it (None: nothing)."""
+
+    event: Event
+    decision: Decision | None
+
+
+def log_lines(entries: Iterable[LogEntry]) -> Iterator[str]:
+    """Yield a search's log as JSON lines."""
+    for entry in entries:
+        yield json.dumps([_to_json(entry.event), entry.decision and _to_json(entry.decision)])
+
+
+def read_log(lines: Iterable[str]) -> list[LogEntry]:
+    """Read what `log_lines` wrote.
+
+    Raises:
+        UsageError: a line is not of a search's log.
+    """
+    entries = []
+    for number, line in enumerate(lines, 1):
+        try:
+            event, decision = json.loads(line)
+            entries.append(LogEntry(_from_json(event), decision and _from_json(decision)))
+        except (ValueError, KeyError, TypeError, ValidationError) as error:
+            raise UsageError(f"line {number} is not of a search's log: {error}") from error
+    return entries
+
+
+def _to_json(record: Event | Decision) -> dict[str, Any]:
+    kind = type(record).__name__
+    return {"is": kind, **_KINDS[kind].dump_python(record, mode="json")}
+
+
+def _from_json(data: dict[str, Any]) -> Any:
+    kind = _KINDS[data.pop("is")]
+    return kind.validate_python(data)
