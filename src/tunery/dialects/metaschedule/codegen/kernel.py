@@ -7,6 +7,7 @@ runs at each call. The artifact's JSON manifest says how the arguments connect, 
 import json
 import re
 import shutil
+import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -170,6 +171,8 @@ def link(sources: list[Path], destination: Path) -> None:
         raise DialectError(f"linking failed: {done.stderr.strip()[-200:]}")
 
 
+_ELF_HEAD = struct.Struct("<4s36xQ10xHH2x")  # of 64 bits: the magic; where the table of sections is, and how large
+
 _LIBRARIES: list[Any] = []  # a library stays for as long as the process: what it has registered may be called
 
 
@@ -179,12 +182,27 @@ def _load_library(path: Path) -> Any:
     Raises:
         DialectError: it is none, or damaged.
     """
+    if path.exists() and not _is_whole(path):
+        raise DialectError(f"{path} is no shared object, or its end is missing")
     try:
         library = tvm.get_global_func("ffi.Module.load_from_file.so")(str(path), "so")
     except Exception as error:
         raise DialectError(f"{path} cannot be loaded: {reason_of(error)}") from error
     _LIBRARIES.append(library)
     return library
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a shared object goes to its end, where a linker puts the table of sections.
+
+    The system's loader takes a shorter one as it is, and the process dies at the first access to what is missing.
+    """
+    with path.open("rb") as file:
+        head = file.read(_ELF_HEAD.size)
+    if len(head) < _ELF_HEAD.size:
+        return False
+    magic, start, size, count = _ELF_HEAD.unpack(head)
+    return bool(magic == b"\x7fELF") and start + size * count <= path.stat().st_size
 
 
 class TvmKernel(Kernel):
