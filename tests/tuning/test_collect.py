@@ -12,7 +12,7 @@ from job_tools import raced, records_in, register_model, request_in
 
 from tunery._errors import UsageError, WorkError
 from tunery.costmodels import BoostedModel, Dataset, registry
-from tunery.costmodels.training.collect import Collector, affordable, collect, spread
+from tunery.costmodels.training.collect import affordable, collect, spread
 from tunery.costmodels.training.replay import generator, load
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Target, Task, Workload
@@ -254,7 +254,7 @@ def test_tasks_of_one_name_that_cannot_be_had_are_told_apart(tmp_path: Path, mon
     async def refused(*_: object) -> Artifact:
         raise WorkError("the unscheduled program does not build: scripted")
 
-    monkeypatch.setattr(Collector, "_reference", refused)
+    monkeypatch.setattr("tunery.costmodels.training.collect.build_reference", refused)
     sources = ["fake:a?tasks=1", "fake:b?tasks=1&seed=7"]
     report = collect(request_in(tmp_path, "collect", "30trials"), sources, tasks=2, per_task=10)
     dialect = FakeDialect()

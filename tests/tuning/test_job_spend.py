@@ -23,10 +23,10 @@ from tunery.service.codec import request_of
 from tunery.service.manager import JobManager
 from tunery.service.session import tune
 from tunery.store import Store, open_store
-from tunery.tuning import job
+from tunery.tuning import job, pipeline
 from tunery.tuning.context import Context
-from tunery.tuning.search import building, task_search
-from tunery.tuning.search.races import BuiltCandidate
+from tunery.tuning.pipeline import BuiltCandidate
+from tunery.tuning.search import task_search
 
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
 
@@ -155,12 +155,12 @@ def test_a_job_that_was_stopped_within_a_batch_has_paid_for_each_of_its_trials(
 
 def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_DEPTH", 1)
-    original, unclaimed = building.build_all, list[float]()
+    original, unclaimed = pipeline.build_all, list[float]()
 
-    async def build(payer: Context, task: Task, candidates: Sequence[Candidate], failed: Any) -> list[BuiltCandidate]:
+    async def build(payer: Context, task: Task, candidates: Sequence[Candidate], *more: Any) -> list[BuiltCandidate]:
         runtime = payer.runtime
         before_s = runtime.unclaimed_core_s()
-        made = await original(payer, task, candidates, failed)
+        made = await original(payer, task, candidates, *more)
         unclaimed.append((runtime.unclaimed_core_s() - before_s) / sum(one.core_s for one in made))
         return made
 

@@ -21,8 +21,9 @@ from tunery.domain import (
     Workload,
 )
 from tunery.runtime.pools import Reservation
+from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import races
-from tunery.tuning.search.races import BuiltCandidate, Races
+from tunery.tuning.search.races import Races
 
 ARRAY = TensorSpec("x", (8,), "float32")
 TASK = Task(Workload("w", "w", "dense", "", (ARRAY, ARRAY), 1, 8.0), Target("fake", {"kind": "cpu"}, 1))

@@ -30,8 +30,8 @@ from tunery.runtime.dispatch import Span
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
+from tunery.tuning.pipeline import together
 from tunery.tuning.search.known import tried
-from tunery.tuning.search.races import together
 
 SLOW = "fake:slots?tasks=1&real=1&best_us=2000"
 two_cores = pytest.mark.skipif(len(usable_cores()) < 2, reason="two slots need two cores")

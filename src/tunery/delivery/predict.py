@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
@@ -36,12 +37,14 @@ from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Store
 from tunery.tuning.account import Account
-from tunery.tuning.calls import Entrant, call_build, race, stage
+from tunery.tuning.calls import Entrant, stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
+from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
 from tunery.tuning.search.finals import time_in_turns
 
 PREDICT_DEADLINE_S, CHECK_DEADLINE_S, PICK_DEADLINE_S = 60.0, 30.0, 60.0
+_BUILDS = Builds(chunk=1, tries=2)
 _KEEP = 3  # picks that are tried until one is right
 # Candidates to look at, by the task's share of the network's arithmetic: each costs 15 to 25 ms of a core. Where
 # measurements follow, each of which costs more than ten looks, there are more.
@@ -250,39 +253,32 @@ async def _measure(
 
 
 async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate]) -> int:
-    async with stage(context, task, "build", Role.BUILDER) as grant:
-        reference, _ = await context.runtime.call(
-            grant.worker, "yardsticks", task, deadline_s=CHECK_DEADLINE_S, tries=2
-        )
-    built = await asyncio.gather(*(_build(context, task, one) for one in (reference, *candidates)))
-    yardstick = built[0]
-    if isinstance(yardstick, Measurement):
-        raise DialectError(f"its reference does not build: {yardstick.detail}")
-    best_s: float | None = None
-    measured = 0
-    ran: list[tuple[Entrant, float]] = []
-    async with stage(context, task, "measure", Role.MEASURER, len(candidates)) as grant:
-        for candidate, artifact in zip(candidates, built[1:], strict=True):
-            if isinstance(artifact, Measurement):
-                measurement = artifact
-            else:
-                measurement = await race(
-                    context, task, grant.worker, (candidate, artifact), yardstick, incumbent_s=best_s,
-                    baseline_s=1e-3 if measured else None,
-                )  # fmt: skip
-                measured += 1
-                if measurement.outcome in {Outcome.OK, Outcome.ABANDONED} and measurement.latency_s:
-                    ran.append(((candidate, artifact), measurement.latency_s))
-            if measurement.outcome is Outcome.OK and measurement.latency_s:
-                best_s = min(measurement.latency_s, best_s or measurement.latency_s)
-            context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
-    near = [one for one, latency_s in ran if best_s and latency_s < _FAR * best_s]
-    if best_s and len(near) > 1 and heavy(task) and _far_ahead(context, task, best_s):
-        await _hold_finals(context, task, near, yardstick)
-    for artifact in built:
-        if isinstance(artifact, Artifact):
-            context.runtime.discard(artifact)
-    return measured
+    """Race candidates and record them all; return how many were raced."""
+    record = partial(_record, context, task)
+    reference: Artifact
+    built: list[BuiltCandidate]
+    reference, built = await together(
+        [build_reference(context, task), build_all(context, task, candidates, record, how=_BUILDS)]
+    )
+    order = {candidate.key: number for number, candidate in enumerate(candidates)}  # likeliest first
+    built.sort(key=lambda one: order[one.candidate.key])
+    found = await race_in_turn(context, task, built, reference, record) if built else []
+    best_s = min((m.latency_s for m in found if m.outcome is Outcome.OK and m.latency_s), default=None)
+    if best_s:
+        near = [
+            (one.candidate, one.artifact)
+            for one, m in zip(built, found, strict=True)
+            if m.outcome in {Outcome.OK, Outcome.ABANDONED} and m.latency_s and m.latency_s < _FAR * best_s
+        ]
+        if len(near) > 1 and heavy(task) and _far_ahead(context, task, best_s):
+            await _hold_finals(context, task, near, reference)
+    for artifact in (reference, *(one.artifact for one in built)):
+        context.runtime.discard(artifact)
+    return len(found)
+
+
+def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:
+    context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
 
 
 def heavy(task: Task) -> bool:
@@ -305,9 +301,4 @@ async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
     for (candidate, _), measurement in zip(entrants, results, strict=True):
-        context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
-
-
-async def _build(context: Context, task: Task, candidate: Candidate) -> Artifact | Measurement:
-    async with stage(context, task, "build", Role.BUILDER) as grant:
-        return await call_build(context, task, grant.worker, candidate, tries=2)
+        _record(context, task, candidate, measurement)

@@ -26,8 +26,8 @@ from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
 from tunery.tuning.messages import TOO_LITTLE, latency_target_summary, unreached_summary
+from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import Reporter
-from tunery.tuning.search.races import together
 from tunery.tuning.search.task_search import TaskSearch
 from tunery.tuning.search_registry import SearchRegistry
 

@@ -13,7 +13,8 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -34,16 +35,16 @@ from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import open_store
 from tunery.tuning.account import Account
-from tunery.tuning.calls import call_build, race, stage
+from tunery.tuning.calls import stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning, start_for
+from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 from tunery.tuning.search.proposer import PROPOSE_DEADLINE_S
 
 JOB = "collect"
 _LANES = 3  # tasks at once: while one is measured the others propose and build
 _BATCH = 24
-_CHUNK = 4
-_BUILD_DEADLINE_S = 4.0
+_BUILDS = Builds(deadline_s=4.0)
 _SLOW_BUILD_S, _SLOW_SHARE = 0.6, 8
 _MOST_FLOP = 4e9  # the naive program takes about a second for each 1e9
 _LEAVE_REFERENCES_S = 120.0
@@ -291,7 +292,7 @@ class Collector:
         self._planned -= min(len(told), self._per_task)
         if wanted <= 0:
             return
-        reference = await self._reference(task)
+        reference = await build_reference(self._context, task, PROPOSE_DEADLINE_S)
         self.report.tasks += 1
         favourites = wanted // 3 if self._model else 0
         if favourites and not self._over():
@@ -367,61 +368,19 @@ class Collector:
         result: Proposal = await self._context.runtime.call(worker, method, *args, deadline_s=PROPOSE_DEADLINE_S)
         return result
 
-    async def _reference(self, task: Task) -> Artifact:
-        context = self._context
-        async with stage(context, task, "build", Role.BUILDER) as grant:
-            reference, _ = await context.runtime.call(
-                grant.worker, "yardsticks", task, deadline_s=PROPOSE_DEADLINE_S, tries=2
-            )
-            built = await call_build(context, task, grant.worker, reference, tries=2)
-        if isinstance(built, Measurement):
-            raise WorkError(f"the unscheduled program does not build: {built.detail}")
-        return built
-
-    async def _build(self, task: Task, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Artifact, float]]:
-        built: list[tuple[Candidate, Artifact, float]] = []
-
-        async def some(chunk: Sequence[Candidate]) -> None:
-            async with stage(self._context, task, "build", Role.BUILDER, len(chunk)) as grant:
-                for candidate in chunk:
-                    start = time.monotonic()
-                    result = await call_build(
-                        self._context, task, grant.worker, candidate, deadline_s=_BUILD_DEADLINE_S
-                    )
-                    took_s = time.monotonic() - start
-                    if isinstance(result, Measurement):
-                        self._record(task, candidate, replace(result, build_s=took_s))
-                    else:
-                        built.append((candidate, result, took_s))
-
-        await asyncio.gather(*(some(candidates[i : i + _CHUNK]) for i in range(0, len(candidates), _CHUNK)))
-        return built
+    async def _build(self, task: Task, candidates: Sequence[Candidate]) -> list[BuiltCandidate]:
+        return await build_all(self._context, task, candidates, partial(self._record, task), how=_BUILDS)
 
     async def _measure(
-        self,
-        task: Task,
-        reference: Artifact,
-        built: Sequence[tuple[Candidate, Artifact, float]],
-        told: Mapping[str, Observation],
+        self, task: Task, reference: Artifact, built: Sequence[BuiltCandidate], told: Mapping[str, Observation]
     ) -> list[Observation]:
         if not built:
             return []
         fastest_s = min((t.latency_s for t in told.values() if t.outcome is Outcome.OK and t.latency_s), default=None)
-        results: list[tuple[Candidate, Measurement]] = []
-        async with stage(self._context, task, "measure", Role.MEASURER, len(built)) as grant:
-            for candidate, artifact, build_s in built:
-                measurement = await race(
-                    self._context, task, grant.worker, (candidate, artifact), reference,
-                    incumbent_s=fastest_s, baseline_s=1e-3 if results else None,
-                )  # fmt: skip
-                if measurement.outcome is Outcome.OK and measurement.latency_s:
-                    fastest_s = min(measurement.latency_s, fastest_s or measurement.latency_s)
-                results.append((candidate, replace(measurement, build_s=build_s)))
-        for candidate, measurement in results:
-            self._record(task, candidate, measurement)
-        for _, artifact, _ in built:
-            self._context.runtime.discard(artifact)
-        return [Observation(candidate, m.outcome, m.latency_s) for candidate, m in results]
+        found = await race_in_turn(self._context, task, built, reference, partial(self._record, task), best_s=fastest_s)
+        for one in built:
+            self._context.runtime.discard(one.artifact)
+        return [Observation(one.candidate, m.outcome, m.latency_s) for one, m in zip(built, found, strict=True)]
 
     def _record(self, task: Task, candidate: Candidate, measurement: Measurement) -> None:
         context = self._context

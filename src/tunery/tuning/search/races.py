@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,20 +13,11 @@ from tunery.runtime.pools import Reservation
 from tunery.tuning.calls import Entrant, race, stage
 from tunery.tuning.charging import Charged, charge, charge_by_outcome
 from tunery.tuning.context import Context
+from tunery.tuning.pipeline import BuiltCandidate, together
 from tunery.tuning.search.concurrency import MeasurementConcurrency
 
 AUDIT = "audit"
 """The stage to which what is timed again alone is charged, and the mark in its record's context: it is no trial."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltCandidate:
-    """A candidate that waits to be measured, and what building it took."""
-
-    candidate: Candidate
-    artifact: Artifact
-    wall_s: float
-    core_s: float = 0.0
 
 
 class Latencies(Protocol):
@@ -185,14 +176,3 @@ def _disturbed(payer: Context, raced: _Raced, again: Collection[str]) -> bool:
     if foreign is None or raced.built.candidate.key in again or not timed:
         return False
     return foreign.disturbed(raced.began_s, raced.ended_s) and (foreign.share.waiting or not foreign.share.disturbed)
-
-
-async def together(parts: Sequence[Coroutine[object, object, None]]) -> None:
-    """Do all parts at once; where one fails, the others are over too before its error goes on."""
-    tasks = [asyncio.ensure_future(part) for part in parts]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
@@ -11,13 +12,13 @@ from tunery.runtime.foreign_load import marked
 from tunery.runtime.pools import Runtime
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import stage
-from tunery.tuning.charging import charge
+from tunery.tuning.charging import Charged, charge, charge_by_outcome
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
+from tunery.tuning.pipeline import BuiltChunk, build_all
 from tunery.tuning.search import events as ev
 from tunery.tuning.search import finals
 from tunery.tuning.search.baselines import BuiltBaselines
-from tunery.tuning.search.building import build_all
 from tunery.tuning.search.events import Best, Result
 from tunery.tuning.search.hints import hinted
 from tunery.tuning.search.known import tried
@@ -135,7 +136,9 @@ class TaskSearch:
         known = self.state.known
         try:
             candidates = await self._propose(payer, size)
-            built = await build_all(payer, self.task, candidates, lambda one, why: self.record(payer, one, why))
+            built = await build_all(
+                payer, self.task, candidates, partial(self.record, payer), partial(_charge_builds, payer, self.task)
+            )
             if built and (reference := await self._reference(payer)):
                 kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
@@ -264,6 +267,14 @@ class TaskSearch:
             contaminated=state.timings[True],
             degree=self._races.degree,
         )
+
+
+def _charge_builds(payer: Context, task: Task, chunk: BuiltChunk) -> None:
+    """Charge the builds that failed; those of the others are deferred until they were raced."""
+    for one in chunk.built:
+        payer.account.defer(one.candidate, one.core_s)
+    lost = [Charged(one.outcome, one.build_s, chunk.core_s(one.build_s)) for _, one in chunk.failed]
+    charge_by_outcome(payer, task.key, "build", lost)
 
 
 def _best(context: Context, task: Task) -> Best | None:
