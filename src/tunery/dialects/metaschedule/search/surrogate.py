@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from tunery.dialects.metaschedule.search.genomes import TILE, Gene, Genome
 
@@ -87,22 +88,23 @@ class GaussianProcess:
         best = -np.inf
         for length in lengths:
             covariance = self._kernel(self._rows, self._rows, length)
-            lower = np.linalg.cholesky(covariance + np.diag(doubt + 1e-6))
-            weights = np.linalg.solve(lower.T, np.linalg.solve(lower, wanted))
+            lower = cholesky(covariance + np.diag(doubt + 1e-6), lower=True)
+            weights = cho_solve((lower, True), wanted)
             likelihood = -0.5 * float(wanted @ weights) - float(np.log(np.diag(lower)).sum())
             if likelihood > best:
                 best, self.length, self._lower, self._weights = likelihood, length, lower, weights
 
     def predict(self, rows: Floats) -> Floats:
         """Return the expected target of each row."""
-        return self._mean + self._spread * (self._kernel(self._standard(rows), self._rows, self.length) @ self._weights)
+        cross = self._kernel(self._standard(rows), self._rows, self.length)
+        return np.asarray(self._mean + self._spread * (cross @ self._weights))
 
     def pick(self, rows: Floats, count: int, optimism: float) -> list[int]:
         """Return `count` rows worth a look, each the most promising if those before it turn out as expected."""
         near = self._standard(rows)
         cross = self._kernel(near, self._rows, self.length)
         mean = cross @ self._weights
-        reduced = np.linalg.solve(self._lower, cross.T)
+        reduced = solve_triangular(self._lower, cross.T, lower=True)
         variance = np.maximum(_LINEAR * (near**2).mean(axis=1) + 1.0 - (reduced**2).sum(axis=0), _LEAST_VARIANCE)
         short = np.argsort(-(mean + optimism * np.sqrt(variance)), kind="stable")[: max(_SHORTLIST, 2 * count)]
         covariance = self._kernel(near[short], near[short], self.length) - reduced[:, short].T @ reduced[:, short]
