@@ -104,11 +104,16 @@ class AnySearch(RuleBasedStateMachine):
 
     @rule()
     def proposer_fails(self) -> None:
+        before = self.state.problem
         decision = self.state.handle(ev.ProposerFailed("it crashed"))
         self.failed_in_a_row += 1
         gives_up = self.failed_in_a_row > FAILURES_BORNE
         assert decision == (ev.Build(()) if gives_up else ev.AskProposer())
-        assert not gives_up or (self.state.progress.exhausted and "it crashed" in self.state.problem)
+        if gives_up:
+            assert self.state.progress.exhausted
+            assert "it crashed" in self.state.problem
+        else:
+            assert self.state.problem == before, "a failure that is tried again is no problem of the task"
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), outcome=ENDED, latency_s=st.floats(1e-6, 1.0), open_to=st.sets(st.sampled_from(JOBS)))
@@ -186,6 +191,8 @@ def test_a_search_that_finds_nothing_new_ends() -> None:
         assert not state.progress.exhausted
     state.handle(ev.Proposed((candidate("a"),), fresh=0))
     assert state.progress.exhausted
+    assert state.handle(ev.ProposerFailed("it crashed")) == ev.AskProposer()
+    assert not state.problem, "what another batch meets then is no problem of the task"
 
 
 def test_what_was_cut_short_may_be_proposed_again_and_what_was_measured_may_not() -> None:

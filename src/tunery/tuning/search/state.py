@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, KeysView, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from tunery.domain import Candidate, Mode, Origin, Outcome, Task
@@ -27,14 +27,57 @@ class _Job:
 
 
 @dataclass
-class _Proposing:
+class _Proposals:
     """How the proposals went: failures in a row, proposals in a row without news, hints still to be tried."""
 
+    known: KnownCandidates
     failures: int = 0
     stale: float = 0.0
     hints: tuple[Candidate, ...] | None = None
     proposed: set[str] = field(default_factory=set)
     generic_only_reason: str | None = None  # a search of more has crashed
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more comes: the proposer failed too often, or had nothing new too often."""
+        return self.failures >= _PROPOSER_TRIES or self.stale >= _STALE_TRIES
+
+    def ask(self, size: int) -> Decision:
+        """Return where the next candidates come from: of hints, once they are looked up, or of the proposer."""
+        if self.hints is None:
+            self.hints = ()  # another batch of the task goes on meanwhile
+            return ev.FetchHints()
+        fresh = self._new(self.hints)
+        build, self.hints = fresh[:size], fresh[size:]
+        self.proposed.update(one.key for one in build)
+        return Build(build) if build else ev.AskProposer()
+
+    def take(self, event: ev.Proposed) -> Build:
+        """Take in a proposal and return what to build of it."""
+        build = self._new(event.build)
+        self.failures = 0
+        self.proposed.update(one.key for one in build)
+        self.proposed.update(event.dropped)
+        self.stale = 0 if event.fresh else self.stale + (_REFUSED if event.dropped else 1)
+        return Build(build)
+
+    def fail(self, detail: str) -> Decision:
+        """Take in that the proposer failed: it is asked again, at last for generic programs only."""
+        self.failures += 1
+        if self.failures >= _PROPOSER_TRIES:
+            return Build(())
+        if self.failures == _PROPOSER_TRIES - 1:
+            self.generic_only_reason = f"its search failed twice: {detail}"[:200]
+        return ev.AskProposer()
+
+    def end(self, keys: Iterable[str]) -> None:
+        """Take in that a batch ended: those that were cut short with their job may come again for another one."""
+        self.proposed.difference_update(key for key in keys if key not in self.known)
+
+    def _new(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+        """Return those that are neither known nor on their way, each once."""
+        fresh = {one.key: one for one in candidates if one.key not in self.known and one.key not in self.proposed}
+        return tuple(fresh.values())
 
 
 @dataclass
@@ -45,11 +88,41 @@ class _Finals:
     stale: bool = True
     held: set[str] = field(default_factory=set)
     raced_s: float | None = None  # the best by races when the last finals were held
+    news: int = 0
     begun: tuple[int, float | None] = (0, None)
+
+    def add_news(self) -> None:
+        """Take in that a candidate was measured: finals may be due."""
+        self.stale = True
+        self.news += 1
 
     def decided(self, challengers: Iterable[str]) -> bool:
         """Whether all of them have been in finals already."""
         return self.best is not None and self.held.issuperset(challengers)
+
+    def ask(self, challengers: Sequence[str]) -> ev.HoldFinals | None:
+        """Return whether finals of these would decide anything."""
+        if not challengers:
+            return None  # nothing ran right: the compiler's default stays
+        if self.decided(challengers):
+            self.stale = self.news != self.begun[0]
+            return None
+        return ev.HoldFinals()
+
+    def end(self, event: ev.FinalsHeld) -> None:
+        """Take in the result of finals."""
+        news, raced_s = self.begun
+        self.held.update(event.challengers)
+        self.best = event.best
+        self.raced_s = _least(raced_s, event.baseline_s)
+        self.stale = self.news != news  # another job's batch may have ended meanwhile
+
+    def best_s(self, raced_s: float | None) -> float | None:
+        """Return the best latency known, where races gave `raced_s`: what others would give in finals."""
+        held_s = self.best.latency_s if self.best else None
+        if held_s is None or raced_s is None or self.raced_s is None or not self.stale:
+            return held_s or raced_s
+        return held_s * min(raced_s / self.raced_s, 1.0)
 
 
 class SearchState:
@@ -68,9 +141,8 @@ class SearchState:
         self.log: list[LogEntry] | None = [] if keep_log else None
         self._jobs: dict[str, _Job] = {}
         self._restored = False
-        self._proposing, self._finals = _Proposing(), _Finals()
+        self._proposals, self._finals = _Proposals(self.known), _Finals()
         self._builds, self._build_s = 0, 0.0
-        self._news = 0
 
     def handle(self, event: Event) -> Decision | None:
         """Take in what happened, and return what is to be done now, if anything."""
@@ -108,16 +180,12 @@ class SearchState:
     @property
     def generic_only_reason(self) -> str | None:
         """Why the proposer is to search generic programs only."""
-        return self._proposing.generic_only_reason
+        return self._proposals.generic_only_reason
 
     @property
     def finals_due(self) -> bool:
         """Whether anything was measured since the last finals that they were not held of."""
         return self._finals.stale
-
-    def job_ids(self) -> KeysView[str]:
-        """Return the jobs that take part."""
-        return self._jobs.keys()
 
     def weight_of(self, job_id: str) -> int:
         """Return how often the task occurs in a job's network."""
@@ -129,7 +197,7 @@ class SearchState:
 
     def taken(self) -> Set[str]:
         """Return the keys of the candidates that are known or on their way."""
-        return self.known.keys() | self._proposing.proposed
+        return self.known.keys() | self._proposals.proposed
 
     def fastest_s(self) -> float | None:
         """Return the latency to beat."""
@@ -143,11 +211,7 @@ class SearchState:
     def best_s(self) -> float | None:
         """The best latency known. Once finals were held it is what others would give: races may all be as lucky as
         those of that time."""
-        raced_s, final = self.raced_s(), self._finals
-        held_s = final.best.latency_s if final.best else None
-        if held_s is None or raced_s is None or final.raced_s is None or not final.stale:
-            return held_s or raced_s
-        return held_s * min(raced_s / final.raced_s, 1.0)
+        return self._finals.best_s(self.raced_s())
 
     @property
     def untried(self) -> bool:
@@ -175,19 +239,17 @@ class SearchState:
         Raises:
             AssertionError: one does not hold.
         """
-        proposing, progress = self._proposing, self.progress
+        proposals, progress = self._proposals, self.progress
         weight = sum(job.weight for job in self._jobs.values())
         checks = {
             "the task's weight is not that of its jobs": progress.weight == weight,
             "batches have no trials or no cost": len(progress.best_s) == len(progress.trials) == len(progress.costs),
-            "a search goes on whose proposer failed too often": proposing.failures < _PROPOSER_TRIES
-            or progress.exhausted,
-            "a search goes on that finds nothing new": proposing.stale < _STALE_TRIES or progress.exhausted,
-            "a proposer that failed twice is given all programs": proposing.failures < _PROPOSER_TRIES - 1
-            or proposing.generic_only_reason is not None,
+            "a search goes on that has nothing more to try": progress.exhausted or not proposals.over,
+            "a proposer that failed twice is given all programs": proposals.failures < _PROPOSER_TRIES - 1
+            or proposals.generic_only_reason is not None,
             "a task with a problem is searched": not self.problem or progress.exhausted,
             "a build took time and none was made": self._builds > 0 or self._build_s <= 0.0,
-            "finals began after the last news": self._finals.begun[0] <= self._news,
+            "finals began after the last news": self._finals.begun[0] <= self._finals.news,
             "something waits to be told that is not known": self.known.consistent(),
         }
         for problem, holds in checks.items():
@@ -206,9 +268,9 @@ class SearchState:
             case ev.Restored():
                 self._restore(event)
             case ev.BatchAsked():
-                return self._ask(event.size)
+                return self._proposals.ask(event.size)
             case ev.HintsFound():
-                self._proposing.hints = event.candidates
+                self._proposals.hints = event.candidates
             case ev.ProposerOpening():
                 return Tell(tuple(self.known.opening()))
             case ev.NewsAsked():
@@ -228,11 +290,13 @@ class SearchState:
             case ev.LeftOut():
                 self._give_up(f"left out: {event.reason}")
             case ev.FinalsBegun():
-                self._finals.begun = self._news, self.known.best_s()
+                self._finals.begun = self._finals.news, self.known.best_s()
             case ev.FinalsAsked():
-                return self._ask_finals(event.challengers)
+                return self._finals.ask(event.challengers)
             case ev.FinalsHeld():
-                self._finals_held(event)
+                self.baseline_s = event.baseline_s
+                self.timings.update(event.contaminated)
+                self._finals.end(event)
         return None
 
     def _restore(self, event: ev.Restored) -> None:
@@ -260,45 +324,18 @@ class SearchState:
         self._finals.best = event.best
         self._finals.stale = not self._finals.decided(event.finalists)
 
-    def _ask(self, size: int) -> Decision:
-        proposing = self._proposing
-        if proposing.hints is None:
-            proposing.hints = ()  # another batch of the task goes on meanwhile
-            return ev.FetchHints()
-        fresh = self._new(proposing.hints)
-        build, proposing.hints = fresh[:size], fresh[size:]
-        if not build:
-            return ev.AskProposer()
-        proposing.proposed.update(one.key for one in build)
-        return Build(build)
-
     def _proposed(self, event: ev.Proposed) -> Build:
-        proposing, build = self._proposing, self._new(event.build)
-        proposing.failures = 0
-        proposing.proposed.update(one.key for one in build)
-        proposing.proposed.update(event.dropped)
         for job in self._jobs.values():
             job.tried.update((key, Outcome.FILTERED) for key in event.dropped)
-        proposing.stale = 0 if event.fresh else proposing.stale + (_REFUSED if event.dropped else 1)
-        if event.empty or proposing.stale >= _STALE_TRIES:
-            self.progress.exhausted = True
-        return Build(build)
+        build = self._proposals.take(event)
+        self.progress.exhausted |= event.empty or self._proposals.over
+        return build
 
     def _failed(self, detail: str) -> Decision:
-        proposing = self._proposing
-        proposing.failures += 1
-        if proposing.failures >= _PROPOSER_TRIES:
+        decision = self._proposals.fail(detail)
+        if isinstance(decision, Build):
             self._give_up(f"gave up: {detail}")
-            return Build(())
-        if proposing.failures == _PROPOSER_TRIES - 1:
-            proposing.generic_only_reason = f"its search failed twice: {detail}"[:200]
-        return ev.AskProposer()
-
-    def _new(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-        """Return those that are neither known nor on their way, each once."""
-        known, proposed = self.known, self._proposing.proposed
-        fresh = {one.key: one for one in candidates if one.key not in known and one.key not in proposed}
-        return tuple(fresh.values())
+        return decision
 
     def _give_up(self, problem: str) -> None:
         self.progress.exhausted = True
@@ -307,8 +344,7 @@ class SearchState:
     def _serve(self, event: ev.Served) -> None:
         for told in event.results:
             self.known.served(told)
-            self._finals.stale = True
-            self._news += 1
+            self._finals.add_news()
 
     def _measured(self, event: ev.Measured) -> Counted:
         result = event.result
@@ -319,8 +355,7 @@ class SearchState:
         helped = told.outcome is Outcome.OK and told.latency_s is not None and told.latency_s < best_s
         if not result.trial:
             return Counted((), helped)
-        self._finals.stale = True
-        self._news += 1
+        self._finals.add_news()
         return Counted(tuple(self._count_trial(event, fresh=fresh)), helped)
 
     def _count_trial(self, event: ev.Measured, *, fresh: bool) -> Iterable[str]:
@@ -339,27 +374,9 @@ class SearchState:
         return counted
 
     def _batch_ended(self, event: ev.BatchEnded) -> None:
-        # Those that were cut short with their job may come again for another one.
-        self._proposing.proposed.difference_update(key for key in event.keys if key not in self.known)
+        self._proposals.end(event.keys)
         count = sum(key in self.known for key in event.keys)
         self.progress.ended(self.fastest_s(), count, event.cost)
-
-    def _ask_finals(self, challengers: Sequence[str]) -> ev.HoldFinals | None:
-        if not challengers:
-            return None  # nothing ran right: the compiler's default stays
-        if self._finals.decided(challengers):
-            self._finals.stale = self._news != self._finals.begun[0]
-            return None
-        return ev.HoldFinals()
-
-    def _finals_held(self, event: ev.FinalsHeld) -> None:
-        finals, (news, raced_s) = self._finals, self._finals.begun
-        self.baseline_s = event.baseline_s
-        self.timings.update(event.contaminated)
-        finals.held.update(event.challengers)
-        finals.best = event.best
-        finals.raced_s = _least(raced_s, event.baseline_s)
-        finals.stale = self._news != news  # another job's batch may have ended meanwhile
 
     def _note_build(self, result: Result) -> None:
         self._builds += result.build_s > 0
