@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,12 @@ settings.load_profile("tunery")
 
 # Beside other work every measurement would wait for its patience; the watch has tests of its own.
 os.environ.setdefault("TUNERY_LOAD_WATCH", "off")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has a cache of its own: none reads or fills that of the user."""
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="session")

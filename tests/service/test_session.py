@@ -18,11 +18,6 @@ from tunery.service.session import Session
 from tunery.store import Store, open_store
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
-
-
 def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 

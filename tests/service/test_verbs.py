@@ -13,11 +13,6 @@ from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
-
-
 def request(kind: str = "tune", **options: object) -> Request:
     budget = Budget.parse("8trials") if kind == "tune" else Budget()
     return Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=budget, kind=kind, options=options)

@@ -1,7 +1,6 @@
 """What a job says it cost is what it cost."""
 
 import asyncio
-import resource
 import threading
 import time
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_tools import request_in, run_in, runtimes
+from job_tools import os_core_s, request_in, run_in, runtimes
 
 from tunery._errors import UsageError
 from tunery.accounting.power import Power
@@ -29,12 +28,6 @@ from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import task_search
 
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
-
-
-def os_core_s() -> float:
-    """CPU seconds of this process and of all its children that have ended, by the operating system."""
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

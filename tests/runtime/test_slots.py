@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from job_tools import run_in, runtimes
-from test_job_spend import os_core_s
-from test_runtime import expect_whole
+from job_tools import expect_nothing_held, os_core_s, run_in, runtimes
 
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
@@ -129,7 +127,7 @@ def test_a_job_that_is_stopped_between_two_slots_leaves_nothing_behind_and_goes_
             stop.set()
 
     assert tune(request, watch, stop).job.state is JobState.STOPPED
-    expect_whole(made[0])
+    expect_nothing_held(made[0])
     assert made[0]._lock._holders == 0
     report: TuneReport = tune(request)
     assert (report.job.state, report.job.spend.trials) == (JobState.DONE, 32)

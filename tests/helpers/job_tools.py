@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.runtime.pools import Runtime
+from tunery.scheduling import Scheduler
 from tunery.service.session import tune
 from tunery.store import open_store
 
@@ -91,6 +93,12 @@ def task_named(report: TuneReport, name: str) -> Task:
     return next(task for task in report.tasks if task.workload.name == name)
 
 
+def os_core_s() -> float:
+    """CPU seconds of this process and of all its children that have ended, by the operating system."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
 @contextmanager
 def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list[Runtime]]:
     """Collect the runtimes that are made meanwhile, each given to `patch` first."""
@@ -110,6 +118,17 @@ def runtimes(patch: Callable[[Runtime], None] = lambda _: None) -> Iterator[list
         yield made
     finally:
         opening.Runtime = original  # type: ignore[misc]
+
+
+def expect_nothing_held(runtime: Runtime) -> None:
+    """Nothing is held, every worker can be had again, and the log tells the same story twice."""
+    runtime.scheduler.validate_state()
+    assert runtime.scheduler.snapshot().running == runtime.scheduler.snapshot().ready == 0
+    for pool in runtime._pools.values():
+        assert sorted(pool.idle) == sorted(pool.workers)
+    assert runtime.dispatch.waiting == {}
+    assert runtime.dispatch.pinned == {}
+    Scheduler.replay(runtime.scheduler.log).validate_state()
 
 
 def start(directory: Path, source: str, trials: int) -> subprocess.Popen[str]:

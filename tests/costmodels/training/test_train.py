@@ -152,7 +152,7 @@ def test_the_shipped_model_is_beside_only_on_tasks_that_it_has_not_seen(
 
 
 def test_the_shipped_model_is_judged_as_it_is_used_where_the_candidates_ran() -> None:
-    path = Path(__file__).parents[2] / "datasets" / "favourites-256.parquet"
+    path = Path(__file__).parents[3] / "datasets" / "favourites-256.parquet"
     favourites = open_table("", "metaschedule", path, any_compiler=True)
     _, unseen = hold_out_networks(favourites.groups, ("resnet18",))
     here = favourites.only(replace(group, stores=None) for group in unseen)

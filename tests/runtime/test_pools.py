@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_tools import run_in, runtimes
+from job_tools import expect_nothing_held, run_in, runtimes
 
 from tunery._errors import WorkError
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.engines import LocalEngine, Role
 from tunery.runtime.pools import Runtime
-from tunery.scheduling import Scheduler
 
 
 @asynccontextmanager
@@ -27,17 +26,6 @@ async def runtime_in(directory: Path) -> AsyncIterator[Runtime]:
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
-
-
-def expect_whole(runtime: Runtime) -> None:
-    """Nothing is held, every worker can be had again, and the log tells the same story twice."""
-    runtime.scheduler.validate_state()
-    assert runtime.scheduler.snapshot().running == runtime.scheduler.snapshot().ready == 0
-    for pool in runtime._pools.values():
-        assert sorted(pool.idle) == sorted(pool.workers)
-    assert runtime.dispatch.waiting == {}
-    assert runtime.dispatch.pinned == {}
-    Scheduler.replay(runtime.scheduler.log).validate_state()
 
 
 def test_stages_cancelled_while_waiting_and_while_running(tmp_path: Path) -> None:
@@ -61,7 +49,7 @@ def test_stages_cancelled_while_waiting_and_while_running(tmp_path: Path) -> Non
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            expect_whole(runtime)
+            expect_nothing_held(runtime)
 
     run(main())
 
@@ -82,7 +70,7 @@ def test_a_stage_cancelled_between_permission_and_start(tmp_path: Path) -> None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            expect_whole(runtime)
+            expect_nothing_held(runtime)
 
     run(main())
 
@@ -106,12 +94,12 @@ def test_a_given_up_call_does_not_run_on(tmp_path: Path) -> None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            expect_whole(runtime)
+            expect_nothing_held(runtime)
             async with runtime.stage("job", "import", Role.IMPORTER) as grant:
                 # It would wait for a thousand seconds behind the call that was given up.
                 await runtime.call(grant.worker, "target", "native", 1, deadline_s=60)
             assert runtime.engine.generation(worker) == 2
-            expect_whole(runtime)
+            expect_nothing_held(runtime)
 
     run(main())
 
@@ -127,7 +115,7 @@ def test_a_stage_this_machine_cannot_run_is_refused(tmp_path: Path) -> None:
             with pytest.raises(WorkError, match="unknown or has ended"):
                 async with runtime.stage("nobody", "build", Role.BUILDER):
                     raise AssertionError
-            expect_whole(runtime)
+            expect_nothing_held(runtime)
 
     run(main())
 
@@ -175,7 +163,7 @@ def test_a_builder_that_starts_anew_in_mid_stage_stays_off_the_measured_core(tmp
                     assert pid is not None
                     assert not os.sched_getaffinity(pid) & set(runtime.measure_cores)
                     engine.kill(b.worker)
-            expect_whole(runtime)
+            expect_nothing_held(runtime)
 
     run(main())
 
@@ -206,7 +194,7 @@ def test_the_scheduler_s_log_of_a_run_replays(tmp_path: Path) -> None:
 
     with runtimes() as made:
         run_in(tmp_path, "fake:log?tasks=2&build_s=0.01", "60trials", on_progress=listen, stop=stop)
-    expect_whole(made[0])
+    expect_nothing_held(made[0])
     spans = made[0].dispatch.spans
     kinds = {span.kind for span in spans}
     assert {"import", "propose", "build", "measure"} <= kinds
