@@ -21,7 +21,7 @@ from onnx import numpy_helper
 from zoo_models import RECIPES, Recipe
 
 OPSET = 18
-GRAPHS = Path(__file__).parents[1] / "src" / "tunery" / "frontends" / "zoo_graphs"
+GRAPHS = Path(__file__).parents[1] / "src" / "tunery" / "models" / "zoo_graphs"
 KEPT_ELEMENTS = 4096
 
 

@@ -47,7 +47,7 @@ def main() -> None:
         raise SystemExit(f"winners are for vectors of one length, and here there are {len(lanes)}")
     winners = [winner for won in found.values() for winner in won]
     name = f"winners-{32 * lanes.pop()}.json.gz"
-    file = Path(__file__).parent.parent / "src/tunery/dialects/metaschedule" / name
+    file = Path(__file__).parent.parent / "src/tunery/dialects/metaschedule/data" / name
     card = {"tasks": len(found), "networks": sorted(networks), "held_out": HELD_OUT}
     file.write_bytes(dumps(winners, card))
     print(f"{len(winners)} winners of {len(found)} tasks of {len(networks)} networks: {file}")

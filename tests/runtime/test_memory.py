@@ -91,8 +91,3 @@ def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
                 assert await runtime.call(second.worker, "identify", "fake:other", {}, deadline_s=60)
 
     asyncio.run(main())
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
