@@ -217,7 +217,7 @@ def quick_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.chdir(directory)
         patch.setenv("TUNERY_STORE", str(directory / "store.db"))
         patch.setenv("TUNERY_CACHE", str(directory / "cache"))
-        patch.setattr("tunery.runtime.opening.LocalEngine", lambda *_: InlineEngine())
+        patch.setattr("tunery.runtime.opening.LocalEngine", lambda *_, blobs: InlineEngine(blobs=blobs))
         yield
 
 
