@@ -11,7 +11,8 @@ from test_daemon import PATIENCE_S, Daemon, request
 from tunery._errors import LostJobError
 from tunery.domain import JobState, Mode
 from tunery.domain.request import ShareRequest
-from tunery.store import _lease, open_store
+from tunery.store import open_store
+from tunery.store.database import lease
 
 SLOW = "fake:slow?tasks=2&build_s=0.02&space=16x16x16"
 
@@ -63,12 +64,12 @@ def test_a_live_daemon_goes_on_with_the_jobs_of_a_killed_one(store_url: str, tmp
 
 
 def test_who_was_silent_too_long_can_change_nothing_of_the_job(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lease, "LEASE_S", -1.0)  # every heartbeat is too old
+    monkeypatch.setattr(lease, "LEASE_S", -1.0)  # every heartbeat is too old
     with open_store(store_url) as theirs, open_store(store_url) as mine:
         job_id = mine.create_job({"model": "fake:x"}).job_id
-        monkeypatch.setattr(_lease, "_host", lambda: "there")
+        monkeypatch.setattr(lease, "_host", lambda: "there")
         assert theirs.acquire_job(job_id)
-        monkeypatch.setattr(_lease, "_host", lambda: "here")
+        monkeypatch.setattr(lease, "_host", lambda: "here")
         assert mine.acquire_job(job_id)
         done = mine.job(job_id)
         assert mine.release_job(job_id, JobState.DONE)

@@ -23,7 +23,7 @@ from tunery.domain import (
     Workload,
 )
 from tunery.store import Store
-from tunery.store._schema import records as records_table
+from tunery.store.database.schema import records as records_table
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 CHECKED = Verification("reference", 3, 0.25, True)

@@ -371,7 +371,7 @@ def test_what_is_no_plain_file_is_refused(store: Store, tmp_path: Path) -> None:
 def test_a_line_without_end_is_refused_before_it_is_read(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tunery.store._import_file.LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr("tunery.store.exchange.import_file.LONGEST_LINE", 1 << 10)
     file = tmp_path / "x.jsonl"
     file.write_text('{"format": "tunery-records", "version": 1}\n' + " " * 2000, encoding="ascii")
     with pytest.raises(StoreError, match="line 2 is longer"):

@@ -11,7 +11,8 @@ import pytest
 
 from tunery._errors import NothingFoundError, StoreError
 from tunery.domain import JobState, Spend, TaskState
-from tunery.store import Charge, Store, _lease, open_store
+from tunery.store import Charge, Store, open_store
+from tunery.store.database import lease
 
 REQUEST = {"model": "resnet18.onnx", "threads": 2, "seed": 0, "quick": True, "budget": "10min", "store": "a.db"}
 CHILD = Path(__file__).parent / "store_child.py"
@@ -114,7 +115,7 @@ def test_a_killed_owner_leaves_a_resumable_job_at_once(store: Store, url: str) -
 
 
 def test_a_silent_live_owner_is_not_robbed(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lease, "LEASE_S", -1.0)  # every heartbeat is too old
+    monkeypatch.setattr(lease, "LEASE_S", -1.0)  # every heartbeat is too old
     job_id = store.create_job(REQUEST).job_id
     with owner_process(url, job_id) as process:
         psutil.Process(process.pid).suspend()
@@ -123,14 +124,14 @@ def test_a_silent_live_owner_is_not_robbed(store: Store, url: str, monkeypatch: 
 
 
 def test_an_owner_elsewhere_lives_as_long_as_its_heartbeat() -> None:
-    there = replace(_lease.this_process(), host="another")
-    assert _lease.lives(there, 1000.0, lambda: 1000.0 + _lease.LEASE_S - 1)
-    assert not _lease.lives(there, 1000.0, lambda: 1000.0 + _lease.LEASE_S + 1)
+    there = replace(lease.this_process(), host="another")
+    assert lease.lives(there, 1000.0, lambda: 1000.0 + lease.LEASE_S - 1)
+    assert not lease.lives(there, 1000.0, lambda: 1000.0 + lease.LEASE_S + 1)
 
 
 def test_a_reused_process_number_is_not_the_owner() -> None:
-    earlier = replace(_lease.this_process(), started=_lease.this_process().started - 1000)
-    assert not _lease.lives(earlier, 1000.0, lambda: 1000.0 + _lease.LEASE_S + 1)
+    earlier = replace(lease.this_process(), started=lease.this_process().started - 1000)
+    assert not lease.lives(earlier, 1000.0, lambda: 1000.0 + lease.LEASE_S + 1)
 
 
 def test_the_ledger_adds_up(store: Store) -> None:

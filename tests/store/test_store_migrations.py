@@ -12,10 +12,11 @@ from sqlalchemy.engine import Connection
 from store_samples import HALF_CHECKED, HERE, network, record, task
 
 from tunery.domain import JobState, Outcome, Record, Task
-from tunery.store import Store, _schema, open_store
-from tunery.store._migrate import alembic_config
+from tunery.store import Store, open_store
 from tunery.store._records import insert_tasks
 from tunery.store._rows import record_row
+from tunery.store.database import schema
+from tunery.store.database.migrate import alembic_config
 
 ASSETS = Path(__file__).parent / "assets"
 CONV = task()
@@ -54,7 +55,7 @@ def import_as_before(url: str, theirs: Task, record_of: Record) -> None:
     row = record_row(record_of, 1.0) | {"deliverable": False}
     with open_store(url) as store:
         store.write(lambda c: insert_tasks(c, [theirs]))
-        store.write(lambda c: c.execute(sa.insert(_schema.records).values(row)))
+        store.write(lambda c: c.execute(sa.insert(schema.records).values(row)))
         store.write(lambda c: downgrade(c, "0005"))
 
 
@@ -116,10 +117,10 @@ def test_a_failed_migration_changes_nothing(tmp_path: Path) -> None:
 
 def test_tables_and_migrations_say_the_same(store: Store) -> None:
     def compare(connection: Connection) -> None:
-        context = MigrationContext.configure(connection, opts={"version_table": _schema.VERSION_TABLE})
-        assert compare_metadata(context, _schema.metadata) == []
+        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
+        assert compare_metadata(context, schema.metadata) == []
         script = ScriptDirectory.from_config(alembic_config(connection))
-        assert script.get_current_head() == _schema.HEAD
+        assert script.get_current_head() == schema.HEAD
 
     store.write(compare)
 
@@ -133,7 +134,7 @@ def test_the_order_of_versions_is_the_order_of_their_names(store: Store) -> None
 def test_every_migration_can_be_taken_back(store: Store) -> None:
     def down_and_up(connection: Connection) -> None:
         command.downgrade(alembic_config(connection), "base")
-        assert sa.inspect(connection).get_table_names() == [_schema.VERSION_TABLE]
+        assert sa.inspect(connection).get_table_names() == [schema.VERSION_TABLE]
         command.upgrade(alembic_config(connection), "head")
 
     store.write(down_and_up)

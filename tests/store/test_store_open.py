@@ -9,7 +9,8 @@ import pytest
 from store_samples import record, task
 
 from tunery._errors import StoreError
-from tunery.store import Store, _place, open_store, place_of
+from tunery.store import Store, open_store, place_of
+from tunery.store.database import place
 
 CONV = task()
 
@@ -53,7 +54,7 @@ def test_what_names_no_store_is_refused(url: str, message: str) -> None:
 
 
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_place, "find_spec", lambda name: None)
+    monkeypatch.setattr(place, "find_spec", lambda name: None)
     with pytest.raises(StoreError, match=re.escape("pip install 'psycopg[binary]'")):
         open_store("postgresql://localhost/tunery")
 
@@ -66,7 +67,7 @@ def test_a_directory_is_named(tmp_path: Path) -> None:
 def test_a_place_is_named_without_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert place_of(f"sqlite:///{tmp_path / 'a.db'}") == str(tmp_path / "a.db")
     assert not (tmp_path / "a.db").exists()
-    monkeypatch.setattr(_place, "find_spec", lambda name: object())
+    monkeypatch.setattr(place, "find_spec", lambda name: object())
     assert "secret" not in place_of("postgresql://me:secret@host/name")
 
 
@@ -89,7 +90,7 @@ def test_an_unwritable_place_is_named(tmp_path: Path, existing: bool, monkeypatc
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = namedtuple("part", "mountpoint fstype")
     mounts = [part("/", "ext4"), part(str(tmp_path.resolve()), "nfs4")]
-    monkeypatch.setattr(_place.psutil, "disk_partitions", lambda all: mounts)  # noqa: A006
+    monkeypatch.setattr(place.psutil, "disk_partitions", lambda all: mounts)  # noqa: A006
     with pytest.raises(StoreError, match=r"network file system \(nfs4\).*local disk.*postgresql://"):
         open_store(str(tmp_path / "deep" / "store.db"))
 

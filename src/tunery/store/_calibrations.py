@@ -6,11 +6,11 @@ from contextlib import suppress
 import sqlalchemy as sa
 
 from tunery.domain import Calibration
-from tunery.store import _schema
-from tunery.store._codec import decode, encode
-from tunery.store._database import Database, upsert
+from tunery.store.database import schema
+from tunery.store.database.codec import decode, encode
+from tunery.store.database.connection import Database, upsert
 
-_table = _schema.calibrations
+_table = schema.calibrations
 
 
 class Calibrations(Database):

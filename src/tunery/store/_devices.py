@@ -8,11 +8,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
 from tunery._errors import NothingFoundError
-from tunery.store import _schema
-from tunery.store._codec import encode, plain
-from tunery.store._database import Database, database_time, upsert
+from tunery.store.database import schema
+from tunery.store.database.codec import encode, plain
+from tunery.store.database.connection import Database, database_time, upsert
 
-_table = _schema.devices
+_table = schema.devices
 
 
 @dataclass(frozen=True, slots=True)

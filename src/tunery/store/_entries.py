@@ -9,13 +9,13 @@ from sqlalchemy.engine import Connection
 
 from tunery.domain import Mode, Origin, Provenance, paced
 from tunery.domain.ties import CLOSE, CLOSE_BASELINE
-from tunery.store import _schema
-from tunery.store._codec import plain
-from tunery.store._database import batched
 from tunery.store._ranking import Entry, finals_in_order, verdicts
 from tunery.store._rows import provenance_row
+from tunery.store.database import schema
+from tunery.store.database.codec import plain
+from tunery.store.database.connection import batched
 
-_records = _schema.records
+_records = schema.records
 _FIRST_PAGE, _LARGEST_PAGE = 16, 2000
 _columns = tuple(
     _records.c.id.label(name) if name == "row_id" else _records.c[name]

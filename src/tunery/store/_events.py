@@ -7,12 +7,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, RowMapping
 
-from tunery.store import _schema
-from tunery.store._codec import encode, plain
-from tunery.store._database import Database, database_time
+from tunery.store.database import schema
+from tunery.store.database.codec import encode, plain
+from tunery.store.database.connection import Database, database_time
 
 _LOCK = 0x74756E66  # any number that all tunery processes agree on
-_table = _schema.events
+_table = schema.events
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import LostJobError, NothingFoundError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
-from tunery.store import _schema
-from tunery.store._codec import decode, encode
-from tunery.store._database import Database, database_time
-from tunery.store._lease import Owner, lives, this_process
+from tunery.store.database import schema
+from tunery.store.database.codec import decode, encode
+from tunery.store.database.connection import Database, database_time
+from tunery.store.database.lease import Owner, lives, this_process
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
 _NOT_IDENTITY = frozenset({"budget", "queue", "store"})
 _OVER = (JobState.DONE.value, JobState.CANCELLED.value)
-_jobs = _schema.jobs
+_jobs = schema.jobs
 
 
 class Jobs(Database):

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tunery.store import _schema
-from tunery.store._database import Database
+from tunery.store.database import schema
+from tunery.store.database.connection import Database
 
 _SUMMED = ("wall_s", "core_s", "device_s", "joules", "money")
 
@@ -64,7 +64,7 @@ class Ledger(Database):
 
     def ledger(self, job_id: str | None = None) -> list[Charge]:
         """Return the sums by (job, task, stage, outcome, currency, helped), of one job or of all, in that order."""
-        table = _schema.ledger
+        table = schema.ledger
         group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
         query = sa.select(
             *group,
@@ -84,4 +84,4 @@ def insert_charges(connection: Connection, charges: Iterable[Charge]) -> None:
     """Insert charges inside a write transaction."""
     rows = [{**asdict(charge), "outcome": str(charge.outcome)} for charge in charges]
     if rows:
-        connection.execute(sa.insert(_schema.ledger), rows)
+        connection.execute(sa.insert(schema.ledger), rows)

@@ -8,11 +8,11 @@ from sqlalchemy.engine import Connection
 
 from tunery._errors import NothingFoundError
 from tunery.domain import Network, Target, Task
-from tunery.store import _schema
-from tunery.store._codec import decode, encode, pack
-from tunery.store._database import Database, batched, insert_new, upsert
 from tunery.store._records import insert_tasks
 from tunery.store._rows import to_task
+from tunery.store.database import schema
+from tunery.store.database.codec import decode, encode, pack
+from tunery.store.database.connection import Database, batched, insert_new, upsert
 
 _EMPTY = pack("")
 
@@ -28,8 +28,8 @@ class Networks(Database):
 
         def insert(connection: Connection) -> None:
             insert_tasks(connection, tasks)
-            upsert(connection, _schema.networks, row, replaced=["document"])
-            upsert(connection, _schema.extractions, {**place, "document": listed}, replaced=["document"])
+            upsert(connection, schema.networks, row, replaced=["document"])
+            upsert(connection, schema.extractions, {**place, "document": listed}, replaced=["document"])
 
         self.write(insert)
 
@@ -42,7 +42,7 @@ class Networks(Database):
         "": enough for counting, and read in a fraction of the time.
         """
         place = {"network": digest, "target_key": target_key, "compiler": compiler}
-        query = sa.select(_schema.extractions.c.document).filter_by(**place)
+        query = sa.select(schema.extractions.c.document).filter_by(**place)
 
         def ask(connection: Connection) -> tuple[list[dict[str, Any]] | None, dict[str, bytes]]:
             listed = connection.execute(query).scalar()
@@ -73,7 +73,7 @@ class Networks(Database):
         Raises:
             NothingFoundError: neither knows it.
         """
-        query = sa.select(_schema.networks.c.document).where(_schema.networks.c.digest == digest)
+        query = sa.select(schema.networks.c.document).where(schema.networks.c.digest == digest)
         document = self.read(lambda connection: connection.execute(query).scalar())
         if document is None:
             raise NothingFoundError(f"the store {self.place} knows no network {digest}; extract it first")
@@ -82,7 +82,7 @@ class Networks(Database):
 
 def _programs(connection: Connection, keys: Sequence[str]) -> dict[str, bytes]:
     """Return the compressed programs of workloads by key, without those that an import has brought."""
-    table = _schema.workloads
+    table = schema.workloads
     found: dict[str, bytes] = {}
     for some in batched(keys):
         wanted = sa.select(table.c.key, table.c.program).where(table.c.key.in_(some), sa.not_(table.c.imported))
@@ -92,7 +92,7 @@ def _programs(connection: Connection, keys: Sequence[str]) -> dict[str, bytes]:
 
 def holders(connection: Connection) -> dict[str, dict[str, str]]:
     """Return, by workload key, the names of all networks that hold the workload, by their digests."""
-    extractions, networks = _schema.extractions.c, _schema.networks.c
+    extractions, networks = schema.extractions.c, schema.networks.c
     names = sa.select(networks.digest, networks.document)
     named = {digest: decode(Network, document).name for digest, document in connection.execute(names)}
     found: dict[str, dict[str, str]] = {}
@@ -110,8 +110,8 @@ def insert_holders(connection: Connection, found: Mapping[str, Mapping[str, str]
     """
     names = {digest: name for networks in found.values() for digest, name in networks.items()}
     stubs = (Network(name, "", digest, "", (), (), 0) for digest, name in names.items())
-    insert_new(connection, _schema.networks, [{"digest": stub.digest, "document": encode(stub)} for stub in stubs])
-    table = _schema.extractions
+    insert_new(connection, schema.networks, [{"digest": stub.digest, "document": encode(stub)} for stub in stubs])
+    table = schema.extractions
     for digest in names:
         place = {"network": digest, "target_key": "", "compiler": ""}
         before = connection.execute(sa.select(table.c.document).filter_by(**place)).scalar() or []

@@ -11,15 +11,15 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task
-from tunery.store import _schema
-from tunery.store._codec import unpack
-from tunery.store._database import Database, batched, insert_new
 from tunery.store._entries import holds, ranked_entries
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._rows import record_row, stored_task, target_row, task_row, to_record, workload_row
 from tunery.store._skipped import Skipped, classify
+from tunery.store.database import schema
+from tunery.store.database.codec import unpack
+from tunery.store.database.connection import Database, batched, insert_new
 
-_records = _schema.records
+_records = schema.records
 _own = sa.not_(_records.c.imported)
 _HINTS_READ = 200
 
@@ -151,18 +151,18 @@ class Records(Database):
 
     def imported_workloads(self) -> set[str]:
         """Return the keys of workloads whose programs came from another store, and from no network here."""
-        query = sa.select(_schema.workloads.c.key).where(_schema.workloads.c.imported)
+        query = sa.select(schema.workloads.c.key).where(schema.workloads.c.imported)
         return set(self.read(lambda connection: connection.execute(query).scalars().all()))
 
     def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
         """Say which records of the task's workload `best` did not use, and why."""
-        columns = (_records.c.task_key, _schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
+        columns = (_records.c.task_key, schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
                    _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable,
                    _records.c.imported)  # fmt: skip
-        base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, _schema.tasks)
+        base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, schema.tasks)
 
         def ask(connection: Connection) -> Counter[tuple[Any, ...]]:
-            every = base.where(_schema.tasks.c.workload_key == task.workload.key).group_by(*columns)
+            every = base.where(schema.tasks.c.workload_key == task.workload.key).group_by(*columns)
             counts = Counter({tuple(group): count for *group, count in connection.execute(every)})
             mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _own, _records.c.deliverable)
             used = (entry.candidate_key for entry in ranked_entries(connection, task.key, provenance))
@@ -179,9 +179,9 @@ class Records(Database):
         """Return the stored tasks, of one workload or one kind if given, by key; their weight is 1."""
         query = task_query()
         if workload_key is not None:
-            query = query.where(_schema.tasks.c.workload_key == workload_key)
+            query = query.where(schema.tasks.c.workload_key == workload_key)
         if kind is not None:
-            query = query.where(_schema.workloads.c.kind == kind)
+            query = query.where(schema.workloads.c.kind == kind)
         return [stored_task(row) for row in self.read(lambda connection: connection.execute(query).mappings().all())]
 
     def task(self, task_key: str) -> Task:
@@ -190,7 +190,7 @@ class Records(Database):
         Raises:
             NothingFoundError: it was never stored.
         """
-        query = task_query().where(_schema.tasks.c.key == task_key)
+        query = task_query().where(schema.tasks.c.key == task_key)
         row = self.read(lambda connection: connection.execute(query).mappings().first())
         if row is None:
             raise NothingFoundError(f"the store {self.place} knows no task {task_key}; extract its network first")
@@ -203,7 +203,7 @@ class Records(Database):
             NothingFoundError: no stored task's does.
             UsageError: the keys of several tasks or workloads do.
         """
-        keys = (_schema.tasks.c.key, _schema.tasks.c.workload_key)
+        keys = (schema.tasks.c.key, schema.tasks.c.workload_key)
         query = task_query().where(sa.or_(*(key.startswith(start, autoescape=True) for key in keys)))
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         found = [stored_task(row) for row in rows]
@@ -220,14 +220,14 @@ class Records(Database):
         return found
 
     def _owner_of(self, candidate_key: str) -> str | None:
-        records = _schema.records
+        records = schema.records
         query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
         return self.read(lambda connection: connection.execute(query).scalar())
 
 
 def task_query() -> sa.Select[tuple[Any, ...]]:
     """Return the query for stored tasks, by key, with the columns that `stored_task` reads."""
-    tasks, workloads, targets = _schema.tasks, _schema.workloads, _schema.targets
+    tasks, workloads, targets = schema.tasks, schema.workloads, schema.targets
     return (
         sa.select(
             workloads.c.document.label("workload"),
@@ -248,7 +248,7 @@ def insert_tasks(connection: Connection, tasks: Iterable[Task], *, imported: boo
     """
     by_key = {task.key: task for task in tasks}.values()
     rows = [workload_row(task.workload) | {"imported": imported} for task in by_key]
-    insert_new(connection, _schema.workloads, rows, replaced=None if imported else _schema.workloads.c.imported)
-    insert_new(connection, _schema.targets, [target_row(task.target) for task in by_key])
-    other = None if imported else _schema.tasks.c.tunable != sa.literal_column("excluded.tunable")
-    insert_new(connection, _schema.tasks, [task_row(task) for task in by_key], replaced=other)
+    insert_new(connection, schema.workloads, rows, replaced=None if imported else schema.workloads.c.imported)
+    insert_new(connection, schema.targets, [target_row(task.target) for task in by_key])
+    other = None if imported else schema.tasks.c.tunable != sa.literal_column("excluded.tunable")
+    insert_new(connection, schema.tasks, [task_row(task) for task in by_key], replaced=other)

@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy.engine import RowMapping
 
 from tunery.domain import Outcome, Provenance, Record, Target, Task, Workload, canonical_json, digest
-from tunery.store._codec import decode, encode, pack, unpack
 from tunery.store._ranking import rank_of, rankable_latency
+from tunery.store.database.codec import decode, encode, pack, unpack
 
 
 def workload_row(workload: Workload) -> dict[str, Any]:

@@ -7,20 +7,20 @@ from sqlalchemy.engine import URL
 
 from tunery._errors import StoreError
 from tunery.store._calibrations import Calibrations
-from tunery.store._database import AWAY_S, IN_MEMORY, Database
 from tunery.store._devices import Devices
 from tunery.store._events import Events
-from tunery.store._failures import translate
-from tunery.store._interchange import Interchange
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Ledger
-from tunery.store._migrate import upgrade, version
 from tunery.store._networks import Networks
-from tunery.store._place import prepare, resolve, shown
 from tunery.store._records import Records
-from tunery.store._schema import HEAD
-from tunery.store._snapshot import Snapshot, is_read_only
 from tunery.store._upkeep import Upkeep
+from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
+from tunery.store.database.failures import translate
+from tunery.store.database.migrate import upgrade, version
+from tunery.store.database.place import prepare, resolve, shown
+from tunery.store.database.schema import HEAD
+from tunery.store.database.snapshot import Snapshot, is_read_only
+from tunery.store.exchange.interchange import Interchange
 
 
 class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, Database):

@@ -11,12 +11,12 @@ from sqlalchemy.exc import DBAPIError
 
 from tunery._errors import UsageError
 from tunery.domain import Provenance
-from tunery.store import _schema
-from tunery.store._database import Database
 from tunery.store._entries import entries
 from tunery.store._ranking import kept
+from tunery.store.database import schema
+from tunery.store.database.connection import Database
 
-_records = _schema.records
+_records = schema.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Upkeep(Database):
                 outcomes=_counts(connection, "outcome"),
                 devices=_counts(connection, "device"),
                 compilers=_counts(connection, "compiler"),
-                tasks=_count(connection, _schema.tasks),
-                workloads=_count(connection, _schema.workloads),
-                networks=_count(connection, _schema.networks),
-                jobs=_count(connection, _schema.jobs),
+                tasks=_count(connection, schema.tasks),
+                workloads=_count(connection, schema.workloads),
+                networks=_count(connection, schema.networks),
+                jobs=_count(connection, schema.jobs),
                 size_bytes=self._size(connection),
             )
 

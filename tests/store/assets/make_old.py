@@ -12,7 +12,7 @@ from store_samples import HERE, network, record, task
 
 from tunery.domain import Calibration, JobState, Mode, Outcome, SharingPoint
 from tunery.store import Charge, Store, open_store
-from tunery.store._migrate import alembic_config
+from tunery.store.database.migrate import alembic_config
 
 
 def main(version: int) -> None:

@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from tunery._errors import StoreError
-from tunery.store._failures import is_conflict, is_lost, translate
-from tunery.store._place import shown
+from tunery.store.database.failures import is_conflict, is_lost, translate
+from tunery.store.database.place import shown
 
 T = TypeVar("T")
 

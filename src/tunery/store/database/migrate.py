@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tunery._errors import StoreError
-from tunery.store._schema import HEAD, VERSION_TABLE
+from tunery.store.database.schema import HEAD, VERSION_TABLE
 
 if TYPE_CHECKING:
     from alembic.config import Config

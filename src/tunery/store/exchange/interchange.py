@@ -14,15 +14,15 @@ from sqlalchemy.engine import Connection
 
 from tunery._errors import StoreError
 from tunery._outputs import RECORDS, whole_file
-from tunery.store import _schema
-from tunery.store._codec import encode
-from tunery.store._database import Database
-from tunery.store._import_file import FORMAT, VERSION, Checks, Described, Measured, Survey, entries, survey
 from tunery.store._networks import holders, insert_holders
 from tunery.store._records import insert_tasks, task_query
 from tunery.store._rows import record_row, stored_task, to_record
+from tunery.store.database import schema
+from tunery.store.database.codec import encode
+from tunery.store.database.connection import Database
+from tunery.store.exchange.import_file import FORMAT, VERSION, Checks, Described, Measured, Survey, entries, survey
 
-_records = _schema.records
+_records = schema.records
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _export(connection: Connection, file: TextIO) -> int:
 
 def _export_tasks(connection: Connection, file: TextIO) -> None:
     held = holders(connection)
-    query = task_query().where(_schema.tasks.c.key.in_(sa.select(_records.c.task_key)))
+    query = task_query().where(schema.tasks.c.key.in_(sa.select(_records.c.task_key)))
     for row in connection.execute(query).mappings():
         task = stored_task(row)
         _write_line(file, {"task": encode(task), "networks": encode(held.get(task.workload.key, {}))})

@@ -1,6 +1,6 @@
 from alembic import context
 
-from tunery.store._schema import VERSION_TABLE, metadata
+from tunery.store.database.schema import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from tunery._errors import StoreError, misfit
 from tunery.domain import Record, Task
-from tunery.store._bounds import check_plain, check_record, check_task
-from tunery.store._codec import decode
+from tunery.store.database.codec import decode
+from tunery.store.exchange.bounds import check_plain, check_record, check_task
 
 FORMAT = "tunery-records"
 VERSION = 1
