@@ -1,7 +1,9 @@
 import json
 import os
+import platform
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ from tunery.dialects import CompiledNetwork
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain.request import Request
 from tunery.service.session import compile_model
+
+ASSETS = Path(__file__).parent / "assets"
 
 
 def compiled(directory: Path) -> Path:
@@ -170,3 +174,23 @@ def test_what_is_no_compiled_network_is_refused_in_one_sentence(tmp_path: Path, 
         assert isinstance(caught.value, UsageError)
         assert str(path) in str(caught.value)
         assert "tunery compile" in str(caught.value)
+
+
+def test_what_an_earlier_version_compiled_still_runs() -> None:
+    network = tunery.load_compiled(ASSETS / "ad59553-fake.tunery")  # made by tests/store/assets/make_ad59553.py
+    arrays = [np.ones(spec.shape, spec.dtype) for spec in network.inputs]
+    assert np.allclose(network(*arrays)[0], arrays[0] @ arrays[1])
+
+
+@pytest.mark.tvm
+def test_what_an_earlier_version_compiled_with_the_compiler_runs_or_says_why_not() -> None:
+    path = ASSETS / "ad59553.tunery"
+    if (platform.machine(), version("apache-tvm")) != ("x86_64", "0.27.0.post1"):
+        with pytest.raises(UsageError, match="compile") as caught:
+            tunery.load_compiled(path)
+        assert str(path) in str(caught.value)
+        assert "\n" not in str(caught.value)
+        return
+    network = tunery.load_compiled(path)
+    rows = np.arange(64, dtype=np.float32).reshape(4, 16)
+    np.testing.assert_array_equal(network(rows)[0], np.repeat(16 * rows.sum(1, keepdims=True), 16, axis=1))

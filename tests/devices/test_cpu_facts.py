@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,13 @@ def test_the_fingerprint_ignores_the_moment_and_sees_the_processor(machine: dict
     assert describe_cpu((0,), **machine).fingerprint != fingerprint
     machine["cpuinfo"].write_text(CPUINFO.format(n=0, mhz=2000, extra="avx512_vnni hypervisor"))
     assert describe_cpu((0, 1), **machine).fingerprint != fingerprint
+
+
+def test_a_machine_keeps_the_fingerprint_that_earlier_versions_gave_it(machine: dict[str, Path]) -> None:
+    machine["cpuinfo"].write_text("vendor_id: V\nmodel name: X\nflags: fpu avx2 fma\n")
+    facts = describe_cpu((0, 1), **machine)
+    same = replace(facts, facts=dict(facts.facts) | {"arch": "x86_64"})
+    assert same.fingerprint == "cb63cd5dd9c4b1f2"  # by commit ad59553: records and calibrations are found by it
 
 
 def test_a_machine_that_tells_nothing_is_still_a_device(tmp_path: Path) -> None:
