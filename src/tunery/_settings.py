@@ -20,6 +20,7 @@ class Settings(BaseSettings):
     store: str = ""
     cache: Path | None = None
     models: Path | None = None
+    engine: str = "local"
     socket: str = ""
     prices: str = ""
     load_watch: bool = True

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from tunery._errors import UsageError
 from tunery.cli.console.options import Effort, guess, parse_rivals, parse_shapes
 from tunery.domain.request import FillPolicy
-from tunery.engines.inline import InlineEngine
 
 FAKE = ("--dialect", "fake")
 
@@ -217,7 +216,7 @@ def quick_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.chdir(directory)
         patch.setenv("TUNERY_STORE", str(directory / "store.db"))
         patch.setenv("TUNERY_CACHE", str(directory / "cache"))
-        patch.setattr("tunery.runtime.opening.LocalEngine", lambda *_, blobs: InlineEngine(blobs=blobs))
+        patch.setenv("TUNERY_ENGINE", "inline")
         yield
 
 

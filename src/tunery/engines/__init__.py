@@ -1,7 +1,31 @@
-"""Engines run stages: `LocalEngine` in this machine's processes, `InlineEngine` in this one, for tests."""
+"""Engines run stages: `LocalEngine` in this machine's processes, `InlineEngine` in this one, for tests.
 
+Our own are there by name, others by the entry point group `tunery.engines`.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+
+from tunery._errors import UsageError
 from tunery.engines._base import Engine, OnUsage, Role, WorkerSpec
 from tunery.engines.inline import InlineEngine
 from tunery.engines.local.engine import LocalEngine
 
-__all__ = ["Engine", "InlineEngine", "LocalEngine", "OnUsage", "Role", "WorkerSpec"]
+__all__ = ["Engine", "InlineEngine", "LocalEngine", "OnUsage", "Role", "WorkerSpec", "engine_class"]
+
+_GROUP = "tunery.engines"
+_OURS = {"local": "tunery.engines.local.engine:LocalEngine", "inline": "tunery.engines.inline:InlineEngine"}
+
+
+def engine_class(name: str) -> type[Engine]:
+    """Return the class of the engine called `name`.
+
+    Raises:
+        UsageError: no installed engine has that name.
+    """
+    entries = {entry.name: entry for entry in entry_points(group=_GROUP)}
+    entries |= {ours: EntryPoint(ours, place, _GROUP) for ours, place in _OURS.items()}
+    if name not in entries:
+        known = ", ".join(sorted(entries))
+        raise UsageError(f"unknown engine {name!r} in the variable TUNERY_ENGINE; installed: {known}")
+    found: type[Engine] = entries[name].load()
+    return found

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from tunery.blobs import Blobs
 from tunery.domain import Environment
@@ -62,6 +63,14 @@ class Engine(ABC):
 
     blobs: Blobs
     """The blobs of this host, in the view that its workers share."""
+
+    @classmethod
+    @abstractmethod
+    def open(cls, scratch: Path, blobs: Blobs) -> Self:
+        """Return a new engine that may keep logs and the like in `scratch`, beside this host's `blobs`.
+
+        Both outlive it. This is how the engine that the setting `TUNERY_ENGINE` names is made.
+        """
 
     @abstractmethod
     def start(self, spec: WorkerSpec) -> str:

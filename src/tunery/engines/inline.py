@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -184,6 +185,11 @@ class InlineEngine(Engine):
         self._ids = itertools.count(1)
         self._workers: dict[str, _Worker] = {}
         self._closed = False
+
+    @classmethod
+    @override
+    def open(cls, scratch: Path, blobs: Blobs) -> Self:
+        return cls(blobs=blobs)
 
     @override
     def start(self, spec: WorkerSpec) -> str:

@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tunery._errors import UsageError
-from tunery._settings import cache_directory
+from tunery._settings import cache_directory, settings
 from tunery.blobs import DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain.request import Request
-from tunery.engines import Engine, LocalEngine
+from tunery.engines import Engine, engine_class
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
 from tunery.runtime.pools import Runtime, make_scratch
@@ -33,15 +33,15 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
     """Open an engine and a scratch directory, and say how many threads a kernel gets; all of it goes with the block.
 
     Raises:
-        UsageError: the cache cannot be written, or there are not as many cores as threads.
+        UsageError: the cache cannot be written, there are not as many cores as threads, or no engine is called so.
     """
-    threads, cache = thread_count(request.threads), cache_directory()
+    threads, cache, kind = thread_count(request.threads), cache_directory(), engine_class(settings().engine)
     try:
         scratch = make_scratch(cache)
     except OSError as error:
         raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
     try:
-        with DirectoryBlobs(cache / "blobs") as blobs, LocalEngine(scratch / "logs", blobs=blobs) as engine:
+        with DirectoryBlobs(cache / "blobs") as blobs, kind.open(scratch, blobs) as engine:
             yield engine, scratch, threads
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -9,7 +9,7 @@ import weakref
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -54,6 +54,11 @@ class LocalEngine(Engine):
         self._place = None if place is None else asdict(place)
         # Runs at close, at garbage collection and at the interpreter's exit, whichever is first.
         self._end = weakref.finalize(self, _close, self._loop, own, self.blobs if blobs is None else None, os.getpid())
+
+    @classmethod
+    @override
+    def open(cls, scratch: Path, blobs: Blobs) -> Self:
+        return cls(scratch / "logs", blobs=blobs)
 
     @override
     def start(self, spec: WorkerSpec) -> str:
