@@ -13,7 +13,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test lint format bench bench-stock bench-networks clean
+.PHONY: setup postgres demo test lint format bench bench-stock bench-networks conformance clean
 
 setup: $(STAMP)
 
@@ -63,6 +63,10 @@ bench-stock: setup
 # Whole networks on a cold store, within BUDGET each, against ONNX Runtime.
 bench-networks: setup
 	$(BIN)/python benchmarks/networks.py --budget $(BUDGET)
+
+# ONNX's own operator tests, compiled and run; a table by operator.
+conformance: setup
+	$(BIN)/python benchmarks/conformance.py
 
 # A study of prior work re-run on this machine, with STUDY_OPTIONS: make study-scheduling, study-measurement,
 # study-trimming, study-zero-shot, study-stock, study-suite. Each goes on where it was interrupted.

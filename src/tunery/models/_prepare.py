@@ -23,6 +23,7 @@ from tunery.models._files import SCRATCH, gigabytes, open_regular
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._bind import bind, declared_dims, unfit
 from tunery.models.onnx._detached import serialised
+from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._simplify import MisfitError, simplify
 from tunery.models.torch import _export_process as _torch
 
@@ -125,7 +126,7 @@ def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Bind the source's model, in place, and return the digest of what comes out of it."""
     bound = bind(source.model, {name: tuple(shape) for name, shape in shapes.items()}, source.batch)
     wanted = canonical_json({name: list(shape) for name, shape in bound.items()})
-    return digest(source.content, wanted, PREPARING_VERSION)
+    return digest(source.content, wanted, PREPARING_VERSION, *expandable(source.model))
 
 
 def _prepare(

@@ -13,6 +13,8 @@ from tunery._errors import ModelError
 from tunery.models._files import open_regular, read_regular
 
 MOST_BYTES = 2**31 - 1
+STANDARD = frozenset({"", "ai.onnx"})
+"""Names of ONNX's own domain of operators."""
 """What one message of protobuf, and so one ONNX file, can hold."""
 _MOST_NODES = 100_000
 _TOO_LARGE = "an ONNX file has at most 2 GB: check the file, or export the model with its weights as external data"

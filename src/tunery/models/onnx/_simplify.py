@@ -13,10 +13,10 @@ import onnx
 
 from tunery._errors import ModelError
 from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
-from tunery.models.onnx._file import MOST_BYTES, check_size, graphs
+from tunery.models.onnx._expand import expand
+from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs
 from tunery.models.onnx._fold import fold
 
-_STANDARD = frozenset({"", "ai.onnx"})
 _SILENT = 4
 _WIDENED = "InsertedPrecisionFreeCast_"
 _MOST_NODES = 30_000
@@ -61,6 +61,7 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, di
         MisfitError: its shapes do not fit each other.
     """
     values = detach_weights(model)
+    model = expand(model)
     optimised = _optimise(model, scratch / "optimised.onnx", values)
     result = fold(model) if _spoilt(optimised, model) else optimised
     check_size(result, _MOST_NODES, "the simplified model")
@@ -146,7 +147,7 @@ def _detail(error: Exception) -> str:
 
 def _domains(model: onnx.ModelProto) -> set[str]:
     used = {node.domain for graph in graphs(model.graph) for node in graph.node}
-    return (used - _STANDARD) | {""}
+    return (used - STANDARD) | {""}
 
 
 def _tidy(model: onnx.ModelProto) -> None:

@@ -73,13 +73,13 @@ def take_over(module: Any, parts: Mapping[str, CompiledPart]) -> tuple[Any, list
 
     They come after its inputs, in this order; other constants stay in the module.
     """
-    if not parts:
-        return module, []
     rewriter = _Calls(module, parts)
-    for name, function in module.functions_items():
-        if isinstance(function, relax.Function):
-            rewriter.builder_.update_func(name, rewriter.rewritten(name.name_hint, function))
-    rest = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
+    rest = module
+    if parts:
+        for name, function in module.functions_items():
+            if isinstance(function, relax.Function):
+                rewriter.builder_.update_func(name, rewriter.rewritten(name.name_hint, function))
+        rest = relax.transform.DeadCodeElimination()(rewriter.builder_.get())
     if not any(isinstance(function, tvm.tirx.PrimFunc) for _, function in rest.functions_items()):
         rest[_ANCHOR] = _anchor()
     return rest, rewriter.weights

@@ -14,6 +14,7 @@ from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
 from tunery.dialects.metaschedule.importing.folding import move_constants
+from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
 from tunery.dialects.metaschedule.importing.sinking import sink_layouts
 from tunery.dialects.metaschedule.importing.transposed import interleave_phases, keep_channels_first
@@ -85,7 +86,8 @@ def _imported(path: str) -> Any:
 
     check, onnx.checker.check_model = onnx.checker.check_model, lambda _: None
     try:
-        return from_onnx(onnx.load(path))
+        with own_operators():
+            return from_onnx(onnx.load(path))
     finally:
         onnx.checker.check_model = check
 

@@ -1,0 +1,227 @@
+"""Compile ONNX's own operator tests, run each on its inputs, and compare with what the test says.
+
+    python benchmarks/conformance.py [--only NAME-PART] [--sample N] [-o FILE]
+
+Of the cases that come with the package `onnx` those are taken that this ONNX Runtime runs rightly. Each is prepared,
+lowered and compiled as `tunery compile --effort records` does without a record, in a process that serves many cases and
+is started anew when a case ends it. Many cases have as inputs what models have as constants (axes, shapes, sizes): one
+that is refused is tried again with its inputs of at most one dimension and eight values as constants. The table by
+operator is printed from the JSON that `-o` writes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import sys
+import tempfile
+import traceback
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import numpy_helper
+
+RIGHT, REFUSED, WRONG, FAULT = _RESULTS = ("right", "refused", "wrong", "fault")
+_LIMIT_S = 60.0
+_SMALL = 8
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test: a model, and what it gives for some inputs."""
+
+    name: str
+    operator: str
+    model: bytes
+    inputs: list[Any]
+    outputs: list[Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a case; `why` is the refusal or the difference in one line."""
+
+    name: str
+    operator: str
+    result: str
+    why: str = ""
+
+
+def collected(only: Sequence[str] = (), part: str = "") -> Iterator[Case]:
+    """Yield the cases of the package `onnx` that this ONNX Runtime runs and gets right.
+
+    `only` are the names of some, `part` is in the name of each.
+    """
+    from onnx.backend.test.case.node import collect_testcases
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cases = collect_testcases(None)
+    for case in cases:
+        if (only and case.name not in only) or part not in case.name or case.model is None or not case.data_sets:
+            continue
+        inputs, outputs = case.data_sets[0]
+        if not all(isinstance(one, np.ndarray) for one in (*inputs, *outputs)):
+            continue  # sequences, optional values
+        data = case.model.SerializeToString()
+        try:
+            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            found = session.run(None, {one.name: x for one, x in zip(session.get_inputs(), inputs, strict=True)})
+        except Exception:  # noqa: BLE001 - what it does not run is not asked of us
+            continue
+        if all(_differs(left, right) is None for left, right in zip(found, outputs, strict=True)):
+            yield Case(case.name, _operator(case), data, list(inputs), list(outputs))
+
+
+def _operator(case: Any) -> str:
+    kinds = [node.op_type for node in case.model.graph.node if node.op_type != "Constant"]
+    return kinds[0] if len(set(kinds)) == 1 else "(a graph)"
+
+
+def _differs(found: Any, wanted: Any) -> str | None:
+    """Say how an output differs from the one wanted, None where it does not."""
+    found, wanted = np.asarray(found), np.asarray(wanted)
+    if found.shape != wanted.shape:
+        return f"shape {found.shape} for {wanted.shape}"
+    if found.dtype != wanted.dtype:
+        return f"{found.dtype} for {wanted.dtype}"
+    if wanted.dtype.kind in "fc":
+        tolerance = 2e-2 if wanted.dtype.itemsize < 4 else 1e-3
+        near = np.isclose(found, wanted, rtol=tolerance, atol=tolerance / 100, equal_nan=True)
+    else:
+        near = found == wanted
+    return None if np.all(near) else f"{np.size(near) - np.count_nonzero(near)} of {np.size(near)} values differ"
+
+
+def judge(case: Case, folder: Path) -> Verdict:
+    """Compile a case and run it, where it is refused with its parameters as constants."""
+    verdict = _judge(case, folder)
+    if verdict.result == REFUSED and (constant := with_constants(case)):
+        again = _judge(constant, folder)
+        return again if again.result == RIGHT else replace(again, why=f"{again.why} (as inputs: {verdict.why})"[:500])
+    return verdict
+
+
+def with_constants(case: Case) -> Case | None:
+    """Return the case with its small inputs as constants, None where all or none are small."""
+    model = onnx.load_from_string(case.model)
+    pairs = list(zip(model.graph.input, case.inputs, strict=True))
+    small = [one.name for one, x in pairs if x.ndim <= 1 and x.size <= _SMALL and x.dtype.kind in "iuf"]
+    if not small or len(small) == len(pairs):
+        return None
+    model.graph.initializer.extend(numpy_helper.from_array(x, one.name) for one, x in pairs if one.name in small)
+    kept = [(one, x) for one, x in pairs if one.name not in small]
+    del model.graph.input[:]
+    model.graph.input.extend(one for one, _ in kept)
+    return replace(case, model=model.SerializeToString(), inputs=[x for _, x in kept])
+
+
+def _judge(case: Case, folder: Path) -> Verdict:
+    from tunery._errors import TuneryError
+    from tunery.dialects.metaschedule import MetaScheduleDialect
+    from tunery.models import prepare
+
+    dialect = MetaScheduleDialect()
+    path = folder / f"{case.name}.onnx"
+    path.write_bytes(case.model)
+    result, why = RIGHT, ""
+    try:
+        network = prepare(str(path), {}, folder)
+        dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "compiled.tunery")
+        compiled = dialect.load_network(folder / "compiled.tunery", 1)
+        names = [one.name for one in onnx.load_from_string(case.model).graph.input]
+        by_name = dict(zip(names, case.inputs, strict=True))
+        found = compiled(*(by_name[one.name] for one in compiled.inputs))
+        differences = [_differs(left, right) for left, right in zip(found, case.outputs, strict=True)]
+        if any(differences):
+            result, why = WRONG, next(filter(None, differences))
+    except TuneryError as error:
+        result, why = REFUSED, str(error)
+    except Exception as error:  # noqa: BLE001 - that is what is looked for
+        result, why = FAULT, f"{type(error).__name__}: {error} ({traceback.extract_tb(error.__traceback__)[-1].name})"
+    finally:
+        for left in folder.iterdir():
+            left.unlink(missing_ok=True)
+    return Verdict(case.name, case.operator, result, " ".join(why.split())[:300])
+
+
+def _serve(tasks: Any, answers: Any) -> None:
+    with tempfile.TemporaryDirectory(prefix="tunery-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while (case := tasks.get()) is not None:
+            answers.put(judge(case, Path(folder)))
+
+
+def judged(cases: Sequence[Case]) -> Iterator[Verdict]:
+    """Yield a verdict for each case; one that ends or hangs the process is a fault."""
+    context = multiprocessing.get_context("spawn")
+    process = None
+    for case in cases:
+        if process is None or not process.is_alive():
+            tasks, answers = context.Queue(), context.Queue()
+            process = context.Process(target=_serve, args=(tasks, answers), daemon=True)
+            process.start()
+        tasks.put(case)
+        for _ in range(int(_LIMIT_S * 4)):
+            try:
+                yield answers.get(timeout=0.25)
+                break
+            except Exception:  # noqa: BLE001 - nothing yet
+                if not process.is_alive():
+                    yield Verdict(case.name, case.operator, FAULT, f"the process ended ({process.exitcode})")
+                    break
+        else:
+            process.kill()
+            process.join()
+            yield Verdict(case.name, case.operator, FAULT, f"no answer in {_LIMIT_S:.0f} s")
+    if process is not None and process.is_alive():
+        tasks.put(None)
+        process.join(10)
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Return the table by operator, those with the most cases that are not right first."""
+    by_operator: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in verdicts:
+        by_operator[one.operator][one.result] += 1
+    lines = ["| operator | right | refused | wrong | fault |", "| --- | --- | --- | --- | --- |"]
+    order = sorted(by_operator.items(), key=lambda item: (item[1][RIGHT] - item[1].total(), item[0]))
+    for operator, counts in order:
+        lines.append(
+            f"| {operator} | " + " | ".join(str(counts[k] or "") for k in (RIGHT, REFUSED, WRONG, FAULT)) + " |"
+        )
+    total = Counter(one.result for one in verdicts)
+    lines.append("| **all** | " + " | ".join(str(total[k]) for k in _RESULTS) + " |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the command; 1 if a case is wrong or a fault."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--sample", type=int, default=1, help="every N-th case")
+    parser.add_argument("-o", "--output", type=Path, help="write the verdicts as JSON")
+    given = parser.parse_args()
+    cases = list(collected(part=given.only))[:: given.sample]
+    verdicts = []
+    for one in judged(cases):
+        verdicts.append(one)
+        if one.result != RIGHT:
+            print(f"{one.result:8} {one.name}: {one.why}", file=sys.stderr, flush=True)
+    if given.output:
+        given.output.write_text(json.dumps([asdict(one) for one in verdicts], indent=1))
+    print(table(verdicts))
+    return int(any(one.result in {WRONG, FAULT} for one in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

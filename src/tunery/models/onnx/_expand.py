@@ -1,0 +1,58 @@
+"""Operators that are replaced by the function that ONNX itself defines them by: compilers know its parts."""
+
+import onnx
+from onnx import defs, inliner
+
+from tunery.models.onnx._file import STANDARD
+
+_EXPANDED = frozenset({"AffineGrid", "Attention", "CenterCropPad", "RotaryEmbedding"})
+_DOMAIN = "tunery.expanded"
+
+
+def expandable(model: onnx.ModelProto) -> list[str]:
+    """Return the operators that `expand` would replace, in order."""
+    return sorted({node.op_type for node in _nodes(model)})
+
+
+def expand(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each such operator's function in its place; one without a function stays as it is."""
+    nodes = _nodes(model)
+    opset = next((entry.version for entry in model.opset_import if entry.domain in STANDARD), 0)
+    if not nodes:
+        return model
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    types = {tensor.name: _type_of(tensor) for tensor in graph.initializer}
+    types.update({value.name: value.type for value in (*graph.input, *graph.value_info, *graph.output)})
+    replaced = False
+    for number, node in enumerate(nodes):
+        function = _function(node, opset, types)
+        if function is not None:
+            function.domain, function.name = _DOMAIN, f"{node.op_type}_{number}"
+            model.functions.append(function)
+            node.domain, node.op_type, replaced = _DOMAIN, function.name, True
+    if not replaced:
+        return model
+    model.opset_import.append(onnx.helper.make_opsetid(_DOMAIN, 1))
+    return inliner.inline_local_functions(model, convert_version=True)
+
+
+def _nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type in _EXPANDED and node.domain in STANDARD]
+
+
+def _function(node: onnx.NodeProto, opset: int, types: dict[str, onnx.TypeProto]) -> onnx.FunctionProto | None:
+    """Return the function of a node, None where its operator has none at this version."""
+    try:
+        schema = defs.get_schema(node.op_type, opset, "")
+    except defs.SchemaError:
+        return None
+    if schema.has_context_dependent_function:
+        given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+        version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
+        data = schema.get_context_dependent_function_with_opset_version(version, node.SerializeToString(), given)
+        return onnx.FunctionProto.FromString(data)
+    return schema.function_body if schema.has_function else None
+
+
+def _type_of(tensor: onnx.TensorProto) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
