@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tunery._errors import UsageError
+from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork
@@ -49,7 +50,7 @@ class Model(_Step):
     shapes: Mapping[str, tuple[int, ...]]
     trust: bool = False
 
-    def on(self, target: str = "native", threads: int = 0, *, dialect: str = "metaschedule") -> "Placed":
+    def on(self, target: str = "native", threads: int = 0, *, dialect: str = DEFAULT_DIALECT) -> "Placed":
         """Say what to tune for: `target` is `native`, a name or a JSON object; `threads` 0 means all usable cores."""
         if not isinstance(threads, int) or threads < 0:
             raise UsageError(f"threads={threads!r} is no number of threads; write 0 for all cores, or 1 and more")

@@ -159,13 +159,24 @@ def _install(part: Path, file: IO[bytes], path: Path, kind: Kind, inputs: Iterab
             os.close(directory)
 
 
+def is_running(pid: int) -> bool:
+    """Return whether this machine has a process with this number, whoever owns it."""
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return pid > 0
+
+
 def _sweep(directory: Path) -> None:
     """Remove what killed processes left; the age is for processes of other machines on a shared disk."""
     for left in directory.glob(".tunery.*.part"):
         pid = left.name.split(".")[2]
         with suppress(OSError):
             old = time.time() - left.lstat().st_mtime > _STALE_S
-            if pid.isdigit() and old and not Path("/proc", pid).exists():
+            if pid.isdigit() and old and not is_running(int(pid)):
                 left.unlink()
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from cli_tools import Run
 
-from tunery.cli.console.checks import State, store_place
+from tunery.cli.console.checks import store_place
+from tunery.domain import CheckState
 
 FAKE = ("--dialect", "fake")
 READERS = [
@@ -44,7 +45,7 @@ def test_the_users_own_store_reads_as_empty_before_the_first_job(
 def test_the_doctor_says_that_a_store_is_still_to_come(tmp_path: Path) -> None:
     found = store_place(str(tmp_path / "deep" / "store.db"))
     assert (found.state, found.found) == (
-        State.OK, f"{tmp_path / 'deep' / 'store.db'}, not there yet: the first `tunery tune` begins it",
+        CheckState.OK, f"{tmp_path / 'deep' / 'store.db'}, not there yet: the first `tunery tune` begins it",
     )  # fmt: skip
     assert not (tmp_path / "deep").exists()
-    assert store_place(str(tmp_path)).state is State.FAIL
+    assert store_place(str(tmp_path)).state is CheckState.FAIL

@@ -9,7 +9,7 @@ import typer
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say
 
-_PACKAGES = ("tunery", "apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime", "numpy", "lightgbm")
+_LIBRARIES = ("onnx", "onnxruntime", "numpy", "lightgbm")
 
 
 def register(app: typer.Typer) -> None:
@@ -24,10 +24,11 @@ def doctor(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Check this machine: each line says ok, warn or fail, and what to do."""
-    from tunery.cli.console.checks import State, all_checks
+    from tunery.cli.console.checks import all_checks
+    from tunery.domain import CheckState
 
     found = list(all_checks(store))
-    failed = any(check.state is State.FAIL for check in found)
+    failed = any(check.state is CheckState.FAIL for check in found)
     if json:
         emit({"ok": not failed, "checks": found})
     else:
@@ -40,8 +41,11 @@ def version(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Show the versions of tunery, its compiler and Python."""
-    found: dict[str, str | None] = {name: _installed(name) for name in _PACKAGES}
+    """Show the versions of tunery, its compilers and Python."""
+    from tunery.dialects import get_dialect, installed_dialects
+
+    compilers = [package for name in installed_dialects() for package in get_dialect(name).packages]
+    found: dict[str, str | None] = {name: _installed(name) for name in ("tunery", *compilers, *_LIBRARIES)}
     found["python"] = platform.python_version()
     if json:
         emit(found)

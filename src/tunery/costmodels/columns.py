@@ -18,7 +18,7 @@ TASK_COLUMNS = 9
 DEVICE_COLUMNS = 5
 _UNKNOWN = np.full(DEVICE_COLUMNS, np.nan, np.float32)
 STORE_WIDTH = 164
-"""Columns of a store as MetaSchedule counts them."""
+"""Columns of a store: as many as tensor-program features of the field have (Ansor, OSDI 2020)."""
 MOST_STORES = 6
 """Stores that a row holds one by one, behind what they are folded to; 1 candidate in 100 has more."""
 _FOLDED, _PACKED = 2 * STORE_WIDTH + 1, MOST_STORES * STORE_WIDTH
@@ -27,7 +27,7 @@ _FOLDED, _PACKED = 2 * STORE_WIDTH + 1, MOST_STORES * STORE_WIDTH
 def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
     """Fold `(n_stores, w)` to one row: the store with the most arithmetic, the maximum over stores, their number.
 
-    The first 16 columns of MetaSchedule's stores count arithmetic. Without a store the row is NaN.
+    The first 16 columns of a store count arithmetic. Without a store the row is NaN.
     """
     if stores.size == 0:
         return np.full(2 * stores.shape[1] + 1, np.nan, dtype=np.float32)
@@ -36,7 +36,7 @@ def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:
 
 
 def unfolded(stores: npt.NDArray[np.floating[Any]]) -> Row:
-    """Return `fold`'s row of MetaSchedule's stores with the stores themselves behind it, zeros where there are fewer.
+    """Return `fold`'s row with the stores themselves behind it, zeros where there are fewer.
 
     Of more than `MOST_STORES` those with the most arithmetic are kept, in their order. Without a store the row is NaN.
     """

@@ -73,7 +73,7 @@ class Group:
 
     @property
     def inputs(self) -> Rows:
-        """What a model takes: the rows, and where MetaSchedule's stores are known these, too, as a search's rows do."""
+        """What a model takes: the rows, and the stores where they are known, as a search's rows have them."""
         if self.stores is None or any(each.shape[1] != STORE_WIDTH for each in self.stores):
             return self.rows
         return with_stores(self.rows, self.stores)

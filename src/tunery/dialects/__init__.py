@@ -7,6 +7,7 @@ from tunery.dialects._artifacts import Built, open_built, store_built
 from tunery.dialects._base import Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
 from tunery.dialects._search import Observation, Proposer, Suggestions
+from tunery.domain import Network
 
 __all__ = [
     "Array",
@@ -25,7 +26,10 @@ __all__ = [
     "TaskSource",
     "check_dialect",
     "get_dialect",
+    "installed_dialects",
+    "named_dialect",
     "open_built",
+    "own_network",
     "store_built",
 ]
 
@@ -50,6 +54,28 @@ def check_dialect(name: str) -> None:
     Raises:
         UsageError: no installed dialect has that name.
     """
-    names = {entry.name for entry in entry_points(group=_GROUP)}
+    names = installed_dialects()
     if name not in names:
-        raise UsageError(f"unknown dialect {name!r}; installed: {', '.join(sorted(names))}")
+        raise UsageError(f"unknown dialect {name!r}; installed: {', '.join(names)}")
+
+
+def installed_dialects() -> list[str]:
+    """Return the names of all installed dialects; none is loaded."""
+    return sorted({entry.name for entry in entry_points(group=_GROUP)})
+
+
+def own_network(model: str) -> Network | None:
+    """Return the network of a dialect's own that a model's name, `DIALECT:...`, is for; None where it is for no such.
+
+    Raises:
+        UsageError: the dialect has no networks.
+        ModelError: it has no such network.
+    """
+    name = named_dialect(model)
+    return None if name is None else TaskSource.of(get_dialect(name)).own_network(model)
+
+
+def named_dialect(model: str) -> str | None:
+    """Return the dialect whose own network a model's name is for, None where it is a file or one of the zoo."""
+    name, colon, _ = model.partition(":")
+    return name if colon and name in installed_dialects() else None

@@ -26,7 +26,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import UsageError
+from tunery._errors import ModelError, UsageError
 from tunery.devices import Device
 from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
@@ -38,6 +38,8 @@ class Dialect(ABC):
     """Who a compiler is: its name, its version, what it generates code for, and what its processes are like."""
 
     name: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    """The distributions that the compiler comes in, for `tunery version`."""
 
     @property
     @abstractmethod
@@ -93,6 +95,16 @@ class TaskSource(Capability):
         Raises:
             DialectError: the network holds an operator the compiler cannot import.
         """
+
+    def own_network(self, source: str) -> Network:
+        """Return a network that comes from no file; `source` begins with the dialect's name and a colon.
+
+        Called in a process that need not have the compiler.
+
+        Raises:
+            ModelError: there is no such network.
+        """
+        raise ModelError(f"{source!r} is no network; name a model file, or write ./{source} if this is one")
 
 
 class Space(Capability):

@@ -14,7 +14,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One implementation: `body` is plain data of the dialect (a MetaSchedule trace as JSON).
+    """One implementation: `body` is plain data of the dialect (a trace of its schedule as JSON, say).
 
     `key` is the hash of the program it lowers to, so two different bodies with the same program are one candidate.
     `score` is the cost model's prediction when it was proposed (higher is faster), if there was one.

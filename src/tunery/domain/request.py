@@ -8,6 +8,8 @@ from typing import Any
 from tunery.domain import Budget, JobStatus, Network, Spend, Task
 from tunery.domain.trimming import Trimming
 
+DEFAULT_DIALECT = "metaschedule"
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -28,7 +30,7 @@ class Request:
     model: str
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     target: str = "native"
-    dialect: str = "metaschedule"
+    dialect: str = DEFAULT_DIALECT
     threads: int = 0
     budget: Budget = field(default_factory=Budget)
     effort: str = "standard"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunery.domain import JobStatus, Network, TaskState
+from tunery.domain.request import DEFAULT_DIALECT
 from tunery.reports.comparison import bench_text
 from tunery.reports.data import reached_of, total
 from tunery.reports.format import as_text, duration, energy, file_name, milliseconds, money, new_table, ratio, short
@@ -167,7 +168,7 @@ def _asked(request: "Request") -> list[str]:
     said += [f"--threads {request.threads}"] if request.threads else []
     said += ["--trust"] if request.trust else []
     said += [f"--store {shlex.quote(request.store)}"] if request.store else []
-    return said + ([f"--dialect {request.dialect}"] if request.dialect != "metaschedule" else [])
+    return said + ([f"--dialect {request.dialect}"] if request.dialect != DEFAULT_DIALECT else [])
 
 
 def call(network: Network) -> str:

@@ -2,13 +2,12 @@
 
 import asyncio
 import itertools
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunery._errors import UsageError, WorkError
-from tunery.devices.cpu.placement import granted_cores
+from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.scheduling import (
     CapacityChanged,
     Event,
@@ -59,7 +58,7 @@ class Dispatch:
     """
 
     def __init__(self, strategy: str = "predictive", *, record: bool = True) -> None:
-        self.cores = tuple(sorted(os.sched_getaffinity(0)))
+        self.cores = usable_cores()
         self.granted = granted_cores()
         self.scheduler = Scheduler({CORE: self.granted}, strategy, keep_log=record)
         self.waiting: dict[str, asyncio.Future[None]] = {}

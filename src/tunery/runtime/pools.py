@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, EngineError, WorkError
+from tunery._outputs import is_running
 from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
@@ -386,6 +387,6 @@ def make_scratch(root: Path) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     for old in root.glob("run-*"):
         pid = old.name.split("-")[1]
-        if pid.isdigit() and not Path("/proc", pid).exists():
+        if pid.isdigit() and not is_running(int(pid)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=root))

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from tunery._errors import BlobNotFoundError
 from tunery.blobs import Blobs
+from tunery.dialects import named_dialect, own_network
 from tunery.domain import Network
 
 
 class Preparer:
-    """Brings model files to their normal form, which it keeps as blobs; `fake:` sources belong to the fake dialect.
+    """Brings model files to their normal form, which it keeps as blobs; a dialect's own networks need none.
 
     It works where the user's file is: on the host of who asks.
     """
@@ -21,8 +22,7 @@ class Preparer:
 
     def check(self, model: str) -> None:
         """Check what the name of a model tells by itself."""
-        if model.startswith("fake:"):
-            _fake_network(model)
+        if own_network(model) is not None:
             return
         from tunery.models import check
 
@@ -35,8 +35,8 @@ class Preparer:
 
         The network's blob is in use until somebody releases it; a `temporary` one that was not there is gone then.
         """
-        if model.startswith("fake:"):
-            return _fake_network(model)
+        if (own := own_network(model)) is not None:
+            return own
         from tunery.models import prepare
 
         with self._blobs.scratch() as directory:
@@ -52,8 +52,8 @@ class Preparer:
 
     def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], trust: bool = False) -> str:
         """Return the digest of the network that `load` would give, without preparing it."""
-        if model.startswith("fake:"):
-            return _fake_network(model).digest
+        if (own := own_network(model)) is not None:
+            return own.digest
         from tunery.models import identify
 
         with self._blobs.scratch() as directory:
@@ -74,7 +74,6 @@ def _key(digest: str) -> str:
     return f"prepared network {digest}"
 
 
-def _fake_network(model: str) -> Network:
-    from tunery.dialects.fake import fake_network
-
-    return fake_network(model)
+def absolute(model: str) -> str:
+    """Return a model's name as a process in another directory may use it: a file's whole path, any other as it is."""
+    return model if model.startswith("zoo:") or named_dialect(model) else str(Path(model).resolve())

@@ -5,7 +5,7 @@ import math
 from tunery._errors import UsageError
 from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
-from tunery.dialects import check_dialect
+from tunery.dialects import check_dialect, named_dialect
 from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, Request, ShareRequest
 from tunery.runtime.opening import thread_count
@@ -83,7 +83,7 @@ def check_model(model: str) -> None:
     Raises:
         UsageError: there is no such file, or the zoo has no such network.
     """
-    if not model.startswith("fake:"):
+    if named_dialect(model) is None:
         from tunery.models import check as check_name  # loads what reads models
 
         check_name(model)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from tunery._errors import UsageError, WorkError
 from tunery.domain import JobStatus
 from tunery.domain.request import Progress, Request, ShareRequest
+from tunery.runtime.preparing import absolute
 from tunery.service._wire import line
 
 _CONNECT_S = 10.0
@@ -46,10 +47,8 @@ class Client:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> JobStatus:
         """Submit a job; with `on_progress` follow it to its end, else return as soon as it is queued."""
-        model = request.model
-        if not model.startswith(("zoo:", "fake:")):
-            model = str(Path(model).resolve())  # the daemon has another working directory
-        asked = asdict(replace(request, model=model, store=""))
+        # The daemon has another working directory.
+        asked = asdict(replace(request, model=absolute(request.model), store=""))
         message = {"do": "submit", "request": asked, "claim": asdict(claim), "follow": on_progress is not None}
         return self._follow(message, on_job, on_progress)
 

@@ -10,6 +10,7 @@ from tunery.domain import Budget, JobStatus
 from tunery.domain.keys import canonical_json
 from tunery.domain.request import Request, ShareRequest
 from tunery.runtime.importing import ImportedModel
+from tunery.runtime.preparing import absolute
 
 _QUEUE = "queue"  # the store does not take what begins so for a part of the job's identity
 
@@ -21,7 +22,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
 
     Before it was imported a model goes by its path; a request with a claim is one of a queue.
     """
-    model = request.model if request.model.startswith(("zoo:", "fake:")) else str(Path(request.model).resolve())
+    model = absolute(request.model)
     queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
     other = {} if request.kind == "tune" else {"kind": request.kind, "options": canonical_json(dict(request.options))}
     trusted: Plain = {"trust": True} if request.trust else {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import UsageError
+from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from tunery.domain.request import FillPolicy, Request
@@ -61,7 +62,7 @@ LatencyTarget = Annotated[
     str, typer.Option("--latency-target", metavar="12ms", help="A network latency that is good enough: stop there.")
 ]
 PriceSheet = Annotated[str, typer.Option("--prices", metavar="FILE", help="What the machine costs: a price sheet.")]
-DIALECT = "metaschedule"
+DIALECT = DEFAULT_DIALECT
 
 
 def make_request(

@@ -10,13 +10,14 @@ import numpy.typing as npt
 from tunery._errors import UsageError
 from tunery.costmodels.dataset import Group
 from tunery.costmodels.metrics import Quality, ndcg, quality
+from tunery.costmodels.training.rival import NAME
 
 Floats = npt.NDArray[np.float64]
 Ranker = Callable[[Group], Floats]
 
 ALL = "all"
 STOCK, IN_USE = "stock", "in use"
-RIVALS = {STOCK: "MetaSchedule's own model", IN_USE: "the model in use"}
+RIVALS = {STOCK: NAME, IN_USE: "the model in use"}
 # A model that is hardly better than chance would mislead a search that trusts it.
 _LEAST_ABOVE_RANDOM, _LEAST_KENDALL = 0.05, 0.1
 LEAST_TASKS = 10

@@ -17,6 +17,7 @@ from tunery.costmodels.dataset import Group
 
 Floats = npt.NDArray[np.float64]
 
+NAME = "MetaSchedule's own model"
 _PARAMETERS = {"max_depth": 10, "gamma": 0.001, "min_child_weight": 0, "eta": 0.2, "seed": 43, "verbosity": 0}
 MOST_ROUNDS, OWN_ROUNDS, _PATIENCE = 300, 10_000, 50
 """Rounds of training at most, here and by its own rules, and without progress."""

@@ -31,7 +31,7 @@ from tunery.costmodels.training.evaluation import (
     random_ranker,
 )
 from tunery.costmodels.training.replay import load
-from tunery.costmodels.training.rival import MOST_ROUNDS, OWN_ROUNDS, StockModel
+from tunery.costmodels.training.rival import MOST_ROUNDS, NAME, OWN_ROUNDS, StockModel
 from tunery.costmodels.training.splits import by_kind, hold_out_networks
 from tunery.costmodels.training.transfer import Transfer, transfer
 from tunery.dialects import get_dialect
@@ -273,7 +273,7 @@ def judge(
 def rankers(
     model: CostModel, learn: Sequence[Group], threads: int, seed: int = 0
 ) -> tuple[dict[str, Ranker], list[str]]:
-    """Return the model, a random ranking and, where xgboost is installed, MetaSchedule's model trained on `learn`.
+    """Return the model, a random ranking and, where xgboost is installed, the compiler's own model trained on `learn`.
 
     And remarks on how the last of them was trained, or why it was not.
     """
@@ -281,13 +281,13 @@ def rankers(
     try:
         stock = StockModel(learn, threads)
     except UsageError:  # an extra that nothing but this comparison needs
-        return found, ["MetaSchedule's own model was not compared: it needs xgboost; pip install xgboost-cpu"]
+        return found, [f"{NAME} was not compared: it needs xgboost; pip install xgboost-cpu"]
     found[STOCK] = stock.predict
     if not stock.capped:
         return found, []
     return found, [
-        f"MetaSchedule's own model was still learning when it was stopped after {MOST_ROUNDS} rounds; by its own rules "
-        f"it may go on to {OWN_ROUNDS}"
+        f"{NAME} was still learning when it was stopped after {MOST_ROUNDS} rounds; by its own rules it may go on to "
+        f"{OWN_ROUNDS}"
     ]
 
 

@@ -1,7 +1,6 @@
 """On which cores this process runs, and whether that still holds after a compiler's runtime has started its threads.
 
-TVM's runtime overrides the affinity it is started with and puts every process on the first cores of the machine, unless
-TVM_BIND_THREADS=0 is set before it is loaded.
+A runtime may override the affinity it is started with; what keeps it from that is in its dialect's environment.
 """
 
 import os
@@ -51,7 +50,6 @@ def pin(cores: Sequence[int]) -> tuple[int, ...]:
 
     Call it before a compiler's runtime is loaded; later threads inherit the mask.
     """
-    os.environ["TVM_BIND_THREADS"] = "0"
     chosen = set(cores) & set(usable_cores()) or set(usable_cores())
     bring_back(tuple(chosen))
     return tuple(sorted(chosen))

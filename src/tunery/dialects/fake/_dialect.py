@@ -76,6 +76,9 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         ]
         return sorted(tasks, key=lambda task: -task.weight * task.workload.flop)
 
+    def own_network(self, source: str) -> Network:
+        return fake_network(source)
+
     def open(
         self,
         task: Task,

@@ -16,7 +16,7 @@ compilation  the whole network; parts: kernels that were built before; archive: 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -43,7 +43,8 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
-from tunery.domain import Candidate, Environment, Network, Target, Task, Workload
+from tunery.dialects.metaschedule.doctor import PACKAGES, all_checks
+from tunery.domain import Candidate, Check, Environment, Network, Target, Task, Workload
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -53,6 +54,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
     """TVM MetaSchedule for CPUs. Everything of TVM's is imported on first use."""
 
     name = "metaschedule"
+    packages = PACKAGES
 
     def __init__(self) -> None:
         self._features: dict[str, FeatureCache] = {}
@@ -65,6 +67,10 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
     @override
     def environment(self) -> Environment:
         return ENVIRONMENT
+
+    @override
+    def doctor(self) -> Iterable[Check]:
+        return all_checks()
 
     @override
     def resolve_target(self, spec: str, threads: int) -> Target:

@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from tunery._errors import StoreError
+from tunery._outputs import is_running
 
 _PREFIX = "tunery-store-"
 _ATTEMPTS, _PAUSE_S = 20, 0.1
@@ -99,5 +100,5 @@ def _sweep(directory: Path) -> None:
     """Remove the copies of processes that were killed."""
     for left in directory.glob(f"{_PREFIX}*"):
         pid = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists():
+        if pid.isdigit() and not is_running(int(pid)):
             shutil.rmtree(left, ignore_errors=True)

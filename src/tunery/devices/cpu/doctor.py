@@ -1,0 +1,37 @@
+"""Whether this machine's CPU can be measured on."""
+
+import os
+from collections.abc import Iterator
+
+from tunery.devices.cpu.cgroups import quota_cores
+from tunery.devices.cpu.placement import usable_cores
+from tunery.domain import Check, CheckState
+
+_QUIET_LOAD = 0.5
+
+
+def all_checks() -> Iterator[Check]:
+    """Look at everything, one after the other."""
+    yield cores(len(usable_cores()), quota_cores())
+    yield load(os.getloadavg()[0])
+
+
+def cores(usable: int, quota: float | None) -> Check:
+    """How many cores may we use, and does anything cut them?"""
+    found = f"{usable} of {os.cpu_count()} usable" + (f", a quota of {quota:g}" if quota is not None else "")
+    if quota is not None and quota < usable:
+        advice = f"the quota disturbs timings: use --threads {max(int(quota), 1)}"
+        return Check("cores", CheckState.WARN, found, advice)
+    if usable < 2:
+        advice = "building and measuring share one core, which makes tuning slow"
+        return Check("cores", CheckState.WARN, found, advice)
+    return Check("cores", CheckState.OK, found)
+
+
+def load(average: float) -> Check:
+    """Is the machine quiet enough to measure on?"""
+    found = f"{average:.2f} over the last minute"
+    if average > _QUIET_LOAD * (os.cpu_count() or 1):
+        advice = "others use this machine: measuring takes longer, end what you can"
+        return Check("load", CheckState.WARN, found, advice)
+    return Check("load", CheckState.OK, found)

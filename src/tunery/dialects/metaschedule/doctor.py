@@ -1,0 +1,78 @@
+"""Whether TVM and what it needs are here, looked at without importing it."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
+
+from tunery.domain import Check, CheckState
+
+PACKAGES = ("apache-tvm", "apache-tvm-ffi")
+_IMPORT_DEADLINE_S = 120.0
+
+
+def all_checks() -> Iterator[Check]:
+    """Look at everything, one after the other."""
+    yield pins()
+    yield compiler()
+    yield linker()
+    yield torch()
+
+
+def pins() -> Check:
+    """Are the compiler and its foreign-function library the pair that was tested?"""
+    wanted = _pinned()
+    found = {name: _installed(name) for name in wanted}
+    shown = ", ".join(f"{name} {have or 'missing'}" for name, have in found.items())
+    if found == wanted:
+        return Check("versions", CheckState.OK, shown)
+    command = " ".join(f"{name}=={pin}" for name, pin in wanted.items())
+    return Check("versions", CheckState.FAIL, shown, f"another pair may crash while tuning: pip install {command}")
+
+
+def _pinned() -> dict[str, str]:
+    pairs = (line.partition(";")[0].strip().split("==") for line in requires("tunery") or ())
+    return {pair[0]: pair[1] for pair in pairs if pair[0] in PACKAGES and len(pair) > 1}
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def compiler() -> Check:
+    """Does the compiler load? In its own process, where a crash is only an answer."""
+    command = [sys.executable, "-c", "import tunery.dialects.metaschedule._tvm"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False)
+    except subprocess.TimeoutExpired:
+        found = f"TVM does not load within {_IMPORT_DEADLINE_S:.0f} s"
+        return Check("compiler", CheckState.FAIL, found, "reinstall it")
+    if done.returncode == 0:
+        return Check("compiler", CheckState.OK, "TVM loads")
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    return Check("compiler", CheckState.FAIL, f"TVM does not load: {last[:200]}", "reinstall the pinned versions")
+
+
+def linker() -> Check:
+    """Is there a linker for built candidates?"""
+    found = next(filter(None, map(shutil.which, ("ld", "ld.lld", "cc", "gcc", "clang"))), None)
+    if found:
+        return Check("linker", CheckState.OK, found)
+    advice = "install a linker, for example the package binutils"
+    return Check("linker", CheckState.FAIL, "no ld, cc, gcc or clang", advice)
+
+
+def torch() -> Check:
+    """Is torch beside TVM? tunery keeps them apart; a user's own program may not."""
+    if find_spec("torch") is None:
+        found = "not installed; only .pt2 models and comparisons with torch need it"
+        return Check("torch", CheckState.OK, found)
+    return Check(
+        "torch", CheckState.WARN, f"torch {_installed('torch')} beside TVM",
+        "tunery keeps them in separate processes; do not load a compiled network in a program that imports torch",
+    )  # fmt: skip
