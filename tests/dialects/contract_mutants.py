@@ -10,8 +10,9 @@ import pytest
 from tunery._errors import DialectError, TargetError
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
-from tunery.dialects.fake._space import FakeSpace
-from tunery.domain import Outcome
+from tunery.dialects.fake._compiled import FakeCompiledNetwork
+from tunery.dialects.fake._space import FEATURES, FakeSpace
+from tunery.domain import Check, CheckState, Environment, Origin, Outcome
 
 NO_PARTS = MappingProxyType({})
 
@@ -34,6 +35,11 @@ class Base(DialectContract):
     @classmethod
     def target(cls, dialect):
         return dialect.resolve_target("native", 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cost_model(cls):
+        return json.dumps({"weights": [1.0] * FEATURES})
 
 
 class TestSound(Base):
@@ -85,8 +91,8 @@ class TestLightest(Base):
 
 
 class Forgetful(FakeDialect):
-    def open(self, task, history, cost_model, seed):
-        return super().open(task, [], cost_model, seed)
+    def open(self, task, history, cost_model, seed, **options):
+        return super().open(task, [], cost_model, seed, **options)
 
 
 class TestForgetful(Base):
@@ -103,7 +109,7 @@ class Repeater(FakeProposer):
 
 
 class Repeats(FakeDialect):
-    def open(self, task, history, cost_model, seed):
+    def open(self, task, history, cost_model, seed, **options):
         return Repeater(FakeSpace(task), history, cost_model, seed)
 
 
@@ -119,7 +125,7 @@ class Undecided(FakeProposer):
 
 
 class RefusesItsOwn(FakeDialect):
-    def open(self, task, history, cost_model, seed):
+    def open(self, task, history, cost_model, seed, **options):
         return Undecided(FakeSpace(task), history, cost_model, seed)
 
 
@@ -135,7 +141,7 @@ class Sensitive(FakeProposer):
 
 
 class Senses(FakeDialect):
-    def open(self, task, history, cost_model, seed):
+    def open(self, task, history, cost_model, seed, **options):
         return Sensitive(FakeSpace(task), history, cost_model, seed)
 
 
@@ -145,8 +151,8 @@ class TestSenses(Base):
 
 
 class Unseeded(FakeDialect):
-    def open(self, task, history, cost_model, seed):
-        return super().open(task, history, cost_model, id(self) % 1000 + 1)
+    def open(self, task, history, cost_model, seed, **options):
+        return super().open(task, history, cost_model, id(self) % 1000 + 1, **options)
 
 
 class TestUnseeded(Base):
@@ -160,8 +166,8 @@ class Amnesiac(FakeDialect):
     def forget(self, task):
         self.seed += 1
 
-    def open(self, task, history, cost_model, seed):
-        return super().open(task, history, cost_model, seed + self.seed)
+    def open(self, task, history, cost_model, seed, **options):
+        return super().open(task, history, cost_model, seed + self.seed, **options)
 
 
 class TestAmnesiac(Base):
@@ -386,3 +392,377 @@ class AcceptsAll(FakeDialect):
 class TestAcceptsAll(Base):
     made = AcceptsAll
     expected = "test_garbage_from_elsewhere_is_refused"
+
+
+class Renamed(FakeDialect):
+    @property
+    def compiler(self):
+        return f"fake {id(self)}"
+
+
+class TestRenamed(Base):
+    made = Renamed
+    expected = "test_the_compiler_is_named_the_same_by_each_instance"
+
+
+class Misnamed(FakeDialect):
+    name = "misnamed"
+
+    def resolve_target(self, spec, threads):
+        return replace(super().resolve_target(spec, threads), dialect="fake")
+
+
+class TestMisnamed(Base):
+    made = Misnamed
+    expected = "test_a_target_is_plain_data_that_resolves_to_itself"
+
+
+class Unpacked(FakeDialect):
+    packages = ("there-is-no-such-distribution",)
+
+
+class TestUnpacked(Base):
+    made = Unpacked
+    expected = "test_its_packages_are_installed"
+
+
+class LivesAlone(FakeDialect):
+    def environment(self):
+        return Environment(variables={"OWNER": str(id(self))})
+
+
+class TestLivesAlone(Base):
+    made = LivesAlone
+    expected = "test_its_processes_are_described_as_plain_data"
+
+
+class Complains(FakeDialect):
+    def doctor(self):
+        return [Check("compiler", CheckState.FAIL, "it does not load")]
+
+
+class TestComplains(Base):
+    made = Complains
+    expected = "test_its_checks_say_what_to_do"
+
+
+class AnyNetwork(FakeDialect):
+    def own_network(self, source):
+        return super().own_network("fake:any")
+
+
+class TestAnyNetwork(Base):
+    made = AnyNetwork
+    expected = "test_a_network_of_its_own_has_a_name_that_is_found_again"
+
+
+class ForgetsWarm(FakeDialect):
+    def open(self, task, history, cost_model, seed, *, warm_start=False, **options):
+        return super().open(task, [] if warm_start else history, cost_model, seed, **options)
+
+
+class TestForgetsWarm(Base):
+    made = ForgetsWarm
+    options = "space=2x2x2"
+    expected = "test_a_search_takes_every_option"
+
+
+class ForgetsPlain(FakeDialect):
+    def open(self, task, history, cost_model, seed, *, generic_only_reason=None, **options):
+        return super().open(task, [] if generic_only_reason else history, cost_model, seed, **options)
+
+
+class TestForgetsPlain(Base):
+    made = ForgetsPlain
+    options = "space=2x2x2"
+    expected = "test_a_search_takes_every_option"
+
+
+class NoOptions(FakeDialect):
+    def open(self, task, history, cost_model, seed):
+        return super().open(task, history, cost_model, seed)
+
+
+class TestNoOptions(Base):
+    made = NoOptions
+    expected = "test_a_search_takes_every_option"
+
+
+class Unmodelled(FakeDialect):
+    def open(self, task, history, cost_model, seed, **options):
+        return super().open(task, history, None, seed, **options)
+
+
+class TestUnmodelled(Base):
+    made = Unmodelled
+    expected = "test_a_search_uses_the_cost_model_it_is_given"
+
+
+class Unteachable(FakeProposer):
+    def learn(self, cost_model):
+        pass
+
+
+class DoesNotLearn(FakeDialect):
+    def open(self, task, history, cost_model, seed, **options):
+        return Unteachable(FakeSpace(task), history, cost_model, seed)
+
+
+class TestDoesNotLearn(Base):
+    made = DoesNotLearn
+    expected = "test_a_search_uses_the_cost_model_it_is_given"
+
+
+class Generous(FakeDialect):
+    def suggest(self, task, n, *others, **options):
+        return super().suggest(task, n + 1, *others, **options)
+
+
+class TestGenerous(Base):
+    made = Generous
+    expected = "test_suggestions_are_candidates_of_the_task"
+
+
+class KeepsToItself(FakeDialect):
+    def suggest(self, task, n, cost_model, seed, *, several_fallbacks=False):
+        return super().suggest(task, n, cost_model, seed)
+
+
+class TestKeepsToItself(Base):
+    made = KeepsToItself
+    expected = "test_suggestions_are_candidates_of_the_task"
+
+
+class OneFallback(FakeDialect):
+    def suggest(self, task, n, cost_model, seed, transfer_states=()):
+        return super().suggest(task, n, cost_model, seed, transfer_states)
+
+
+class TestOneFallback(Base):
+    made = OneFallback
+    expected = "test_suggestions_are_candidates_of_the_task"
+
+
+class RejectsWithoutAReason(FakeDialect):
+    def reject(self, task, candidate):
+        return ""
+
+
+class TestRejectsWithoutAReason(Base):
+    made = RejectsWithoutAReason
+    expected = "test_what_is_not_worth_a_build_has_a_reason_and_is_named_once"
+
+
+class CalibratesAnother(FakeDialect):
+    def calibration_tasks(self, target):
+        return super().calibration_tasks(replace(target, threads=target.threads + 1))
+
+
+class TestCalibratesAnother(Base):
+    made = CalibratesAnother
+    expected = "test_calibration_tasks_are_of_known_kinds_and_can_be_searched"
+
+
+class OtherStores(FakeDialect):
+    def buffer_store_features(self, task, candidates):
+        return [np.ones((2, 4), np.float32) for _ in candidates]
+
+
+class TestOtherStores(Base):
+    made = OtherStores
+    expected = "test_features_of_stores_are_those_that_rows_are_folded_from"
+
+
+class WrongWay(FakeDialect):
+    def identify(self, task, body):
+        return replace(super().identify(task, body), key="0" * 16)
+
+
+class TestWrongWay(Base):
+    made = WrongWay
+    expected = "test_its_own_workloads_and_candidates_pass_the_checks"
+
+
+class AnyReference(FakeDialect):
+    def reference(self, task):
+        return replace(super().reference(task), key=f"{id(self):016x}")
+
+
+class TestAnyReference(Base):
+    made = AnyReference
+    expected = "test_baseline_and_reference_are_stable_candidates"
+
+
+class FoundBaseline(FakeDialect):
+    def baseline(self, task):
+        return replace(super().baseline(task), origin=Origin.SEARCH)
+
+
+class TestFoundBaseline(Base):
+    made = FoundBaseline
+    expected = "test_baseline_and_reference_are_stable_candidates"
+
+
+class NoPeak(FakeDialect):
+    def peak_flops(self, target):
+        return 0.0
+
+
+class TestNoPeak(Base):
+    made = NoPeak
+    expected = "test_the_peak_is_a_number_of_operations"
+
+
+class Lenient(FakeKernel):
+    slack = float("nan")
+
+
+class IsLenient(Kernels):
+    kernel = Lenient
+
+
+class TestLenient(Base):
+    made = IsLenient
+    expected = "test_what_a_kernel_says_of_itself_can_be_recorded"
+
+
+class Traited(FakeKernel):
+    traits = MappingProxyType({"tile": (4, 8)})  # a tuple comes back from JSON as a list
+
+
+class IsTraited(Kernels):
+    kernel = Traited
+
+
+class TestTraited(Base):
+    made = IsTraited
+    expected = "test_what_a_kernel_says_of_itself_can_be_recorded"
+
+
+class Lazy(FakeKernel):
+    def run(self):
+        pass
+
+
+class IsLazy(Kernels):
+    kernel = Lazy
+
+
+class TestLazy(Base):
+    made = IsLazy
+    expected = "test_poison_overwrites_outputs_and_run_overwrites_poison"
+
+
+class Timeless(FakeKernel):
+    def time(self, calls):
+        return float("nan")
+
+
+class IsTimeless(Kernels):
+    kernel = Timeless
+
+
+class TestTimeless(Base):
+    made = IsTimeless
+    expected = "test_time_is_positive_and_finite_and_leaves_results_right"
+
+
+class StaysCold(FakeKernel):
+    def use_cold_constants(self, buffers):
+        self._inputs = [np.zeros_like(array) for array in self._inputs]
+
+
+class IsCold(Kernels):
+    kernel = StaysCold
+
+
+class TestStaysCold(Base):
+    made = IsCold
+    expected = "test_only_time_reads_weights_from_elsewhere"
+
+
+class Networks(FakeDialect):
+    network = FakeCompiledNetwork
+
+    def load_network(self, path, threads=None, digest=""):
+        found = super().load_network(path, threads, digest)
+        found.__class__ = self.network
+        return found
+
+
+class AnyDigest(FakeDialect):
+    def load_network(self, path, threads=None, digest=""):
+        return super().load_network(path, threads)
+
+
+class TestAnyDigest(Base):
+    made = AnyDigest
+    expected = "test_only_the_file_of_the_digest_is_loaded"
+
+
+class Unordered(FakeCompiledNetwork):
+    def __call__(self, *arrays):
+        return super().__call__(*arrays)[::-1]
+
+
+class IsUnordered(Networks):
+    network = Unordered
+
+
+class TestUnordered(Base):
+    made = IsUnordered
+    expected = "test_a_compiled_network_runs"
+
+
+class Unchecked(FakeCompiledNetwork):
+    def checked(self, arrays):
+        return arrays[: len(self.inputs)]
+
+
+class IsUnchecked(Networks):
+    network = Unchecked
+
+
+class TestUnchecked(Base):
+    made = IsUnchecked
+    expected = "test_a_compiled_network_runs"
+
+
+class Instant(FakeCompiledNetwork):
+    def time(self, arrays, calls):
+        return 0.0
+
+
+class IsInstant(Networks):
+    network = Instant
+
+
+class TestInstant(Base):
+    made = IsInstant
+    expected = "test_a_compiled_network_runs"
+
+
+class Guesses(FakeCompiledNetwork):
+    def profile(self, arrays, calls):
+        return {"kernel": float("nan")}
+
+
+class Guessing(Networks):
+    network = Guesses
+
+
+class TestGuesses(Base):
+    made = Guessing
+    expected = "test_a_profile_is_of_times"
+
+
+class Nameless(FakeDialect):
+    def load_network(self, path, threads=None, digest=""):
+        found = super().load_network(path, threads, digest)
+        found.inputs, found.outputs = found.outputs, found.inputs
+        return found
+
+
+class TestNameless(Base):
+    made = Nameless
+    expected = "test_a_compiled_network_runs"

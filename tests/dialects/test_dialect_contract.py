@@ -1,16 +1,22 @@
 """The contract suite is run on dialects that each break one rule: the test for that rule must fail."""
 
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-MUTANTS = Path(__file__).parent / "contract_mutants.py"
+import contract_mutants
+from contract_surface import surface
+
+HERE = Path(__file__).parent
+MUTANTS, RECORDED = HERE / "contract_mutants.py", HERE / "contract_recorded.py"
 
 
 def test_each_broken_rule_is_caught(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", str(MUTANTS)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     caught = set(re.findall(r"FAILED \S+::(\w+)::(\w+)", run.stdout))
     source = MUTANTS.read_text()
     mutant = r"class (Test\w+)\(Base\):(?:\n    (?:made|options) = .*)*\n    expected = \"(\w+)\""
@@ -19,6 +25,26 @@ def test_each_broken_rule_is_caught(tmp_path: Path) -> None:
     assert planted - caught == set(), run.stdout
     assert not [test for name, test in caught if name == "TestSound"], run.stdout
     assert "ERROR" not in run.stdout, run.stdout
+
+
+def test_every_method_and_keyword_is_called(tmp_path: Path) -> None:
+    calls = tmp_path / "calls.json"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{RECORDED}::TestNoted"]
+    environment = os.environ | {"CALLS": str(calls)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    called = {tuple(call) for call in json.loads(calls.read_text())}
+    everything = set(surface())
+    assert ("Space", "open", "generic_only_reason") in everything
+    assert everything - called == set(), "a plug-in that lacks one of these would pass"
+
+
+def test_every_method_has_a_mutant() -> None:
+    planted = {name for mutant in vars(contract_mutants).values() if isinstance(mutant, type) for name in vars(mutant)}
+    planted |= {"inputs", "outputs", "threads"}  # set in `load_network` by mutants of that
+    assert {name for _, name, _ in surface()} - planted == set()
 
 
 def test_the_example_in_the_documentation_passes(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import json
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +13,7 @@ from tunery.devices import open_device
 from tunery.dialects import Observation, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, fake_network
+from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Network, Outcome, Target, Task
 
 
@@ -32,6 +34,11 @@ class TestFakeContract(DialectContract):
     @classmethod
     def target(cls, dialect: FakeDialect) -> Target:
         return dialect.resolve_target("native", 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cost_model(cls) -> str:
+        return json.dumps({"weights": [1.0] * FEATURES})
 
 
 class TestFakeContractOnAnEmptySpace(TestFakeContract):

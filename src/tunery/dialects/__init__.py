@@ -1,10 +1,12 @@
 """Compilers behind one contract, found through the entry point group `tunery.dialects`."""
 
-from importlib.metadata import entry_points
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from tunery._errors import UsageError
 from tunery.dialects._artifacts import Built, open_built, store_built
-from tunery.dialects._base import Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
+from tunery.dialects._base import Capability, Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
 from tunery.dialects._search import Observation, Proposer, Suggestions
 from tunery.domain import Network
@@ -12,6 +14,7 @@ from tunery.domain import Network
 __all__ = [
     "Array",
     "Built",
+    "Capability",
     "Codegen",
     "Compiled",
     "CompiledNetwork",
@@ -43,8 +46,7 @@ def get_dialect(name: str) -> Dialect:
         UsageError: no installed dialect has that name.
     """
     check_dialect(name)
-    [entry] = entry_points(group=_GROUP, name=name)
-    dialect: Dialect = entry.load()()
+    dialect: Dialect = _entries()[name].load()()
     return dialect
 
 
@@ -61,7 +63,12 @@ def check_dialect(name: str) -> None:
 
 def installed_dialects() -> list[str]:
     """Return the names of all installed dialects; none is loaded."""
-    return sorted({entry.name for entry in entry_points(group=_GROUP)})
+    return sorted(_entries())
+
+
+@cache
+def _entries() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=_GROUP)}  # reads files of all that is installed
 
 
 def own_network(model: str) -> Network | None:

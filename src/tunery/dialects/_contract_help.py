@@ -10,6 +10,7 @@ import numpy as np
 from tunery.devices import ConstantBuffers, Device, open_device
 from tunery.dialects import (
     Array,
+    Capability,
     Codegen,
     Compiled,
     Dialect,
@@ -31,7 +32,20 @@ _TIMED = (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)
 
 
 class WholeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
-    """A dialect with all capabilities."""
+    """A dialect with all capabilities: for a type checker alone, as a test says which of them it needs."""
+
+
+def needs(*capabilities: type[Capability]) -> pytest.MarkDecorator:
+    """Skip a test for a dialect without one of the capabilities."""
+    return pytest.mark.usefixtures(*(f"needs_{capability.__name__}" for capability in capabilities))
+
+
+def _required(capability: type[Capability]) -> Any:
+    def check(dialect: Dialect) -> None:
+        if not isinstance(dialect, capability):
+            pytest.skip(f"{dialect.name} cannot {capability.ability}")
+
+    return pytest.fixture(scope="class", name=f"needs_{capability.__name__}")(staticmethod(check))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +70,23 @@ class ContractFixtures:
     garbage = "{no candidate}"
     """A candidate body that the compiler cannot read."""
 
+    needs_task_source = _required(TaskSource)
+    needs_space = _required(Space)
+    needs_codegen = _required(Codegen)
+    needs_network_compiler = _required(NetworkCompiler)
+    needs_record_checker = _required(RecordChecker)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls, dialect: Dialect) -> Network:
+        """A small network; an author of a dialect that takes tasks from networks gives one."""
+        assert not isinstance(dialect, TaskSource), "the contract needs a fixture `network`"
+        pytest.skip(f"{dialect.name} takes no networks")
+
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls, dialect: WholeDialect, network: Network, target: Target) -> list[Task]:
-        """All tasks of the network."""
+        """All tasks of the network; an author of a dialect that takes no networks gives some."""
         return dialect.extract(network, target)
 
     @pytest.fixture(scope="class")
@@ -81,6 +108,20 @@ class ContractFixtures:
     def proposed(cls, dialect: WholeDialect, task: Task) -> list[Candidate]:
         """What a new search proposes first, with seed 0."""
         return dialect.open(task, [], None, 0).propose(cls.proposals)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cost_model(cls, dialect: WholeDialect, task: Task) -> str:
+        """A cost model as text: one that was trained on the dialect's features, if it has such."""
+        from tunery.costmodels import BoostedModel, Dataset, with_task
+
+        dataset, candidates = Dataset(), dialect.open(task, [], None, 0).propose(6 * cls.proposals)
+        rows = dialect.features(task, candidates) if len(candidates) > cls.proposals else None
+        if rows is None:
+            return "{}"
+        for number, (candidate, row) in enumerate(zip(candidates, with_task(rows, task), strict=True)):
+            dataset.add(task.key, candidate.key, row, 1e-3 * (1 + number))
+        return BoostedModel.fit(dataset).dumps()
 
     @pytest.fixture(scope="class")
     @classmethod
