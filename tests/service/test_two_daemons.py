@@ -3,6 +3,7 @@
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tunery.domain.request import ShareRequest
 from tunery.store import open_store
 from tunery.store.database import lease
 
+SMALL = "fake:small?tasks=2&build_s=0.02&space=4x4x4"
 SLOW = "fake:slow?tasks=2&build_s=0.02&space=16x16x16"
 
 
@@ -77,3 +79,23 @@ def test_who_was_silent_too_long_can_change_nothing_of_the_job(store_url: str, m
         with pytest.raises(LostJobError):
             theirs.save_job(done)
         assert mine.job(job_id).state is JobState.DONE
+
+
+def test_two_daemons_that_search_the_same_tasks_measure_nothing_twice(store_url: str, tmp_path: Path) -> None:
+    both = [daemon_on(store_url, tmp_path / name) for name in ("first", "second")]
+    try:
+        # Of another seed, for the same job would be refused; the space is small, so both want the same candidates.
+        jobs = [
+            daemon.client.submit(replace(request(SMALL, 40), seed=seed), ShareRequest()).job_id
+            for seed, daemon in enumerate(both)
+        ]
+        for job in jobs:
+            until(store_url, job, JobState.DONE)
+        counts = raced(store_url)
+        assert set(counts.values()) == {1}
+        with open_store(store_url) as store:
+            paid_by = {record.job_id for record in store.records(modes=[Mode.RACE])}
+        assert paid_by == set(jobs)
+    finally:
+        for daemon in both:
+            daemon.end(signal.SIGTERM)

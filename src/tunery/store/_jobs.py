@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -151,6 +151,14 @@ class Jobs(Database):
             return mine
 
         return self.write(update)
+
+
+def live_jobs(connection: Connection, job_ids: Collection[str]) -> set[str]:
+    """Return those of some jobs that a live owner works on."""
+    if not job_ids:
+        return set()
+    rows = _all(connection, sa.select(_jobs).where(_jobs.c.job_id.in_(job_ids)))
+    return {row["job_id"] for row in rows if _live_owner(connection, row) is not None}
 
 
 def identity(request: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task
+from tunery.store._claims import end_claims
 from tunery.store._entries import holds, ranked_entries
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._rows import record_row, stored_task, target_row, task_row, to_record, workload_row
@@ -50,6 +51,7 @@ class Records(Database):
                 raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
         rows = [record_row(record, time.time()) for record in records]
         spent = list(charges)
+        measured = [(one.provenance, one.candidate.key) for one in records]
 
         def insert(connection: Connection) -> int:
             if task.key not in self._known_tasks:
@@ -58,6 +60,7 @@ class Records(Database):
             for row in rows:
                 number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
             insert_charges(connection, spent)
+            end_claims(connection, task.key, measured)
             return number
 
         number = self.write(insert)

@@ -1,5 +1,6 @@
 """What the parts of a job share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tunery.domain import Provenance
@@ -15,7 +16,7 @@ class Context:
     """One job's means: what is done in its name is charged to it.
 
     `trials` are the candidates tried on its tasks while it ran, at most `most_trials` (None: no limit), whichever job
-    paid for them.
+    paid for them. `cut_off` says that it is to wait for nobody any more.
     """
 
     job_id: str
@@ -29,6 +30,7 @@ class Context:
     trials: int = 0
     trials_in_flight: int = 0
     most_trials: int | None = None
+    cut_off: Callable[[], bool] = lambda: False
 
     @property
     def takes_part(self) -> bool:

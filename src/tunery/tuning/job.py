@@ -85,6 +85,7 @@ class TuningJob:
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
         self._context.most_trials = self._limits.trials
+        self._context.cut_off = self._cut_off
         began = time.monotonic() if began is None else began
         self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began)
         self._reporter = Reporter(self._context, request, self._allowance, self._sums)

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0007"
+HEAD = "0008"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -135,6 +135,14 @@ devices = sa.Table(
     sa.Column("facts", Document, nullable=False),
     sa.Column("first_seen", sa.Double, nullable=False),
     sa.Column("last_seen", sa.Double, nullable=False),
+)  # fmt: skip
+
+claims = sa.Table(
+    "claims", metadata,
+    sa.Column("task_key", sa.String, primary_key=True),
+    sa.Column("conditions", sa.String, primary_key=True),
+    sa.Column("candidate_key", sa.String, primary_key=True),
+    sa.Column("job_id", sa.String, nullable=False),
 )  # fmt: skip
 
 events = sa.Table(

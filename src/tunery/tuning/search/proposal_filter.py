@@ -67,7 +67,7 @@ class ProposalFilter:
     def sift(self, context: Context, proposal: Proposal, known: Collection[str], wanted: int) -> FilteredProposal:
         """Choose at most `wanted` candidates to build; what is dropped is recorded, what others measured is served."""
         numbers = [i for i, candidate in enumerate(proposal.candidates) if candidate.key not in known]
-        served = self._served(context, {proposal.candidates[i].key for i in numbers})
+        served = self.served(context, {proposal.candidates[i].key for i in numbers})
         numbers = [i for i in numbers if proposal.candidates[i].key not in served]
         hopeless = [i for i in numbers if proposal.rejected and proposal.rejected[i]]
         numbers = [i for i in numbers if i not in hopeless]
@@ -117,7 +117,7 @@ class ProposalFilter:
         tried = [i for i in likely if self._random.random() < self._trimming.audit_share]
         return {i: f"{FAILING_DETAIL} ({100 * likely[i]:.0f} %)" for i in likely if i not in tried}, tried
 
-    def _served(self, context: Context, keys: set[str]) -> dict[str, Observation]:
+    def served(self, context: Context, keys: set[str]) -> dict[str, Observation]:
         """Return what the store has learned of these candidates meanwhile, from other jobs."""
         if not keys & context.store.measured_keys(self._task.key, context.provenance):
             return {}

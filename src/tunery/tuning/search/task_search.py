@@ -8,6 +8,7 @@ from tunery._errors import DialectError, EngineError, WorkError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
+from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.foreign_load import marked
 from tunery.runtime.pools import Runtime
 from tunery.tuning.allocation.allocator import Cost
@@ -27,6 +28,7 @@ from tunery.tuning.search.proposer import TaskProposer
 from tunery.tuning.search.races import Races
 from tunery.tuning.search.state import SearchState
 
+_LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
 _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
 
 
@@ -107,6 +109,9 @@ class TaskSearch:
         own, reference = baselines.baseline, baselines.reference[1]
         # One that was tried and has no latency is faulty, and would be so again.
         if self.state.baseline_s is None and own[0].key not in self.state.known:
+            if not await self._claimed(payer, (own[0],)):
+                self.state.handle(ev.BaselineTimed(self._latency_elsewhere_s(payer, own[0])))
+                return
             async with stage(payer, self.task, "measure", Role.MEASURER) as grant:
                 measurement = await self._races.race(payer, grant.worker, own, reference)
                 if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
@@ -133,20 +138,55 @@ class TaskSearch:
     async def batch(self, payer: Context, size: int) -> int:
         """Propose, build and measure up to `size` candidates; return how many were tried."""
         candidates: Sequence[Candidate] = ()
+        mine: Sequence[Candidate] = ()
         known = self.state.known
         try:
             candidates = await self._propose(payer, size)
+            mine = await self._claimed(payer, candidates)
             built = await build_all(
-                payer, self.task, candidates, partial(self.record, payer), partial(_charge_builds, payer, self.task)
+                payer, self.task, mine, partial(self.record, payer), partial(_charge_builds, payer, self.task)
             )
             if built and (reference := await self._reference(payer)):
                 kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
-            self._sifter.learn([told for c in candidates if (told := known.get(c.key))])
+            self._sifter.learn([told for c in mine if (told := known.get(c.key))])
         finally:
-            payer.account.take_back(candidates)  # built, and cut short before they were raced
+            payer.account.take_back(mine)  # built, and cut short before they were raced
             self.state.handle(ev.BatchEnded(tuple(c.key for c in candidates), self._cost_since(payer)))
+            if left := [c.key for c in mine if c.key not in known]:
+                payer.store.claims.give_up(self.task.key, payer.provenance, left, payer.job_id)
         return len(candidates)
+
+    async def _claimed(self, payer: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """Return the candidates that are this process's to measure; what others have measured is served.
+
+        Where others are at work on all of them, wait until they are done, or gone, or the job is cut off.
+        """
+        left = {one.key: one for one in candidates}
+        while left:
+            granted = payer.store.claims.take(self.task.key, payer.provenance, left.keys(), payer.job_id)
+            served = self._sifter.served(payer, left.keys() - granted)
+            if found := tuple(told for told in served.values() if told.candidate.origin is not Origin.BASELINE):
+                self.state.handle(ev.Served(found))
+            left = {key: one for key, one in left.items() if key not in served}
+            if granted:
+                return [one for one in candidates if one.key in granted]
+            if left and payer.cut_off():
+                break
+            if left:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+        return ()
+
+    def _latency_elsewhere_s(self, payer: Context, baseline: Candidate) -> float | None:
+        """Return the latency of the compiler's default that another process has measured.
+
+        Raises:
+            WithdrawnError: it has not measured it yet.
+        """
+        told = self._sifter.served(payer, {baseline.key}).get(baseline.key)
+        if told is None:
+            raise WithdrawnError("another process is measuring the compiler's default")
+        return told.latency_s
 
     def _cost_since(self, payer: Context) -> Cost:
         """Return what the job has paid for the task since the last time."""

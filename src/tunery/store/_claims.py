@@ -1,0 +1,81 @@
+"""Claims: who is about to measure what, so that two processes on one store do not measure it twice."""
+
+from collections.abc import Collection, Iterable
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from tunery.domain import Mode, Outcome, Provenance, digest
+from tunery.store._entries import holds
+from tunery.store._jobs import live_jobs
+from tunery.store.database import schema
+from tunery.store.database.connection import Database, batched, insert_new
+
+_table, _records = schema.claims, schema.records
+
+
+class Claims:
+    """The store's claims. A claim holds for as long as its job has a live owner, until its candidate is recorded."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def take(self, task_key: str, provenance: Provenance, keys: Collection[str], job_id: str) -> set[str]:
+        """Claim candidates for a job, and return the keys of those that are its own to measure.
+
+        Not among them are those that a live job has claimed, and those that were raced under these conditions.
+        """
+
+        def claim(connection: Connection) -> set[str]:
+            granted = set[str]()
+            for some in batched(keys):
+                here = (*_here(task_key, provenance), _table.c.candidate_key.in_(some))
+                holders = set(connection.execute(sa.select(_table.c.job_id).where(*here).distinct()).scalars())
+                gone = holders - live_jobs(connection, holders - {job_id})
+                connection.execute(sa.delete(_table).where(*here, _table.c.job_id.in_(gone)))
+                rows = [{**_row(task_key, provenance, key), "job_id": job_id} for key in some]
+                insert_new(connection, _table, rows)
+                # Read last: what another has recorded until its claim went is seen from here on.
+                mine = sa.select(_table.c.candidate_key).where(*here, _table.c.job_id == job_id)
+                measured = sa.select(_records.c.candidate_key).where(
+                    _records.c.task_key == task_key,
+                    holds(provenance),
+                    sa.not_(_records.c.imported),
+                    _records.c.outcome != Outcome.FILTERED.value,
+                    _records.c.mode != Mode.FINAL.value,
+                    _records.c.candidate_key.in_(some),
+                )
+                known = set(connection.execute(measured.distinct()).scalars())
+                granted |= set(connection.execute(mine).scalars()) - known
+                connection.execute(sa.delete(_table).where(*here, _table.c.candidate_key.in_(known)))
+            return granted
+
+        return self._database.write(claim)
+
+    def give_up(self, task_key: str, provenance: Provenance, keys: Collection[str], job_id: str) -> None:
+        """Let others measure what a job has claimed and will not measure."""
+
+        def delete(connection: Connection) -> None:
+            for some in batched(keys):
+                here = (*_here(task_key, provenance), _table.c.candidate_key.in_(some))
+                connection.execute(sa.delete(_table).where(*here, _table.c.job_id == job_id))
+
+        self._database.write(delete)
+
+
+def end_claims(connection: Connection, task_key: str, measured: Iterable[tuple[Provenance, str]]) -> None:
+    """End the claims on candidates that are being recorded, inside the transaction that records them."""
+    for provenance, key in measured:
+        connection.execute(sa.delete(_table).where(*_here(task_key, provenance), _table.c.candidate_key == key))
+
+
+def _row(task_key: str, provenance: Provenance, key: str) -> dict[str, str]:
+    return {"task_key": task_key, "conditions": _conditions(provenance), "candidate_key": key}
+
+
+def _here(task_key: str, provenance: Provenance) -> tuple[sa.ColumnElement[bool], ...]:
+    return _table.c.task_key == task_key, _table.c.conditions == _conditions(provenance)
+
+
+def _conditions(provenance: Provenance) -> str:
+    return digest(provenance.dialect, provenance.compiler, provenance.device, provenance.settings)
