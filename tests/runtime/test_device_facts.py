@@ -13,7 +13,7 @@ from tunery.domain import Budget, Calibration
 from tunery.domain.request import Request
 from tunery.engines import InlineEngine, LocalEngine, Role
 from tunery.runtime import opening
-from tunery.runtime.introducing import introduce
+from tunery.runtime.opening import introduce
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store

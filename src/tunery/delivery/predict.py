@@ -32,7 +32,7 @@ from tunery.domain import (
 )
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import Role
-from tunery.runtime.introducing import introduce
+from tunery.runtime.opening import introduce
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Store

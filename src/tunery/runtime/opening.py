@@ -1,5 +1,6 @@
 """Starting and ending the workers of one dialect."""
 
+import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from tunery._errors import UsageError
 from tunery._settings import cache_directory, settings
 from tunery.blobs import DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
+from tunery.domain import DeviceDescription
 from tunery.domain.request import Request
 from tunery.engines import Engine, engine_class
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
 from tunery.runtime.pools import Runtime, make_scratch
+from tunery.store import Store
 
 
 def thread_count(threads: int) -> int:
@@ -59,3 +62,14 @@ def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str 
             engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
             foreign=watch_for(usable_cores()), full_length=not request.trimming.abandon,
         )  # fmt: skip
+
+
+async def introduce(runtime: Runtime, store: Store) -> DeviceDescription:
+    """Return the device that a runtime's measurers describe, after storing its facts.
+
+    Raises:
+        WorkError: no measurer starts.
+    """
+    device = await runtime.device()
+    store.devices.save(device.fingerprint, device.as_facts(), platform.node())
+    return device

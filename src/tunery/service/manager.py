@@ -18,8 +18,7 @@ from tunery.domain import DeviceDescription, JobState, JobStatus
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.importing import ImportedModel, import_model
-from tunery.runtime.introducing import introduce
-from tunery.runtime.opening import open_runtime, thread_count
+from tunery.runtime.opening import introduce, open_runtime, thread_count
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of

@@ -29,8 +29,7 @@ from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.extraction import Extracted, extract_many
-from tunery.runtime.introducing import introduce
-from tunery.runtime.opening import workplace
+from tunery.runtime.opening import introduce, workplace
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import open_store
