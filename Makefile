@@ -13,14 +13,15 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test lint format bench bench-stock bench-networks conformance clean
+.PHONY: setup postgres demo test test-fast test-slow test-python lint format bench bench-stock bench-networks \
+  conformance clean
 
 setup: $(STAMP)
 
 # The stamp is written last, so a set-up that was cut short is done again.
 $(STAMP): pyproject.toml constraints.txt
-	@command -v $(PYTHON) >/dev/null || { \
-	  echo "error: there is no $(PYTHON); install Python 3.11 (Debian, Ubuntu: apt-get install python3.11 python3.11-venv)," \
+	@$(PYTHON) -c '' 2>/dev/null || { \
+	  echo "error: there is no $(PYTHON) that runs; install Python 3.11 (Debian, Ubuntu: apt-get install python3.11 python3.11-venv)," \
 	       "or say where it is: make $(MAKECMDGOALS) PYTHON=PATH" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "error: $(PYTHON) is older than Python 3.11; say where a newer one is: make $(MAKECMDGOALS) PYTHON=PATH" >&2; exit 2; }
@@ -41,7 +42,23 @@ demo: setup
 	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
 
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -m "not slow"
+
+# The rooms that need no TVM, no server and hardly any process.
+FAST := accounting scheduling tuning/allocation dialects/test_fake.py cli/test_report.py \
+	cli/test_settings.py service/test_queue_policy.py service/test_wire.py tuning/test_account.py \
+	tuning/test_search_state.py test_archive.py test_layers.py test_outputs.py
+
+test-fast: setup
+	$(BIN)/pytest -m "not tvm and not slow" -k "not postgresql" $(addprefix tests/,$(FAST))
+
+# What `make test` leaves out: other tests there cover its subject more cheaply.
+test-slow: setup
+	$(BIN)/pytest -m slow
+
+# The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
+test-python:
+	@$(MAKE) --no-print-directory test-fast PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
 lint: setup
 	$(BIN)/ruff check
@@ -74,5 +91,5 @@ study-%: setup
 	$(BIN)/python benchmarks/study.py $* $(STUDY_OPTIONS)
 
 clean:
-	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist out .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
