@@ -17,10 +17,21 @@ settings.load_profile("tunery")
 os.environ.setdefault("TUNERY_LOAD_WATCH", "off")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_places_for_shared_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures that several tests share have a cache and a default store apart from those of the user."""
+    places = tmp_path_factory.mktemp("places")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNERY_CACHE", str(places / "cache"))
+        patch.setenv("XDG_DATA_HOME", str(places / "data"))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test has a cache of its own: none reads or fills that of the user."""
+def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has a cache and a default store of its own: none reads or fills those of the user."""
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 @pytest.fixture(scope="session")

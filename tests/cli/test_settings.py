@@ -27,6 +27,7 @@ def test_store_names_the_store_and_the_option_wins(run: Run, tmp_path: Path, mon
     open_store(two).close()
     assert run("records", "stats", "--store", two, "--json").data["place"] == two
     monkeypatch.delenv("TUNERY_STORE")
+    monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert run("records", "stats", "--json").data["place"] == str(tmp_path / ".local/share/tunery/tunery.db")
 

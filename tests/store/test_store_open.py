@@ -28,6 +28,7 @@ def test_paths_and_urls_name_the_same_file(tmp_path: Path, monkeypatch: pytest.M
 
 def test_nothing_means_the_environments_store_or_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_DATA_HOME")
     monkeypatch.delenv("TUNERY_STORE", raising=False)
     with open_store() as store:
         assert store.path == tmp_path / ".local/share/tunery/tunery.db"
