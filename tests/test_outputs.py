@@ -125,7 +125,7 @@ def test_nothing_is_forced_upon_a_database_or_an_input(
     name = link(victim, tmp_path / "name")
     inputs = [victim] if make is plain else []
     for force in (False, True):
-        with pytest.raises(UsageError, match="choose another place"):
+        with pytest.raises(UsageError, match="name another file"):
             check_output(name, outputs.NETWORK, inputs=inputs, force=force)
         with pytest.raises(UsageError), whole_file(name, outputs.NETWORK, inputs=inputs, force=force):
             pass
@@ -235,7 +235,7 @@ def test_the_longest_name_that_a_file_system_takes_will_do(tmp_path: Path) -> No
     with whole_file(path, outputs.NETWORK) as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"
-    with pytest.raises(UsageError, match=r"File name too long; choose another place"):
+    with pytest.raises(UsageError, match=r"File name too long; name another file"):
         check_output(tmp_path / ("x" * 256), outputs.NETWORK)
 
 
@@ -306,12 +306,12 @@ _outputs.publish(pathlib.Path("made"), pathlib.Path("net"), _outputs.NETWORK)
         cwd=tmp_path, capture_output=True, text=True, check=False,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)),
     )  # fmt: skip
-    assert "cannot write net: File too large; choose another place with -o" in done.stderr
+    assert "cannot write net: File too large; name another file" in done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "net"]
     assert (tmp_path / "net").read_bytes() == before
 
 
 def test_a_place_that_is_gone_is_said_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "made").touch()
-    with pytest.raises(UsageError, match=r"there is no directory .*; create it, or choose another place"):
+    with pytest.raises(UsageError, match=r"there is no directory .*; create it, or name another file"):
         publish(tmp_path / "made", tmp_path / "gone" / "net", outputs.NETWORK)

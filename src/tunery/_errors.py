@@ -114,20 +114,31 @@ def tells_of_memory(text: str) -> bool:
 
 
 _SHOWN = 60
+_WANTED = {
+    "bool": "true or false", "int": "a whole number", "float": "a number", "finite_number": "a finite number",
+    "string": "text", "path": "a path", "list": "a list", "tuple": "a list", "set": "a list", "dict": "an object",
+    "mapping": "an object", "dataclass": "an object", "model": "an object",
+}  # fmt: skip
+"""What should be there, by how pydantic's kinds of errors begin: `int_parsing`, `int_type`, ..."""
 
 
 def misfit(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the first of pydantic's `errors()` in words of ours: what it is about, what is there, and what should be.
 
-    Such as `budget.trials is 'many', but should be a valid integer`.
+    Such as `budget.trials is 'many', but should be a whole number`.
     """
     first = found[0]
-    where = ".".join(str(part) for part in first["loc"]) or "whole"
-    if first["type"] in {"missing", "missing_argument"}:
+    where, kind = ".".join(str(part) for part in first["loc"]) or "whole", str(first["type"])
+    if kind in {"missing", "missing_argument"}:
         return f"{where} is missing"
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return f"{where} is not known here"
     value = repr(first["input"])
     shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
-    wanted = str(first["msg"]).removeprefix("Value error, ")
-    if wanted.startswith("Input should be "):
-        return f"{where} is {shown}, but should be {wanted.removeprefix('Input should be ')}"
-    return f"{where} is {shown}: {wanted[:1].lower()}{wanted[1:]}"
+    said = str(first["msg"]).removeprefix("Value error, ")
+    wanted = next((words for name, words in _WANTED.items() if kind.startswith(name)), "")
+    if not wanted and said.startswith("Input should be "):
+        wanted = said.removeprefix("Input should be ")
+    return (
+        f"{where} is {shown}, but should be {wanted}" if wanted else f"{where} is {shown}: {said[:1].lower()}{said[1:]}"
+    )

@@ -26,7 +26,6 @@ from typing import IO, BinaryIO
 
 from tunery._errors import UsageError
 
-ELSEWHERE = "choose another place"
 _HEAD_BYTES = 1 << 16
 _DIRECTORY_BYTES = 1 << 20  # of a zip archive or a Parquet file: ours are far smaller, and nothing larger is read
 _STALE_S = 3600.0
@@ -53,11 +52,11 @@ def check_output(path: Path, kind: Kind, *, inputs: Iterable[Path] = (), force: 
     """
     try:
         if not path.parent.is_dir():
-            raise UsageError(f"there is no directory {str(path.parent)!r}; create it, or {ELSEWHERE} with -o")
+            raise UsageError(f"there is no directory {str(path.parent)!r}; create it, or name another file")
         _refuse(path, kind, inputs, force=force)
         # The new file takes the old one's place, so the directory counts as well.
         if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-            raise UsageError(f"{str(path)!r} cannot be written; {ELSEWHERE} with -o")
+            raise UsageError(f"{str(path)!r} cannot be written; name another file")
     except OSError as error:
         raise _unwritable(path, error) from error
 
@@ -129,7 +128,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write {path}: {error.strerror or error}; {ELSEWHERE} with -o")
+    return UsageError(f"cannot write {path}: {error.strerror or error}; name another file")
 
 
 @contextmanager
@@ -184,7 +183,7 @@ def _refuse(path: Path, kind: Kind, inputs: Iterable[Path], *, force: bool) -> N
     """Raise UsageError if `path` must not be replaced."""
     for other in inputs:
         if _same(path, other):
-            raise UsageError(f"{str(path)!r} is what this command works on; {ELSEWHERE} with -o")
+            raise UsageError(f"{str(path)!r} is what this command works on; name another file")
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:  # also a link to nothing
@@ -192,17 +191,17 @@ def _refuse(path: Path, kind: Kind, inputs: Iterable[Path], *, force: bool) -> N
             raise _database(path) from None
         return
     if not stat.S_ISREG(mode):  # a device or a pipe would be replaced by a file
-        raise UsageError(f"{str(path)!r} is not a file; {ELSEWHERE} with -o")
+        raise UsageError(f"{str(path)!r} is not a file; name another file")
     if _is_database(path) or _is_beside_database(path):
         raise _database(path)
     if not force and not _is_replaceable(path, kind):
         raise UsageError(
-            f"{str(path)!r} is not {kind.name}, and would be lost; {ELSEWHERE} with -o, or replace it with --force"
+            f"{str(path)!r} is not {kind.name}, and would be lost; name another file, or replace it with --force"
         )
 
 
 def _database(path: Path) -> UsageError:
-    return UsageError(f"{str(path)!r} is a database or belongs to one, and is never replaced; {ELSEWHERE} with -o")
+    return UsageError(f"{str(path)!r} is a database or belongs to one, and is never replaced; name another file")
 
 
 def _same(path: Path, other: Path) -> bool:

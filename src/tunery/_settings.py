@@ -37,7 +37,7 @@ def settings() -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         name = f"{PREFIX}{str(first['loc'][0]).upper()}"
-        what = misfit([{**first, "loc": (name,)}])
+        what = misfit([{**first, "loc": (name,)}]).replace("true or false", "on or off")
         raise UsageError(f"the variable {what}; docs/settings.md lists what it may be") from None
 
 

@@ -34,7 +34,9 @@ def test_no_command_replaces_the_store(private: Run, command: tuple[str, ...], f
         answer = private(*command, name, *(["--force"] if force else []))
         assert answer.code == 2, answer
         assert len(answer.err.splitlines()) == 1
+        assert "name another file" in answer.err
     assert private("records", "stats", "--json").data == before
+    assert private(*command, "another.png").code == 0, "the advice helps"
     assert (tmp_path / "link.png").is_symlink()
 
 

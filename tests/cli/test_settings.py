@@ -48,6 +48,10 @@ def test_a_value_that_a_variable_cannot_have_is_named(run: Run, monkeypatch: pyt
     assert answer.code == 2
     assert "TUNERY_LOAD_WATCH" in answer.err
     assert "sometimes" in answer.err
+    assert "on or off" in answer.err
+    for advised in ("on", "off"):
+        monkeypatch.setenv("TUNERY_LOAD_WATCH", advised)
+        assert run("tune", "fake:demo", "--dialect", "fake", "--budget", "4trials").code == 0
 
 
 def test_models_and_store_follow_the_same_directory(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

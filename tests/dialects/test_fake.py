@@ -92,7 +92,10 @@ def test_nothing_is_proposed_where_there_is_nothing_to_tune() -> None:
     assert FakeDialect().open(task, [], None, 0).propose(8) == []
 
 
-@pytest.mark.parametrize("spec", ["fake:1", '{"kind": "fake", "speed": 0}', '{"kind": "fake", "cores": 4}', "[]", "3"])
+@pytest.mark.parametrize("spec", [
+    "fake:1", '{"kind": "fake", "cores": 4}', "[]", "3", "[" * 100_000,
+    *(f'{{"kind": "fake", "speed": {speed}}}' for speed in ("0", "-1", "NaN", "9e18", "Infinity", "9" * 4000)),
+])  # fmt: skip
 def test_incomplete_targets_are_refused(spec: str) -> None:
     with pytest.raises(TargetError, match="fake-fast"):
         FakeDialect().resolve_target(spec, 1)

@@ -169,6 +169,20 @@ class TestMetaScheduleContract(DialectContract):
             dialect.resolve_target("znver4", 1)
         assert dialect.resolve_target("x86-64-v2", 1).config["mcpu"] == "x86-64-v2"
 
+    @pytest.mark.parametrize(("name", "value"), [
+        *((name, value) for name in ("num-cores", "opt-level", "vector-width")
+          for value in ("9e18", "-1", "NaN", "1.5", "true", '"2"', "[]", "9" * 4000)),
+        ("num-cores", "0"), ("vector-width", "0"), ("opt-level", "4"), ("mattr", '"+avx"'), ("mattr", "[1]"),
+        ("cl-opt", json.dumps(["-x"] * 100)), ("tag", f'"{"x" * 5000}"'), ("tag", '"\\u001b[31m"'),
+        ("host", '{"kind": "llvm"}'), ("device", "{}"), ("nonsense", "1"), ("x" * 5000, "true"),
+    ])  # fmt: skip
+    def test_every_field_of_a_target_has_a_range(self, dialect: Dialect, name: str, value: str) -> None:
+        given = f'{{"kind": "llvm", "mcpu": "x86-64", {json.dumps(name)}: {value}}}'
+        with pytest.raises(TargetError) as caught:
+            dialect.resolve_target(given, 1)
+        assert len(str(caught.value)) < 600
+        assert str(caught.value).isprintable()
+
     def test_bodies_are_data(self, dialect: Dialect, task: Task) -> None:
         candidate = dialect.open(task, [], None, 0).propose(1)[0]
         assert isinstance(json.loads(candidate.body), list)

@@ -60,6 +60,17 @@ def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
         open_store("postgresql://localhost/tunery")
 
 
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/full", "/dev/null", "link", "pipe"])
+def test_what_is_no_file_is_refused_unread_and_unwritten(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("/dev/zero")
+    for keep in (True, False):
+        with pytest.raises(StoreError, match=r"is a (device|pipe), .*; name a file"):
+            open_store(str(tmp_path / name), keep=keep)
+    open_store(str(tmp_path / "a.db")).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "link", "pipe"]
+
+
 def test_a_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a directory; name a file"):
         open_store(str(tmp_path))

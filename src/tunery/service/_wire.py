@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,14 +47,26 @@ def read_as(kind: type[T], data: object) -> T:
     Raises:
         UsageError: it is not one.
     """
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    if not isinstance(data, dict) or not data.keys() <= known:
-        raise UsageError(f"a {_words(kind)} is an object with the keys {', '.join(sorted(known))}")
+    _check_keys(kind, data)
     try:
         found: T = TypeAdapter(kind).validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         raise UsageError(f"the {_words(kind)}'s {misfit(error.errors())}") from error
     return found
+
+
+def _check_keys(kind: type[object], data: object) -> None:
+    """Refuse what has a key that `kind` lacks, or that one of its parts lacks: pydantic ignores those.
+
+    Raises:
+        UsageError: there is one, or `data` is no object at all.
+    """
+    known = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
+    if not isinstance(data, dict) or not data.keys() <= known.keys():
+        raise UsageError(f"a {_words(kind)} is an object with the keys {', '.join(sorted(known))}")
+    for name, part in known.items():
+        if is_dataclass(part) and isinstance(part, type) and name in data:
+            _check_keys(part, data[name])
 
 
 def _words(kind: type[object]) -> str:

@@ -18,7 +18,7 @@ from tunery.store._upkeep import Upkeep
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
 from tunery.store.database.failures import translate
 from tunery.store.database.migrate import upgrade, version
-from tunery.store.database.place import prepare, resolve, shown
+from tunery.store.database.place import check_plain, prepare, resolve, shown
 from tunery.store.database.schema import HEAD
 from tunery.store.database.snapshot import Snapshot, is_read_only
 from tunery.store.exchange.interchange import Interchange
@@ -61,6 +61,7 @@ def _snapshot(url: URL, *, keep: bool) -> Snapshot | None:
     path = Path(url.database or "")
     if keep or url.get_backend_name() != "sqlite" or dict(url.query) == IN_MEMORY or not is_read_only(path):
         return None
+    check_plain(path)
     try:
         return Snapshot(path)
     except sqlite3.Error as error:

@@ -1,7 +1,6 @@
 """The dialect itself: extraction, files, and a look behind the script for tests."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -33,6 +32,7 @@ from tunery.domain import Candidate, Network, Origin, Target, Task, Workload, ca
 
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
+_MOST_SPEED = 1e6
 
 
 class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
@@ -57,9 +57,9 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
             config = json.loads(spec)
             speed = float(config.get("speed", 1.0))
             known = config.get("kind") == "fake" and config.keys() <= {"kind", "speed"}
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise TargetError(f"unknown target {spec!r}; use {accepted}") from error
-        if not known or not 0 < speed < math.inf:
+        if not known or not 1 / _MOST_SPEED <= speed <= _MOST_SPEED:
             raise TargetError(f"unknown or incomplete target {spec!r}; use {accepted}")
         return Target(self.name, {"kind": "fake", "speed": speed}, threads)
 

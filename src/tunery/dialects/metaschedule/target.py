@@ -16,6 +16,11 @@ OWN = ("opt-level", "cl-opt", "vector-width")
 """What is added to a target for the user: how the compiler works, not what it generates code for."""
 # Features by which code differs; LLVM's lists also name tuning hints and system instructions, which kernels never use.
 _INSTRUCTIONS = ("sse", "avx", "amx", "fma", "f16c", "neon", "sve", "sme", "dotprod", "i8mm", "bf16", "fullfp16")
+# What TVM takes as it comes and its code generator reads as far less: numbers by what fits, lists by their length.
+_RANGES = {"num-cores": (1, 65_536), "opt-level": (0, 3), "vector-width": (64, 2048)}
+_LISTS = ("keys", "libs", "mattr", "cl-opt")
+_FIXED = ("host", "from_device", "target_device_type")
+_MOST_ENTRIES, _LONGEST_TEXT, _SHOWN = 64, 256, 120
 _EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''
 
 
@@ -23,24 +28,27 @@ def resolve(dialect: str, spec: str, threads: int) -> Target:
     """Return the target that `spec` names: `native`, a processor's LLVM name, or a JSON object.
 
     Raises:
-        TargetError: it is not a CPU, unknown to LLVM, or needs instructions that this machine lacks.
+        TargetError: it is not a CPU, unknown to LLVM, has a field out of its range, or needs instructions that this
+            machine lacks.
     """
     config = _config(spec)
+    shown = _shown(spec)
     if config.get("kind") != "llvm":
-        raise TargetError(f"target {spec!r} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}")
+        raise TargetError(f"target {shown} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}")
     known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))}
     if not isinstance(config.get("mcpu"), str) or config["mcpu"] not in known:
-        raise TargetError(f"unknown target {spec!r}; use native, a processor name such as znver4, or {_EXAMPLE}")
+        raise TargetError(f"unknown target {shown}; use native, a processor name such as znver4, or {_EXAMPLE}")
+    _check_fields(shown, config)
     config["num-cores"] = threads
     config.setdefault("opt-level", _OPT_LEVEL)
     config.setdefault("cl-opt", list(_OPTIONS))
     try:
         width = _vector_width(config)
     except Exception as error:
-        raise TargetError(f"TVM refuses target {spec!r}; write for example {_EXAMPLE}") from error
+        raise TargetError(f"TVM refuses target {shown}; write for example {_EXAMPLE}") from error
     if width:
         config.setdefault("vector-width", width)
-    _refuse_foreign(spec, config)
+    _refuse_foreign(shown, config)
     return Target(dialect, config, threads)
 
 
@@ -51,8 +59,39 @@ def _config(spec: str) -> dict[str, object]:
         return {"kind": "llvm", "mcpu": spec}
     try:
         return dict(json.loads(spec))
-    except ValueError as error:
-        raise TargetError(f"target {spec!r} is not JSON ({error}); write for example {_EXAMPLE}") from error
+    except (ValueError, RecursionError):
+        raise TargetError(f"target {_shown(spec)} is not JSON; write for example {_EXAMPLE}") from None
+
+
+def _shown(spec: str) -> str:
+    return repr(spec) if len(spec) <= _SHOWN else f"{spec[:_SHOWN]!r}..."
+
+
+def _check_fields(shown: str, config: dict[str, object]) -> None:
+    """Refuse fields that are out of their range, and those that are not a CPU's.
+
+    Raises:
+        TargetError: there is one.
+    """
+    for name, value in config.items():
+        if not _fits(name, value):
+            least, most = _RANGES.get(name, ("", ""))
+            wanted = f"a whole number from {least} to {most}" if name in _RANGES else "short text or a short list"
+            advice = "leave it away" if name in _FIXED else f"write {wanted}"
+            raise TargetError(f"target {shown} has a {name[:_LONGEST_TEXT]!r} that it cannot have; {advice}")
+
+
+def _fits(name: str, value: object) -> bool:
+    if name in _RANGES:
+        least, most = _RANGES[name]
+        return type(value) is int and least <= value <= most
+    if name in _LISTS:
+        return isinstance(value, list) and len(value) <= _MOST_ENTRIES and all(map(_is_text, value))
+    return name not in _FIXED and (isinstance(value, bool) or _is_text(value))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _LONGEST_TEXT and value.isprintable()
 
 
 def _native() -> str:
@@ -68,12 +107,12 @@ def _vector_width(config: dict[str, object]) -> int:
     return 256 if has("avx", target) else 128
 
 
-def _refuse_foreign(spec: str, config: dict[str, object]) -> None:
+def _refuse_foreign(shown: str, config: dict[str, object]) -> None:
     """Refuse what this CPU cannot run: kernels are measured here, and each would die of an illegal instruction."""
     missing = _features(config) - _features({"kind": "llvm", "mcpu": _native()})
     if missing:
         raise TargetError(
-            f"target {spec!r} needs instructions that this machine's {_native()} lacks "
+            f"target {shown} needs instructions that this machine's {_native()} lacks "
             f"({', '.join(sorted(missing)[:4])}); tune on such a machine, or use native"
         )
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -102,11 +103,11 @@ def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
     """Create the folder of the store file `path`, unless not to `create`, and refuse places where a store cannot live.
 
     Raises:
-        StoreError: a directory, a network file system, or, where what is written is to be kept, an unwritable place.
+        StoreError: a directory or a device, a network file system, or, where what is written is to be kept, an
+            unwritable place.
     """
+    check_plain(path)
     try:
-        if path.is_dir():
-            raise StoreError(f"{path} is a directory; name a file, for example {path / 'tunery.db'}")
         if create:
             path.parent.mkdir(parents=True, exist_ok=True)
         there = next(place for place in (path, *path.parents) if place.exists())
@@ -125,6 +126,23 @@ def prepare(path: Path, *, create: bool = True, keep: bool = True) -> None:
             f"{path} is on a network file system ({kind}), where SQLite loses data; "
             f"name a file on a local disk with --store or {VARIABLE}, or use a postgresql:// store"
         )
+
+
+def check_plain(path: Path) -> None:
+    """Refuse what is no file, before anything is read from it or written to it.
+
+    Raises:
+        StoreError: a directory, a device, a pipe or a socket.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # it is not there yet, or opening it says why not
+        return
+    if stat.S_ISDIR(mode):
+        raise StoreError(f"{path} is a directory; name a file, for example {path / 'tunery.db'}")
+    if not stat.S_ISREG(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
+        raise StoreError(f"{path} is {kind}, which cannot hold a store; name a file with --store or {VARIABLE}")
 
 
 def file_system(directory: Path) -> str:

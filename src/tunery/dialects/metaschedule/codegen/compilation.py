@@ -181,7 +181,7 @@ def _write(
             executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
             write_archive(part, manifest, library, weights)
     except OSError as error:
-        raise UsageError(f"cannot write {output}: {error.strerror}; choose another place with -o") from error
+        raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
 
 
 def _link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
