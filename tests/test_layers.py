@@ -19,7 +19,7 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors", "_archive", "_inputs", "_outputs", "_settings"},
+    {"domain", "_errors", "_archive", "_inputs", "_locks", "_outputs", "_settings"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -59,8 +59,9 @@ ONLY = {
     "_errors": set(),
     "_archive": set(),
     "_inputs": set(),
+    "_locks": set(),
     "_outputs": {"_errors"},
-    "blobs": {"_errors"},
+    "blobs": {"_errors", "_locks"},
     "store": {"domain", "_errors", "_outputs", "_settings"},
 }
 HEAVY = {

@@ -35,6 +35,23 @@ def child(directory: Path, code: str, *args: object, file_bytes: int = 0) -> "su
     )  # fmt: skip
 
 
+def test_no_lock_is_opened_through_a_link(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    places = {name: tmp_path / name for name in ("lock", "lease")}
+    for place in places.values():
+        (place / "leases" / "1-left").mkdir(parents=True)
+    (places["lock"] / "lock").symlink_to(victim)
+    with pytest.raises(BlobError, match="TUNERY_CACHE"):
+        DirectoryBlobs(places["lock"])
+    (places["lease"] / "leases" / "1-left" / "lock").symlink_to(victim)
+    (places["lease"] / "leases" / "2-left").symlink_to(tmp_path)
+    with DirectoryBlobs(places["lease"]) as blobs:
+        assert blobs.get(blobs.put(b"x")).read_bytes() == b"x"
+    assert victim.read_text() == "precious"
+    assert not (places["lease"] / "leases" / "1-left").exists()
+
+
 def files(directory: Path) -> list[Path]:
     return [path for path in directory.rglob("*") if path.is_file() and path.name != "lock"]
 

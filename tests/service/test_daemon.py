@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from second_user import needs_root, other_starts, shared_place
 
 from tunery._errors import UsageError
 from tunery.domain import Budget, JobState, Mode, Origin
@@ -53,7 +54,8 @@ class Daemon:
                 continue
         return found
 
-    def end(self, number: int) -> int:
+    def end(self, number: int = 0) -> int:
+        """End it by a signal; by itself it has ended or is about to if there is none."""
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE_S)
         assert self.process.stderr is not None
@@ -219,6 +221,50 @@ def test_nonsense_is_refused_with_a_reason_and_touches_nobody(daemon: Daemon) ->
     wait_until(lambda: state_of(daemon.directory, job) is JobState.DONE)
     with open_store(str(daemon.directory / "store.db")) as store:
         assert [status.job_id for status in store.jobs()] == [job]
+
+
+IMPOSTOR = """
+import json, os, socket, sys
+listening = socket.socket(socket.AF_UNIX)
+listening.bind(sys.argv[1])
+listening.listen()
+os.chmod(sys.argv[1], 0o777)
+print("listens", flush=True)
+while True:
+    connection = listening.accept()[0]
+    heard = connection.makefile("rb").readline()
+    if heard:
+        print(heard, flush=True)
+        connection.sendall(json.dumps({"store": "/tmp/theirs.db"}).encode() + b"\\n")
+    connection.close()
+"""
+
+
+def test_another_user_cannot_pose_as_the_daemon() -> None:
+    needs_root()
+    with shared_place() as place, other_starts([sys.executable, "-c", IMPOSTOR, place / "d.sock"]) as impostor:
+        assert impostor.stdout is not None
+        assert impostor.stdout.readline() == "listens\n"
+        client = Client(place / "d.sock")
+        for ask in (client.store, lambda: client.submit(request("fake:x", 5), ShareRequest())):
+            with pytest.raises(UsageError, match=r"another user's; .*TUNERY_SOCKET"):
+                ask()
+        assert not client.listens()
+        impostor.kill()
+        assert impostor.stdout.read() == "", "it has heard nothing of us"
+
+
+def test_the_daemons_lock_is_not_opened_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / "d.sock.lock").symlink_to("mine")
+    refused = Daemon(tmp_path)
+    assert refused.end() == 2
+    assert "choose another place with --socket" in refused.greeting
+    (tmp_path / "d.sock.lock").unlink()
+    (tmp_path / "d.sock.lock").symlink_to("not there")
+    assert Daemon(tmp_path).end() == 2
+    assert (tmp_path / "mine").read_text() == "precious"
+    assert not (tmp_path / "not there").exists()
 
 
 def test_without_a_daemon_the_client_says_how_to_start_one(tmp_path: Path) -> None:

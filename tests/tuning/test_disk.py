@@ -76,9 +76,21 @@ def test_a_cache_that_is_no_directory(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "file").write_text("mine")
     for place in ("file", "file/below"):
         monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / place))
-        with pytest.raises(UsageError, match=r"cannot write .*; set TUNERY_CACHE"):
+        with pytest.raises(UsageError, match=r"cannot use .*; set TUNERY_CACHE"):
             run_in(tmp_path, SOURCE)
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "shared"))
+    with pytest.raises(UsageError, match=r"cannot use .*; set TUNERY_CACHE to a directory of your own"):
+        run_in(tmp_path, SOURCE)
+    assert not list((tmp_path / "shared").iterdir())
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "shared" / "mine"))
+    assert run_in(tmp_path, SOURCE, "4trials").job.spend.trials == 4, "the advice helps"
+    assert (tmp_path / "shared" / "mine").stat().st_mode & 0o077 == 0
 
 
 def test_a_store_that_cannot_be_there(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from typing import IO
 from typing_extensions import override
 
 from tunery._errors import BlobError, BlobNotFoundError
+from tunery._locks import open_lock
 from tunery.blobs._base import BlobPlace, Blobs, check_digest
 
 LIMIT_BYTES = 16 << 30
@@ -168,7 +169,7 @@ class DirectoryBlobs(Blobs):
             lease = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=self.directory / "leases"))
             for part in ("objects", "names", "scratch"):
                 (lease / part).mkdir()
-            self._lock = os.open(lease / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._lock = open_lock(lease / "lock")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         return lease
 
@@ -279,7 +280,7 @@ class DirectoryBlobs(Blobs):
     @contextmanager
     def _alone(self, *, wait: bool) -> Iterator[bool]:
         """Hold the directory's lock, or give False where another has it and there is no `wait`."""
-        lock = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_lock(self.directory / "lock")
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -367,9 +368,11 @@ def _sync(path: Path) -> None:
 def _remove_dead(lease: Path) -> int:
     """Remove a lease whose owner is gone; return how many bytes only it had."""
     try:
-        lock = os.open(lease / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        lock = -1  # its owner died while it made or removed it
+        lock = open_lock(lease / "lock", create=False)
+    except PermissionError:
+        return 0  # another user's
+    except OSError:
+        lock = -1  # its owner died while it made or removed it, or somebody has put something else there
     try:
         if lock >= 0:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tunery._locks import open_lock
+
 _POLL_S = 0.02
 
 
@@ -43,7 +45,7 @@ class DeviceLock:
 
 async def _locked(path: Path) -> int:
     """Return the descriptor of a file that nobody else has locked; closing it lets go."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor = open_lock(path)
     try:
         while True:
             try:

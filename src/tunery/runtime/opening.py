@@ -42,7 +42,8 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
     try:
         scratch = make_scratch(cache)
     except OSError as error:
-        raise UsageError(f"cannot write {cache}: {error.strerror}; set TUNERY_CACHE to a writable directory") from error
+        why = error.strerror or error
+        raise UsageError(f"cannot use {cache}: {why}; set TUNERY_CACHE to a directory of your own") from error
     try:
         with DirectoryBlobs(cache / "blobs") as blobs, kind.open(scratch, blobs) as engine:
             yield engine, scratch, threads

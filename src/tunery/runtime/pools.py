@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, EngineError, WorkError
+from tunery._locks import own_directory
 from tunery._outputs import is_running
 from tunery.accounting.power import Power
 from tunery.devices import device_class
@@ -384,7 +385,7 @@ class Runtime:
 
 def make_scratch(root: Path) -> Path:
     """Return a new scratch directory under `root`, after removing those whose process is gone."""
-    root.mkdir(parents=True, exist_ok=True)
+    own_directory(root)
     for old in root.glob("run-*"):
         pid = old.name.split("-")[1]
         if pid.isdigit() and not is_running(int(pid)):

@@ -1,7 +1,9 @@
 """Asking the local daemon."""
 
 import json
+import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from tunery.runtime.preparing import absolute
 from tunery.service._wire import line
 
 _CONNECT_S = 10.0
+_OWN = "start one of your own with `tunery serve --local --socket FILE`, and name FILE in TUNERY_SOCKET"
 
 
 class Client:
@@ -57,6 +60,13 @@ class Client:
         message = {"do": what, "job": job_id, "follow": on_progress is not None}
         return self._follow(message, lambda _: None, on_progress)
 
+    def _check_owner(self, connection: socket.socket) -> None:
+        """Refuse the daemon of another user, before it hears anything: it would learn what we ask, and could lie."""
+        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        user = struct.unpack("3i", told)[1]
+        if user not in {0, os.geteuid()}:
+            raise UsageError(f"the daemon at {self._path} is another user's; {_OWN}")
+
     def _follow(
         self,
         message: dict[str, Any],
@@ -77,8 +87,11 @@ class Client:
             connection.settimeout(_CONNECT_S)
             try:
                 connection.connect(str(self._path))
+            except PermissionError:
+                raise UsageError(f"the daemon at {self._path} is another user's; {_OWN}") from None
             except OSError:
                 raise UsageError("no daemon is running; start one with `tunery serve --local`") from None
+            self._check_owner(connection)
             connection.settimeout(None)  # a job that waits for its turn says nothing for long
             try:
                 connection.sendall(line(message))

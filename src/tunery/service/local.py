@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import StoreError, TuneryError, UsageError
+from tunery._locks import open_lock
 from tunery.domain.request import Request, ShareRequest
 from tunery.service._wire import MOST_BYTES, line, read_as
 from tunery.service.manager import JobManager
@@ -42,7 +43,7 @@ def _only_one(path: Path) -> Iterator[None]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and not path.is_socket():
             raise UsageError(f"{path} is not a socket and stays as it is; choose another place with --socket")
-        lock = os.open(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = open_lock(path.with_name(f"{path.name}.lock"))
     except OSError as error:
         raise UsageError(f"cannot use {path} ({error.strerror}); choose another place with --socket") from error
     try:

@@ -85,16 +85,17 @@ def store_place(url: str) -> Check:
 
 def cache() -> Check:
     """Can prepared networks and scratch files be written, and is there room?"""
+    from tunery._locks import own_directory
     from tunery._settings import cache_directory
 
     directory = cache_directory()
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        own_directory(directory)
         with tempfile.TemporaryFile(dir=directory):
             free = shutil.disk_usage(directory).free / _GIB
     except OSError as error:
-        advice = "set TUNERY_CACHE to a writable directory"
-        return Check("cache", CheckState.FAIL, f"{directory} cannot be written ({error.strerror})", advice)
+        advice = "set TUNERY_CACHE to a directory of your own"
+        return Check("cache", CheckState.FAIL, f"{directory} cannot be used ({error.strerror})", advice)
     if free < _GOOD_DISK_GIB:
         return Check(
             "cache", CheckState.WARN, f"{directory}, {free:.1f} GiB free", f"make room for {_GOOD_DISK_GIB:g} GiB"

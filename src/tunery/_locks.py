@@ -1,0 +1,36 @@
+"""Files that processes lock, and whose a directory is: nothing is opened through a link that somebody else has left."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_lock(path: Path, *, create: bool = True) -> int:
+    """Return the descriptor of a lock file, which only its user can open; closing it lets go of its locks.
+
+    Raises:
+        OSError: it cannot be opened, or there is a link or something else than a file at `path`.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(path, flags | os.O_CREAT * create, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return descriptor
+
+
+def own_directory(directory: Path) -> None:
+    """Make a directory that only this user may enter; what is there must be ours, for what lies in it may be run.
+
+    Root may use another user's: in a container that is how a directory of the host looks.
+
+    Raises:
+        OSError: it cannot be made, is another user's, or everybody can write it.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found, me = directory.stat(), os.geteuid()
+    if me not in {0, found.st_uid}:
+        raise PermissionError(errno.EPERM, "it belongs to another user", str(directory))
+    if found.st_mode & stat.S_IWOTH:
+        raise PermissionError(errno.EPERM, "everybody can write there", str(directory))
