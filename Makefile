@@ -13,7 +13,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test test-fast test-slow test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres demo test test-fast test-slow test-hostile test-python lint format bench bench-stock bench-networks \
   conformance clean
 
 setup: $(STAMP)
@@ -42,7 +42,7 @@ demo: setup
 	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
 
 test: setup
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow and not hostile"
 
 # The rooms that need no TVM, no server and hardly any process.
 FAST := accounting scheduling tuning/allocation dialects/test_fake.py cli/test_report.py \
@@ -50,11 +50,15 @@ FAST := accounting scheduling tuning/allocation dialects/test_fake.py cli/test_r
 	tuning/test_search_state.py test_archive.py test_layers.py test_outputs.py
 
 test-fast: setup
-	$(BIN)/pytest -m "not tvm and not slow" -k "not postgresql" $(addprefix tests/,$(FAST))
+	$(BIN)/pytest -m "not tvm and not slow and not hostile" -k "not postgresql" $(addprefix tests/,$(FAST))
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup
 	$(BIN)/pytest -m slow
+
+# Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
+test-hostile: setup
+	$(BIN)/pytest -m hostile
 
 # The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
 test-python:
