@@ -91,7 +91,8 @@ def test_a_calibrated_device_measures_on_several_slots_and_re_times_some_alone(
     assert sum(charge.count for charge in charges if charge.stage == "audit") == len(audits)
     assert sum(charge.count for charge in charges if charge.stage == "build" and charge.outcome) == 32
     assert sum(charge.count for charge in charges if charge.stage == "measure") >= 32, "some of them raced again"
-    assert sum(charge.core_s for charge in charges) == pytest.approx(used_s, rel=0.05)
+    # Opening the store and the runtime is no job's: a tenth of a second, whatever the job takes.
+    assert sum(charge.core_s for charge in charges) == pytest.approx(used_s, rel=0.05, abs=0.2)
     held_s = sum(span.end_s - span.start_s for span in spans if span.kind == "measure")
     device_s = sum(charge.device_s for charge in charges if charge.stage == "measure")
     assert 0 < device_s < 0.8 * held_s, "two that share the device hold half of it each"

@@ -104,9 +104,8 @@ def compile_(
 
 def _begin(dialect: str) -> None:
     """Have what workers are forked from import the compiler while this process still imports itself."""
-    from tunery.domain import Environment
     from tunery.engines.local import ahead
-    from tunery.runtime import worker_environment
+    from tunery.runtime import preparer_environment, worker_environment
 
-    for environment in (worker_environment(dialect), Environment()):
+    for environment in (worker_environment(dialect), preparer_environment()):
         ahead.start(environment)

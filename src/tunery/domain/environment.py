@@ -36,5 +36,5 @@ class Environment:
         return Environment(forbidden=self.libraries)
 
     def preloading(self, *modules: str) -> "Environment":
-        """Return this environment with further modules to preload, if it preloads any."""
-        return replace(self, preload=(*self.preload, *modules)) if self.preload else self
+        """Return this environment with further modules to preload."""
+        return replace(self, preload=(*self.preload, *modules))

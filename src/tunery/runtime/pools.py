@@ -18,9 +18,9 @@ from tunery._outputs import is_running
 from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
-from tunery.domain import Artifact, Calibration, DeviceDescription, Environment
+from tunery.domain import Artifact, Calibration, DeviceDescription
 from tunery.engines import Engine, Role, WorkerSpec
-from tunery.runtime import worker_environment
+from tunery.runtime import preparer_environment, worker_environment
 from tunery.runtime.device_lock import DeviceLock
 from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
 from tunery.runtime.foreign import Share
@@ -128,7 +128,9 @@ class Runtime:
         narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
         measurers = [self._start_measurer(slot) for slot in self.slots]
         return {
-            Role.PREPARER: pool(Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=Environment()),
+            Role.PREPARER: pool(
+                Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
+            ),
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
             Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
             Role.BUILDER: pool(
