@@ -7,6 +7,7 @@ STAMP := $(VENV)/.complete
 NETWORK ?= zoo:mobilenet_v2
 BUDGET ?= 4min
 STUDY_OPTIONS ?=
+PROCESSES ?= 2
 NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 
 # The tests start a server of their own; this only brings its programs.
@@ -41,8 +42,9 @@ demo: setup
 	@echo "tuning $(NETWORK) for $(BUDGET), then compiling it and comparing it with ONNX Runtime, about a minute more"
 	$(BIN)/tunery tune $(NETWORK) --budget $(BUDGET) -o out --against untuned,onnxruntime
 
+# Two processes, each file in one of them: its tests share what is costly to make.
 test: setup
-	$(BIN)/pytest -m "not slow and not hostile"
+	$(BIN)/pytest -m "not slow and not hostile" -n $(PROCESSES) --dist loadfile
 
 # The rooms that need no TVM, no server and hardly any process.
 FAST := accounting scheduling tuning/allocation dialects/test_fake.py cli/test_report.py \

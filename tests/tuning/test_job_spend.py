@@ -33,11 +33,11 @@ BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&b
 def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "HEARTBEAT_S", 0.2)  # at each of them, what nobody pays for becomes overhead
     before = os_core_s()
-    report = run_in(tmp_path, BUSY, "60trials")
+    report = run_in(tmp_path, BUSY, "20trials")
     used_s = os_core_s() - before
     with open_store(report.store) as store:
         charges = store.ledger(report.job.job_id)
-    assert sum(charge.core_s for charge in charges) == pytest.approx(used_s, rel=0.05)
+    assert sum(charge.core_s for charge in charges) == pytest.approx(used_s, rel=0.05, abs=0.2)
     assert {"import", "propose", "build", "measure", "baseline", "finals", "overhead", "manage"} <= {
         charge.stage for charge in charges
     }
@@ -48,7 +48,7 @@ def test_the_ledger_agrees_with_the_operating_system(tmp_path: Path, monkeypatch
 
 
 def test_money_is_the_machine_for_the_time_it_was_kept(tmp_path: Path) -> None:
-    report = run_in(tmp_path, BUSY, "30trials")
+    report = run_in(tmp_path, BUSY, "8trials")
     spend, prices = report.job.spend, load_prices()
     with open_store(report.store) as store:
         charges = store.ledger(report.job.job_id)

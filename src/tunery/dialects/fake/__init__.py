@@ -35,7 +35,7 @@ Options of its tasks:
     drift          0           relative slowdown per 1,000 samples of the process
     exhaust        0           the proposer knows no more than this many candidates (0: the whole space)
     real           0           1: kernels take their latency in wall time
-    spin           0           1: durations are spent computing instead of sleeping
+    spin           0           1: durations are CPU seconds of computing instead of wall seconds of sleep
     propose_s, build_s, load_s, run_s   0   wall seconds of one call (build and load: of one candidate)
     memory_mib     512         what a candidate that eats memory eats
     some_share     0.5         share of inputs on which a `some` candidate is wrong

@@ -144,12 +144,12 @@ def misbehave(fault: str | None) -> None:
 
 
 def spend(seconds: float, spin: bool) -> None:
-    """Let wall time pass, asleep or computing; nothing for a duration that is not positive."""
+    """Sleep for wall seconds, or compute for CPU seconds; nothing for a duration that is not positive."""
     if seconds <= 0:
         return
     if not spin:
         time.sleep(seconds)
         return
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
