@@ -2,6 +2,7 @@ import json
 import os
 import platform
 import zipfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -76,8 +77,11 @@ def altered(source: Path, path: Path, *, binary: bytes | None = b"as it was", **
 
 
 @pytest.mark.tvm
-def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_threads(tmp_path: Path) -> None:
+def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_threads(
+    tmp_path: Path, let_win: Callable[[str], None]
+) -> None:
     whole = tmp_path / "whole"
+    let_win("tunery")
     compile_model(Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db")), whole)
     with zipfile.ZipFile(whole) as archive:
         library = archive.read("network.so")

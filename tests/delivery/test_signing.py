@@ -143,8 +143,11 @@ def test_what_is_no_key_is_said(content: bytes, signed: Path, tmp_path: Path) ->
 
 
 @pytest.mark.tvm
-def test_a_network_of_the_compiler_is_signed_with_its_library_and_its_weights(tmp_path: Path, key: Path) -> None:
+def test_a_network_of_the_compiler_is_signed_with_its_library_and_its_weights(
+    tmp_path: Path, key: Path, let_win: Callable[[str], None]
+) -> None:
     whole = tmp_path / "net.tunery"
+    let_win("tunery")
     request = Request("zoo:mlp-mnist", threads=1, store=str(tmp_path / "s.db"))
     report, _ = compile_model(request, whole, FillPolicy(), sign=key)
     assert report.size_bytes == whole.stat().st_size

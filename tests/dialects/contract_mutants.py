@@ -446,6 +446,16 @@ class TestComplains(Base):
     expected = "test_its_checks_say_what_to_do"
 
 
+class SilentAboutNodes(FakeDialect):
+    def elsewhere(self, network, target):
+        return {"node": ""}
+
+
+class TestSilentAboutNodes(Base):
+    made = SilentAboutNodes
+    expected = "test_nodes_left_to_onnx_runtime_have_reasons"
+
+
 class AnyNetwork(FakeDialect):
     def own_network(self, source):
         return super().own_network("fake:any")

@@ -1,6 +1,7 @@
 """What a network's kernels take inside it: a median over calls, without the first."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest
     monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
     network: Any = object.__new__(compilation.TvmNetwork)
     network.threads, network.inputs, network._buffers, network._weights, network._library = 1, (), [], [], None
-    network._run = lambda: None
+    network._run, network._segments = lambda: None, nullcontext()
     network._workloads = {"dense": "w1"}
     found = network.profile([], 3)
     assert found == {"conv": pytest.approx(202e-9), "w1": pytest.approx(200e-9)}

@@ -106,10 +106,10 @@ def test_a_rule_for_networks_that_fails_costs_itself_only(
     assert_same(dialect, network, tmp_path)
 
 
-def test_an_operator_without_a_program_is_named_before_anything_is_tuned(
+def test_what_is_no_program_and_no_segment_is_named_before_anything_is_tuned(
     dialect: Dialect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lowering, "_NEED_NONE", set())
     network = upsampling_network(tmp_path, kernel_shape=(2, 2), strides=(2, 2))
-    with pytest.raises(DialectError, match=r"cannot lower upsampling: TVM has no program for relax\.call_tir"):
+    with pytest.raises(DialectError, match="upsampling"):
         dialect.extract(network, dialect.resolve_target("native", 1))

@@ -14,7 +14,7 @@ import pytest
 from frontend_models import conv_net, model, save
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tunery import models as frontends
 from tunery._errors import ModelError
@@ -240,7 +240,26 @@ def test_a_size_in_place_of_one_that_the_model_needs_is_named_with_the_models_ow
 def test_outputs_whose_size_depends_on_the_data(tmp_path: Path) -> None:
     nodes = [helper.make_node("NonZero", ["x"], ["at"]), helper.make_node("Cast", ["at"], ["y"], to=1)]
     path = save(model(nodes, {"x": (4,)}, {"y": (1, "found")}), tmp_path / "m.onnx")
-    assert "'y' depends on the data" in refusal(path, tmp_path)
+    [output] = frontends.prepare(str(path), {}, tmp_path).outputs
+    assert output.shape == (1, -1)
+
+
+def test_outputs_whose_number_of_dimensions_depends_on_the_data(tmp_path: Path) -> None:
+    def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
+        return helper.make_graph(nodes, name, [], [onnx.ValueInfoProto(name=nodes[-1].output[0])])
+
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "zero"], ["flag"]),
+        helper.make_node(
+            "If", ["flag"], ["y"],
+            then_branch=branch("one", helper.make_node("Identity", ["x"], ["same"])),
+            else_branch=branch("other", helper.make_node("Identity", ["most"], ["scalar"])),
+        ),
+    ]  # fmt: skip
+    proto = model(nodes, {"x": (4,)}, {}, {"zero": np.array(0, "float32")})
+    proto.graph.output.add(name="y").type.tensor_type.elem_type = TensorProto.FLOAT
+    assert "'y' depends on the data" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
 
 
 def test_an_output_that_is_empty(tmp_path: Path) -> None:

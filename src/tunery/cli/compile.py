@@ -1,9 +1,10 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +12,12 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
 from tunery.cli.tune import network_file
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tunery.domain import Network
+    from tunery.domain.request import CompileReport, Request
 
 
 class Ready(StrEnum):
@@ -52,12 +59,8 @@ def compile_(
     if few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
     _begin(dialect)
-    from tunery.cli.console.left_out import of_compile
     from tunery.cli.console.live import LiveLine
-    from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.data import compile_data
-    from tunery.reports.format import as_text, new_table
-    from tunery.reports.text import call
     from tunery.service.session import compile_model
 
     request = options.make_request(
@@ -73,25 +76,24 @@ def compile_(
     if json:
         emit(compile_data(report))
         return
+    _print(report, network, request, predicted=guess is not None, verbose=verbose)
 
-    table = new_table("task", "workload", "from", "candidate")
-    for task, (rung, key) in report.coverage.items():
-        name, _, workload = task.rpartition(":")
-        table.add_row(name, workload, rung, key or "-")
-    guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
-    covered = sum(key is not None for _, key in report.coverage.values()) - guessed
-    say(as_text(table, width()))
-    fresh = f"; {report.measured} candidates were measured for it now" if report.measured else ""
-    say(f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record{fresh}")
-    if guess is None and report.untuned:
-        say(f"{report.untuned} of them all run untuned, which is slow: without --effort records they are predicted")
-    if guessed:
-        say(f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones")
-    for why in dict.fromkeys(report.refused.values()):
-        said = [task for task, reason in report.refused.items() if reason == why]
-        names = said[0] if len(said) == 1 else f"{len(said)} tasks"
-        say(f"{names} {'runs' if len(said) == 1 else 'run'} as the compiler makes it: {why}")
-    for line in of_compile(report, request) if verbose else ():
+
+def _print(report: "CompileReport", network: "Network", request: "Request", *, predicted: bool, verbose: bool) -> None:
+    from tunery.cli.console.left_out import of_compile
+    from tunery.domain.request import MODEL_CHANGED
+    from tunery.reports.format import as_text
+    from tunery.reports.text import call, elsewhere_lines, expected_lines
+
+    if report.coverage:
+        say(as_text(_table(report), width()))
+    lines = [
+        *(_sources(report, predicted=predicted) if report.coverage else ()),
+        *elsewhere_lines(report.elsewhere),
+        *(of_compile(report, request) if verbose else ()),
+        *expected_lines(report),
+    ]
+    for line in lines:
         say(line)
     if report.max_abs_error is not None:
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
@@ -100,6 +102,32 @@ def compile_(
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
     say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
     say(f"  outputs = {call(network)}")
+
+
+def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:
+    """Yield lines about where the tasks' candidates come from."""
+    guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
+    covered = sum(key is not None for _, key in report.coverage.values()) - guessed
+    fresh = f"; {report.measured} candidates were measured for it now" if report.measured else ""
+    yield f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record{fresh}"
+    if not predicted and report.untuned:
+        yield f"{report.untuned} of them all run untuned, which is slow: without --effort records they are predicted"
+    if guessed:
+        yield f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones"
+    for why in dict.fromkeys(report.refused.values()):
+        said = [task for task, reason in report.refused.items() if reason == why]
+        names = said[0] if len(said) == 1 else f"{len(said)} tasks"
+        yield f"{names} {'runs' if len(said) == 1 else 'run'} as the compiler makes it: {why}"
+
+
+def _table(report: "CompileReport") -> "Table":
+    from tunery.reports.format import new_table
+
+    table = new_table("task", "workload", "from", "candidate")
+    for task, (rung, key) in report.coverage.items():
+        name, _, workload = task.rpartition(":")
+        table.add_row(name, workload, rung, key or "-")
+    return table
 
 
 def _begin(dialect: str) -> None:

@@ -62,11 +62,13 @@ def _data(found: "ImportedModel") -> dict[str, Any]:
             }
             for task in found.tasks
         ],
+        "elsewhere": dict(found.elsewhere),
     }
 
 
 def _print(found: "ImportedModel") -> None:
     from tunery.reports.format import as_text, new_table, short
+    from tunery.reports.text import elsewhere_lines
 
     table = new_table("task", "key", "kind", "#calls", "#Mflop", "tunable", "workload")
     for task in found.tasks:
@@ -75,4 +77,7 @@ def _print(found: "ImportedModel") -> None:
                       "yes" if task.tunable else "no", work.key)  # fmt: skip
     tunable = sum(task.tunable for task in found.tasks)
     say(f"{found.network.name} on {found.target}: {len(found.tasks)} tasks, {tunable} of them tunable")
-    say(as_text(table, width()))
+    if found.tasks:
+        say(as_text(table, width()))
+    for line in elsewhere_lines(found.elsewhere):
+        say(line)

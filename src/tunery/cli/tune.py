@@ -1,5 +1,6 @@
 """`tunery tune`: the main job."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -170,6 +171,8 @@ def _print(
 
     left_out = of_tune(report, request) if verbose else []
     path = Path(compiled.path) if compiled else None
+    if compiled:
+        report = replace(report, elsewhere=compiled.elsewhere)
     say(tune_text(report, request, path, compared, width(), verbose=verbose, left_out=left_out))
     if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
         say(MODEL_CHANGED)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ _TOLERANCE, _TINY = 1e-2, 1e-4
 _FLIPPED = 0.01
 
 Output = tuple[str, tuple[int, ...], bytes]
-"""An output's dtype, shape and bytes."""
+"""An output's dtype, shape and bytes; without bytes where it cannot be compared, as it is random."""
 
 
 class ContestantError(WorkError):
@@ -93,9 +93,8 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
         notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
     tell("outputs", predicted_s(against, seconds))
-    workers = {label: _start(runtime, "CompiledContestant", blob, network) for label, blob in compiled.items()}
-    workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
-    contestants = _Contestants(runtime, workers)
+    contestants = Contestants.start(runtime, network, compiled)
+    workers = contestants.workers
     outputs: dict[str, list[Output]] = {label: await contestants.ask(label, "outputs") for label in list(workers)}
     theirs = outputs["onnxruntime"]
     error = checked_error(network.name, outputs["tunery"], theirs)
@@ -113,12 +112,25 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
 
 
 @dataclass(frozen=True, slots=True)
-class _Contestants:
+class Contestants:
     """Who takes part: the workers by contestant, and why one could not, or not to the end."""
 
     runtime: Runtime
     workers: dict[str, str]
     absent: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, runtime: Runtime, network: Network, compiled: Mapping[str, str]) -> Self:
+        """Start compiled files of a network, by label, and ONNX Runtime."""
+        workers = {label: _start(runtime, "CompiledContestant", blob, network) for label, blob in compiled.items()}
+        workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
+        return cls(runtime, workers)
+
+    def end(self) -> None:
+        """End all of them."""
+        for worker in self.workers.values():
+            self.runtime.engine.kill(worker)
+        self.workers.clear()
 
     async def ask(self, label: str, method: str, *args: object) -> Any:
         """Call a contestant's method; [] from one that may fail and does: it leaves.
@@ -154,7 +166,7 @@ async def _kernels(runtime: Runtime, worker: str) -> dict[str, float]:
 
 
 async def _in_turns(
-    contestants: _Contestants, seconds: float, tell: Callable[[str, float], None]
+    contestants: Contestants, seconds: float, tell: Callable[[str, float], None]
 ) -> dict[str, list[float]]:
     """Return the samples of each contestant, in rounds that each begin with another one."""
     samples: dict[str, list[float]] = {label: [] for label in contestants.workers}
@@ -172,7 +184,7 @@ async def _in_turns(
 
 
 async def _add_torch(
-    contestants: _Contestants, network: Network, against: Sequence[str], expected: Sequence[Output], trust: bool
+    contestants: Contestants, network: Network, against: Sequence[str], expected: Sequence[Output], trust: bool
 ) -> None:
     """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
 
@@ -201,17 +213,8 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
 
 
 async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output]:
-    """Return what ONNX Runtime computes on the inputs that `check` takes; nothing for a network without a file."""
+    """Return what ONNX Runtime computes on the contestants' inputs; nothing for a network without a file."""
     return await _outputs(runtime, "OnnxRuntimeContestant", network.blob, network) if network.blob else []
-
-
-async def check(runtime: Runtime, network: Network, compiled: str, theirs: Sequence[Output]) -> float:
-    """Run a compiled network once and return its largest deviation from `theirs`, what `onnxruntime_outputs` gave.
-
-    Raises:
-        WorkError: the outputs differ by more than rounding explains.
-    """
-    return checked_error(network.name, await _outputs(runtime, "CompiledContestant", compiled, network), theirs)
 
 
 async def _outputs(runtime: Runtime, service: str, blob: str, network: Network) -> list[Output]:
@@ -264,6 +267,8 @@ def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]
         a, b = np.frombuffer(data, numpy_dtype(dtype)), np.frombuffer(other, numpy_dtype(other_dtype))
         if tuple(shape) != tuple(other_shape) or is_float(a.dtype) != is_float(b.dtype):
             raise _differs(network, f"output {index} has another shape or type")
+        if not other:
+            continue
         if is_float(b.dtype):
             worst = max(worst, _float_error(network, index, a.astype(np.float64), b.astype(np.float64)))
         elif (unequal := _unequal(a, b)) > _FLIPPED * b.size:
@@ -303,6 +308,5 @@ def _float_error(network: str, index: int, a: npt.NDArray[np.float64], b: npt.ND
 
 def _differs(network: str, how: str) -> WorkError:
     return WorkError(
-        f"the compiled {network} does not compute what ONNX Runtime computes ({how}); nothing was handed out: please "
-        "report it with the model"
+        f"the compiled {network} does not compute what ONNX Runtime computes ({how}); please report it with the model"
     )

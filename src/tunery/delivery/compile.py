@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tunery._errors import TuneryError
+from tunery._errors import DialectError, EngineError, TuneryError
 from tunery._outputs import NETWORK, check_output, publish
-from tunery.delivery.compare import Output, check, onnxruntime_outputs
+from tunery.delivery.compare import Output, onnxruntime_outputs
+from tunery.delivery.fallback import judge
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import get_ready
 from tunery.delivery.work import Work, open_tasks, task_shares
@@ -24,11 +25,12 @@ from tunery.tuning.learning import InitialModel
 
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
-    """A network that was compiled to the blob `blob`; the report's `path` is empty."""
+    """A network that was compiled to the blob `blob`, or `kept` for ONNX Runtime; the report's `path` is empty."""
 
     report: CompileReport
     network: Network
     blob: str
+    kept: bool = False
 
 
 def check_place(output: Path, request: Request, *, force: bool = False, sign: Path | None = None) -> None:
@@ -86,12 +88,9 @@ async def compile_checked(
     say("reading the model")
     made, theirs = await both(_compile_and_allow(work, policy, allow, say), expected())
     network = made.network
-    error = None
-    if network.blob:
-        say("checking the network's outputs")
-        # No measurement, so it need not wait until others leave the machine alone.
-        async with work.stage("check", Role.IMPORTER):
-            error = await check(work.runtime, network, made.blob, theirs)
+    if network.blob and not made.kept:
+        say("comparing the network with ONNX Runtime")
+        made = await _judged(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "network")
         if sign:
@@ -103,8 +102,32 @@ async def compile_checked(
         size_bytes = (directory / "network").stat().st_size
         publish(directory / "network", output, NETWORK, inputs=inputs, force=force)
     changed = work.imported is not None and work.imported.has_changed()
-    report = replace(made.report, path=str(output), size_bytes=size_bytes, max_abs_error=error, model_changed=changed)
+    report = replace(made.report, path=str(output), size_bytes=size_bytes, model_changed=changed)
     return report, network
+
+
+async def _judged(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> CompiledModel:
+    """Return the model, or one that ONNX Runtime runs where that is faster or what was compiled is wrong."""
+    judged = await judge(work, made.network, made.blob, theirs)
+    if judged.reason:
+        kept = await _kept(work, made, judged.reason)
+        return replace(kept, report=replace(kept.report, max_abs_error=0.0))
+    if judged.ours is None or judged.theirs is None:
+        return made
+    latency_s, theirs_s = judged.ours.median, judged.theirs.median
+    report = replace(made.report, max_abs_error=judged.error, latency_s=latency_s, onnxruntime_s=theirs_s)
+    return replace(made, report=report)
+
+
+async def _kept(work: Work, made: CompiledModel, reason: str) -> CompiledModel:
+    """Return the model as a file that ONNX Runtime runs, for a reason."""
+    imported = await work.model()
+    async with work.stage("compile", Role.IMPORTER) as grant:
+        kept: CompiledBlob = await work.runtime.call(
+            grant.worker, "keep", made.network, imported.target, reason, deadline_s=IMPORT_DEADLINE_S
+        )
+    report = replace(made.report, size_bytes=kept.size_bytes, coverage={}, left_out={}, elsewhere=kept.elsewhere)
+    return replace(made, report=report, blob=kept.blob, kept=True)
 
 
 async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], None] = lambda: None) -> CompiledModel:
@@ -141,7 +164,13 @@ async def _compile_and_allow(
         await asyncio.gather(*ready, return_exceptions=True)
     allow(imported.network)
     say("compiling the network")
-    return await _link(work, imported, known, chosen)
+    try:
+        return await _link(work, imported, known, chosen)
+    except (DialectError, EngineError) as error:
+        if not imported.network.blob:
+            raise
+        unmade = CompiledModel(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
+        return await _kept(work, unmade, f"since it does not compile: {error}")
 
 
 def _choosing(policy: FillPolicy | None) -> str:
@@ -187,6 +216,7 @@ async def _link(
         imported.network.name, "", compiled.size_bytes, coverage, tasks=task_shares(imported, known),
         refused=refused, measured=known.measured, untuned=len(open_tasks(imported, known)),
         left_out={rungs[key][0]: why for key, why in compiled.left_out.items() if key in rungs},
+        elsewhere=compiled.elsewhere,
     )  # fmt: skip
     return CompiledModel(report, imported.network, compiled.blob)
 

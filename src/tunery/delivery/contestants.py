@@ -3,11 +3,14 @@
 All make the same inputs from the same seed, so only outputs cross the process border.
 """
 
+import mmap
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from tunery.blobs import Blobs
 from tunery.dialects import Array
@@ -69,9 +72,28 @@ class OnnxRuntimeContestant(Contestant):
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(blobs.get(blob)), options, providers=["CPUExecutionProvider"])
+        self._path, self._options = blobs.get(blob), options
+        self._session = onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
         self._feed = {spec.name: array for spec, array in zip(inputs, self._arrays, strict=True)}
 
     def _run(self) -> Sequence[Array]:
         outputs: Sequence[Array] = self._session.run(None, self._feed)
         return outputs
+
+    @override
+    def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
+        """Return each output's dtype, shape and bytes; no bytes of one with random numbers, of which no two agree."""
+        first = super().outputs()
+        if not _is_random(self._path):
+            return first
+        import onnxruntime
+
+        self._session = onnxruntime.InferenceSession(str(self._path), self._options, providers=["CPUExecutionProvider"])
+        again = super().outputs()
+        return [one if one == other else (one[0], one[1], b"") for one, other in zip(first, again, strict=True)]
+
+
+def _is_random(path: Path) -> bool:
+    """Return whether a network draws random numbers; its operators are found by their names in the file."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        return any(data.find(name) >= 0 for name in (b"Random", b"Bernoulli", b"Multinomial", b"Dropout"))

@@ -96,6 +96,10 @@ class TaskSource(Capability):
             DialectError: the network holds an operator the compiler cannot import.
         """
 
+    def elsewhere(self, network: Network, target: Target) -> Mapping[str, str]:  # noqa: ARG002 - for those that split
+        """Return which nodes of the network the compiler leaves to ONNX Runtime, with the reasons."""
+        return {}
+
     def own_network(self, source: str) -> Network:
         """Return a network that comes from no file; `source` begins with the dialect's name and a colon.
 

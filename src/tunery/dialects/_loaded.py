@@ -54,12 +54,14 @@ class Kernel(ABC):
 class Compiled:
     """A compiled network on disk and which tasks are covered by which candidate (None: the compiler's default).
 
-    `left_out` says, by workload, what the search that found a candidate did without, and why.
+    `left_out` says, by workload, what the search that found a candidate did without, and why; `elsewhere`, by node of
+    the network, why ONNX Runtime runs it.
     """
 
     path: str
     coverage: Mapping[str, str | None]
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 class CompiledNetwork(ABC):

@@ -140,6 +140,15 @@ class DialectContract(ContractFixtures):
             assert mine == theirs, "the number of threads changed a workload's key"
 
     @needs(TaskSource)
+    def test_nodes_left_to_onnx_runtime_have_reasons(
+        self, dialect: WholeDialect, network: Network, target: Target
+    ) -> None:
+        """Users are told of each, the same whoever asks."""
+        told = dialect.elsewhere(network, target)
+        assert all(told.values()), "a node is left to ONNX Runtime without a reason"
+        assert type(dialect)().elsewhere(network, target) == told, "a second instance leaves other nodes"
+
+    @needs(TaskSource)
     def test_a_network_of_its_own_has_a_name_that_is_found_again(self, dialect: WholeDialect, network: Network) -> None:
         """What is none of its networks is a user's mistake; one that comes from no file is known by its source."""
         with pytest.raises(ModelError):

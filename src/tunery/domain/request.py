@@ -97,7 +97,8 @@ class TuneReport:
 
     `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how
     many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
-    measured so (None: never, so it was one at a time).
+    measured so (None: never, so it was one at a time). `elsewhere` says by node of the network why ONNX Runtime runs
+    it.
     """
 
     job: JobStatus
@@ -109,6 +110,7 @@ class TuneReport:
     store: str
     slots: int = 1
     calibrated_at: float | None = None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 CONTESTANTS = {
@@ -204,7 +206,9 @@ class CompileReport:
     `tasks` are the network's tasks with what each is known to take; `refused` says, by a task's name, why it has no
     prediction where one was asked for; `measured` candidates were timed for it. `untuned` of the tasks that could be
     tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its
-    candidate did without, and why. `model_changed` says that the model's file is no longer what was read.
+    candidate did without, and why; `elsewhere`, by node of the network, why ONNX Runtime runs it. `model_changed` says
+    that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
+    beside it; None where they were not timed, or ONNX Runtime runs the whole network.
     """
 
     network: str
@@ -217,4 +221,7 @@ class CompileReport:
     measured: int = 0
     untuned: int = 0
     left_out: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
     model_changed: bool = False
+    latency_s: float | None = None
+    onnxruntime_s: float | None = None

@@ -21,7 +21,7 @@ from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular
 from tunery.models.onnx import _file as _onnx_file
-from tunery.models.onnx._bind import bind, declared_dims, unfit
+from tunery.models.onnx._bind import bind, declared_dims, declared_ranks, unfit
 from tunery.models.onnx._detached import serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._simplify import MisfitError, simplify
@@ -139,7 +139,7 @@ def _prepare(
 ) -> Network:
     directory.mkdir(parents=True, exist_ok=True)
     source = _open(model, directory, trust=trust)
-    declared = declared_dims(source.model)
+    declared, ranks = declared_dims(source.model), declared_ranks(source.model)
     identity = _identity(source, shapes)
     parameters = _parameters(source.model)
     path = known(identity) or directory / f"{identity}.onnx"
@@ -151,7 +151,7 @@ def _prepare(
         _sweep(directory)
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
             try:
-                prepared, weights = simplify(source.model, Path(scratch))
+                prepared, weights = simplify(source.model, Path(scratch), ranks)
             except MisfitError as error:
                 raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
@@ -249,4 +249,4 @@ def _write(body: Iterable[bytes], temporary: Path, path: Path) -> None:
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     kind = value.type.tensor_type
     dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
-    return TensorSpec(value.name, tuple(dim.dim_value for dim in kind.shape.dim), dtype)
+    return TensorSpec(value.name, tuple(dim.dim_value or -1 for dim in kind.shape.dim), dtype)

@@ -46,6 +46,7 @@ def tune_data(report: "TuneReport") -> dict[str, Any]:
         "store": report.store,
         "slots": report.slots,
         "calibrated_at": report.calibrated_at,
+        "elsewhere": dict(report.elsewhere),
     }
 
 
@@ -86,6 +87,9 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "refused": dict(report.refused),
         "measured": report.measured,
         "untuned": report.untuned,
+        "elsewhere": dict(report.elsewhere),
+        "latency_s": plain(report.latency_s),
+        "onnxruntime_s": plain(report.onnxruntime_s),
         "model_changed": report.model_changed,
     }
 

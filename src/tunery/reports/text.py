@@ -17,11 +17,12 @@ from tunery.reports.format import as_text, duration, energy, file_name, millisec
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tunery.domain.request import BenchReport, Request, TuneReport
+    from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
 
 
 _USUAL = frozenset({"ok", "abandoned"})
 _SHOWN_INPUTS = 3
+_SHOWN_NODES = 4
 
 
 # -- data -------------------------------------------------------------------------------------------------------------
@@ -50,11 +51,12 @@ def tune_text(
         f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
         f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
         *([job.message] if job.message else []),
-        as_text(tasks_table(job.tasks), width),
+        *([as_text(tasks_table(job.tasks), width)] if job.tasks else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
         *_at_once(report),
         *_noise(job),
         *(filter_lines(job) if verbose else []),
+        *elsewhere_lines(report.elsewhere),
         *left_out,
         *cost_lines(job),
         f"stored in   {report.store}",
@@ -123,6 +125,36 @@ def left_out_lines(found: Mapping[str, Mapping[str, str]]) -> list[str]:
         for name, why in reasons.items():
             names.setdefault((task, why), []).append(name)
     return [f"left out    {task}: {', '.join(which)} ({why})" for (task, why), which in names.items()]
+
+
+def expected_lines(report: "CompileReport") -> list[str]:
+    """Say how a compiled file is expected to compare with ONNX Runtime, from the short comparison before it is written.
+
+    Nothing where there was none.
+    """
+    ours, theirs = report.latency_s, report.onnxruntime_s
+    if ours is None or theirs is None:
+        return []
+    return [f"expected    {ratio(theirs, ours)} as fast as ONNX Runtime: {milliseconds(ours)} ms, ONNX Runtime "
+            f"{milliseconds(theirs)} ms, in about a second of turns"]  # fmt: skip
+
+
+def elsewhere_lines(found: Mapping[str, str]) -> list[str]:
+    """Say which nodes run in ONNX Runtime and why, in a line per reason.
+
+    >>> elsewhere_lines({"If cond": "control flow", "Loop a": "control flow", "IsNaN b": "no program"})
+    ['elsewhere   2 nodes run in ONNX Runtime, control flow: If cond, Loop a', \
+'elsewhere   1 node runs in ONNX Runtime, no program: IsNaN b']
+    """
+    nodes: dict[str, list[str]] = {}
+    for node, why in found.items():
+        nodes.setdefault(why, []).append(node)
+    lines = []
+    for why, which in nodes.items():
+        more = f" and {len(which) - _SHOWN_NODES} more" if len(which) > _SHOWN_NODES else ""
+        count = "1 node runs" if len(which) == 1 else f"{len(which)} nodes run"
+        lines.append(f"elsewhere   {count} in ONNX Runtime, {why}: {', '.join(which[:_SHOWN_NODES])}{more}")
+    return lines
 
 
 def cost_lines(job: JobStatus) -> list[str]:

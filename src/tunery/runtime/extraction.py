@@ -167,13 +167,11 @@ class _Sweep:
             return known, True
         network: Network = await self._try(worker, "load", model, shapes, self._request.trust, True)
         try:
-            tasks: list[Task] = await self._try(worker, "extract", network, target)
+            tasks, elsewhere = await self._try(worker, "extract", network, target)
         finally:
             if network.blob:
                 self._engine.blobs.release(network.blob)
-        if not tasks:
-            raise _ModelError(f"it has no operator that runs on {target}")
-        self._store.save_tasks(network, tasks, target=target, compiler=compiler)
+        self._store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
         return tasks, False
 
     async def _try(self, worker: str, method: str, *args: object) -> Any:

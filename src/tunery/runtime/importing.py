@@ -1,9 +1,9 @@
 """From a model to tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,10 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model made ready for a target, and what that took; `stamp` is its file's as it was read (None: no file)."""
+    """A model made ready for a target, and what that took; `stamp` is its file's as it was read (None: no file).
+
+    `elsewhere` says by node of the network why ONNX Runtime runs it.
+    """
 
     network: Network
     target: Target
@@ -33,6 +36,7 @@ class ImportedModel:
     wall_s: float = 0.0
     core_s: float = 0.0
     stamp: FileStamp | None = None
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def has_changed(self) -> bool:
         """Return whether the model's file was written, replaced or deleted since it was read."""
@@ -67,7 +71,7 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
-        WorkError: a worker failed, or the model holds nothing that runs on the target.
+        WorkError: a worker failed.
     """
     unsure, used = {"model", "target"}, [] if used is None else used
     stamp = stamp_of(request.model)
@@ -84,23 +88,23 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         )
         prepared(network)
         tasks = store.load_tasks(network.digest, target.key, compiler)
+        elsewhere = store.load_elsewhere(network.digest, target.key, compiler)
         if tasks is None:
             extracting(target, compiler)
             async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
-                tasks = await runtime.call(
+                tasks, elsewhere = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
-            store.save_tasks(network, tasks, target=target, compiler=compiler)
+            store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
     except UsageError:
         raise
     except (DialectError, EngineError) as error:
         raise _refusal(request.model, error) from error
     finally:
         runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
-    if not tasks:
-        raise WorkError(f"{network.name} has no operator that runs on {target}; there is nothing to tune")
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
-    return ImportedModel(network, target, compiler, tuple(tasks), wall_s, sum(grant.core_s for grant in used), stamp)
+    core_s = sum(grant.core_s for grant in used)
+    return ImportedModel(network, target, compiler, tuple(tasks), wall_s, core_s, stamp, elsewhere)
 
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:

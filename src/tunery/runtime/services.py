@@ -27,6 +27,7 @@ from tunery.dialects import (
     open_built,
     store_built,
 )
+from tunery.dialects.onnxruntime import NAME as ONNX_RUNTIME
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
@@ -127,6 +128,7 @@ class CompiledBlob:
     size_bytes: int
     coverage: Mapping[str, str | None]
     left_out: Mapping[str, Mapping[str, str]]
+    elsewhere: Mapping[str, str]
 
 
 class Importer(Preparer):
@@ -140,9 +142,10 @@ class Importer(Preparer):
         """Return the resolved target and the compiler's name and version."""
         return self._dialect.resolve_target(spec, threads), self._dialect.compiler
 
-    def extract(self, network: Network, target: Target) -> list[Task]:
-        """Return the network's tasks."""
-        return TaskSource.of(self._dialect).extract(self._here(network), target)
+    def extract(self, network: Network, target: Target) -> tuple[list[Task], dict[str, str]]:
+        """Return the network's tasks, and by node of it why ONNX Runtime runs it."""
+        source, here = TaskSource.of(self._dialect), self._here(network)
+        return source.extract(here, target), dict(source.elsewhere(here, target))
 
     def specimens(self, target: Target, count: int) -> list[Specimen]:
         """Return the dialect's calibration tasks with up to `count` candidates each, built."""
@@ -170,7 +173,17 @@ class Importer(Preparer):
         with self._blobs.scratch() as directory:
             compiled = compiler.compile(self._here(network), target, chosen, directory / "network", built)
             blob = self._blobs.put(directory / "network", temporary=True, move=True)
-        return CompiledBlob(blob, self._blobs.get(blob).stat().st_size, compiled.coverage, compiled.left_out)
+        size_bytes = self._blobs.get(blob).stat().st_size
+        return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
+
+    def keep(self, network: Network, target: Target, reason: str) -> CompiledBlob:
+        """Make a file of the network as it is, for ONNX Runtime to run, for a reason that is told of all its nodes."""
+        compiler = NetworkCompiler.of(get_dialect(ONNX_RUNTIME))
+        with self._blobs.scratch() as directory:
+            compiled = compiler.compile(self._here(network), target, {}, directory / "network")
+            blob = self._blobs.put(directory / "network", temporary=True, move=True)
+        size_bytes = self._blobs.get(blob).stat().st_size
+        return CompiledBlob(blob, size_bytes, {}, {}, dict.fromkeys(compiled.elsewhere, reason))
 
     def _here(self, network: Network) -> Network:
         """Return a network with the path of its file on this host."""

@@ -77,4 +77,5 @@ def report_of(
         store=store.place,
         slots=len(runtime.all_slots),
         calibrated_at=runtime.calibration.made_at if runtime.calibration else None,
+        elsewhere=imported.elsewhere,
     )

@@ -86,10 +86,15 @@ def _standing(
         query = query.where(_records.c.origin == origin.value)
     stand: dict[str, int] = {}
     size, page = _FIRST_PAGE, [Entry(*row) for row in connection.execute(query.limit(_FIRST_PAGE))]
+    complete = False
     while page:
         new = {entry.candidate_key for entry in page}.difference(stand)
         stand.update(dict.fromkeys(new, -1))
-        stand.update((entry.candidate_key, entry.row_id) for entry in _verdicts(connection, here, new))
+        if size == _LARGEST_PAGE and not complete:  # one pass over all costs less than many lists of keys
+            stand.update((entry.candidate_key, entry.row_id) for entry in verdicts(_history(connection, here)))
+            complete = True
+        elif not complete:
+            stand.update((entry.candidate_key, entry.row_id) for entry in _verdicts(connection, here, new))
         yield from (entry for entry in page if stand[entry.candidate_key] == entry.row_id)
         if len(page) < size:
             return

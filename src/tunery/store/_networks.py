@@ -1,6 +1,7 @@
 """Networks, and the cache of the tasks that were extracted from them."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -20,8 +21,19 @@ _EMPTY = pack("")
 class Networks(Database):
     """The store's networks."""
 
-    def save_tasks(self, network: Network, tasks: Sequence[Task], *, target: Target, compiler: str) -> None:
-        """Remember a network and what `compiler` extracts from it for `target`, in place of an earlier answer."""
+    def save_tasks(
+        self,
+        network: Network,
+        tasks: Sequence[Task],
+        *,
+        target: Target,
+        compiler: str,
+        elsewhere: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Remember a network and what `compiler` extracts from it for `target`, in place of an earlier answer.
+
+        `elsewhere` says by node of the network why ONNX Runtime runs it.
+        """
         row = {"digest": network.digest, "document": encode(network)}
         place = {"network": network.digest, "target_key": target.key, "compiler": compiler}
         listed = [_listing(task) for task in tasks]
@@ -29,7 +41,8 @@ class Networks(Database):
         def insert(connection: Connection) -> None:
             insert_tasks(connection, tasks)
             upsert(connection, schema.networks, row, replaced=["document"])
-            upsert(connection, schema.extractions, {**place, "document": listed}, replaced=["document"])
+            found = {**place, "document": listed, "elsewhere": dict(elsewhere)}
+            upsert(connection, schema.extractions, found, replaced=["document", "elsewhere"])
 
         self.write(insert)
 
@@ -62,6 +75,12 @@ class Networks(Database):
             )
             for e in listed
         ]
+
+    def load_elsewhere(self, digest: str, target_key: str, compiler: str) -> dict[str, str]:
+        """Return what `save_tasks` was told of nodes that ONNX Runtime runs."""
+        place = {"network": digest, "target_key": target_key, "compiler": compiler}
+        query = sa.select(schema.extractions.c.elsewhere).filter_by(**place)
+        return dict(self.read(lambda connection: connection.execute(query).scalar()) or {})
 
     def owners(self) -> dict[str, tuple[str, ...]]:
         """Return, by workload key, the sorted names of all networks that hold the workload, on whatever target."""

@@ -25,7 +25,7 @@ from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
-from tunery.tuning.messages import TOO_LITTLE, latency_target_summary, unreached_summary
+from tunery.tuning.messages import NO_TASKS, TOO_LITTLE, latency_target_summary, unreached_summary
 from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import Reporter
 from tunery.tuning.search.task_search import TaskSearch
@@ -247,6 +247,8 @@ class TuningJob:
         return 0.0 < cost_s <= _LOOKS * (self._allowance.elapsed_s() - self._since_finals_s)
 
     def _about_end(self) -> str:
+        if not self.searches:
+            return NO_TASKS
         target_s = self._request.latency_target_s
         if target_s is not None:
             total_s = self._sums.total_s("proven_s")

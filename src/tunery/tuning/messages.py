@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tunery.domain import TaskState
 
+NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has nothing to compute"
 TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
 
 

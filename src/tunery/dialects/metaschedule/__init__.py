@@ -86,6 +86,12 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         return tasks_of(lower_and_keep(network, target), target)
 
     @override
+    def elsewhere(self, network: Network, target: Target) -> Mapping[str, str]:
+        from tunery.dialects.metaschedule.importing.lowering import take_lowered
+
+        return take_lowered(network, target).elsewhere
+
+    @override
     def open(
         self,
         task: Task,

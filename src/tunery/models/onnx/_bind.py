@@ -58,6 +58,12 @@ def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
     return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
 
 
+def declared_ranks(model: onnx.ModelProto) -> dict[str, int]:
+    """Return how many dimensions the model declares for its outputs, by name, where it does."""
+    kinds = {value.name: value.type.tensor_type for value in model.graph.output}
+    return {name: len(kind.shape.dim) for name, kind in kinds.items() if kind.HasField("shape")}
+
+
 def unfit(declared: Mapping[str, Dims | None], shapes: Shapes, why: str) -> str:
     """Say in one sentence that the model cannot take `shapes`, which have the ranks that it has `declared`.
 

@@ -6,8 +6,9 @@ is what makes the file importable for a compiler. The basic level keeps to stand
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import onnx
 
@@ -50,14 +51,17 @@ class MisfitError(ModelError):
         self.detail = detail
 
 
-def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, dict[str, bytes]]:
+def simplify(
+    model: onnx.ModelProto, scratch: Path, ranks: Mapping[str, int] = MappingProxyType({})
+) -> tuple[onnx.ModelProto, dict[str, bytes]]:
     """Return the model with constants folded, dead and redundant nodes gone, and all inferable shapes written down.
 
-    `model` has static inputs; `scratch` is a directory for a temporary file. Names of inputs and outputs are kept.
-    Values of large weights that were not needed for it come beside the model, by name (`_aside`).
+    `model` has static inputs; `scratch` is a directory for a temporary file; `ranks` are those that the file declares
+    for its outputs. Names of inputs and outputs are kept. Values of large weights that were not needed for it come
+    beside the model, by name (`_aside`).
 
     Raises:
-        ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no static shape.
+        ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no known rank.
         MisfitError: its shapes do not fit each other.
     """
     values = detach_weights(model)
@@ -67,6 +71,7 @@ def simplify(model: onnx.ModelProto, scratch: Path) -> tuple[onnx.ModelProto, di
     check_size(result, _MOST_NODES, "the simplified model")
     _tidy(result)
     inferred = _inferred(result)
+    _complete(inferred, values, ranks)
     _check_channels(inferred)
     _check_outputs(inferred)
     return inferred, values
@@ -100,6 +105,61 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
         if tensor.name in values:
             tensor.raw_data = values.pop(tensor.name)
     return inferred
+
+
+def _complete(model: onnx.ModelProto, aside: Mapping[str, bytes], ranks: Mapping[str, int]) -> None:
+    """Add the types that ONNX's inference lacks, as of operators of other domains, and the declared `ranks`."""
+    graph = model.graph
+    outputs = {value.name: value for value in graph.output}
+    found = {value.name: value for value in graph.value_info} | outputs
+    made = dict.fromkeys(name for node in graph.node for name in node.output if name)
+    lacking = [name for name in made if name not in found or not _is_static(found[name].type)]
+    for name, kind in _asked(model, lacking, aside).items():
+        if name not in found:
+            graph.value_info.add(name=name).type.CopyFrom(kind)
+        elif _is_static(kind) or not found[name].type.tensor_type.HasField("shape"):
+            found[name].type.CopyFrom(kind)
+    for name, value in outputs.items():
+        kind = value.type.tensor_type
+        if value.type.HasField("tensor_type") and not kind.HasField("shape") and name in ranks:
+            kind.shape.SetInParent()
+            for _ in range(ranks[name]):
+                kind.shape.dim.add()
+        for dim in kind.shape.dim:
+            dim.ClearField("dim_param")
+
+
+def _asked(model: onnx.ModelProto, names: Sequence[str], aside: Collection[str]) -> dict[str, onnx.TypeProto]:
+    """Return what ONNX Runtime knows of some values' types, as far as they are tensors of a known rank."""
+    if not names:
+        return {}
+    import onnxruntime
+
+    copy = as_inputs(model, aside)
+    outputs = {value.name for value in copy.graph.output}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in outputs)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = _SILENT
+    try:
+        data = copy.SerializeToString()
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    except Exception:  # noqa: BLE001 - then they stay unknown
+        return {}
+    found = {}
+    for value in session.get_outputs():
+        element = re.fullmatch(r"tensor\((\w+)\)", value.type)
+        if value.name in names and element and value.shape:  # of an unknown rank it says that there are no dimensions
+            dims = [dim if isinstance(dim, int) else None for dim in value.shape]
+            kind = getattr(onnx.TensorProto, element[1].upper())
+            found[value.name] = onnx.helper.make_tensor_type_proto(kind, dims)
+    return found
+
+
+def _is_static(kind: onnx.TypeProto) -> bool:
+    shape = kind.tensor_type
+    return shape.HasField("shape") and all(dim.HasField("dim_value") for dim in shape.shape.dim)
 
 
 def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
@@ -192,8 +252,8 @@ def _check_outputs(model: onnx.ModelProto) -> None:
             )
         if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in kind.shape.dim):
             raise ModelError(f"output {value.name!r} has a dimension of 0 and holds nothing; give other --shape values")
-        if not kind.HasField("shape") or any(dim.dim_value <= 0 for dim in kind.shape.dim):
+        if not kind.HasField("shape"):
             raise ModelError(
-                f"the size of output {value.name!r} depends on the data, not only on the input shapes; "
-                "export the model without its post-processing"
+                f"the number of dimensions of output {value.name!r} depends on the data; declare it in the model, "
+                "for example by exporting with named output dimensions"
             )

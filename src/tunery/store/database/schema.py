@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0008"
+HEAD = "0009"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -118,6 +118,7 @@ extractions = sa.Table(
     sa.Column("target_key", sa.String, primary_key=True),
     sa.Column("compiler", sa.String, primary_key=True),
     sa.Column("document", Document, nullable=False),
+    sa.Column("elsewhere", Document, nullable=True),
 )  # fmt: skip
 
 calibrations = sa.Table(

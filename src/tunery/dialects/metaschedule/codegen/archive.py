@@ -9,12 +9,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import MEMBERS, ArchiveError, new_archive, open_archive
+from tunery._archive import MEMBERS, Archive, ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
 from tunery.dialects.metaschedule.codegen.weights import WEIGHTS, Weight, read_weights, write_weights
 from tunery.domain import Network, Target
 
-LIBRARY = "network.so"
+LIBRARY, SEGMENTS = "network.so", "segments.bin"
 _FORMAT, _WITHOUT_DIGESTS = 4, {3, 2}
 """Format 3 has only a checksum of its weights, and format 2 has no weights beside its library; neither can be signed.
 How weights are prepared on loading is part of the format."""
@@ -41,19 +41,33 @@ def manifest_of(
     }
 
 
-def write_archive(file: Path, manifest: Mapping[str, Any], library: Path, weights: Sequence[Weight] = ()) -> None:
-    """Write `library`, the weights and the manifest, with the versions it needs, to a new file."""
+def write_archive(
+    file: Path,
+    manifest: Mapping[str, Any],
+    library: Path,
+    weights: Sequence[Weight] = (),
+    segments: Sequence[bytes] = (),
+) -> None:
+    """Write `library`, the weights, the models of segments and the manifest, with the versions it needs, to a new file.
+
+    The manifest has the segments' lengths; they are written one behind the other.
+    """
     whole = {"format": _FORMAT, **manifest, "versions": _installed()}
     with new_archive(file) as archive:
         if weights:
             with archive.member(WEIGHTS) as member:
                 whole["weights"] = write_weights(member, weights)
+        if segments:
+            whole["segments"] = [len(one) for one in segments]
+            with archive.member(SEGMENTS) as member:
+                for one in segments:
+                    member.write(one)
         archive.add(LIBRARY, library)
         archive.finish(whole)
 
 
-def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping[str, Any], list[Any]]:
-    """Put the library into `directory` and return manifest and weights, once all are known to be sound and to run here.
+def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping[str, Any], list[Any], list[bytes]]:
+    """Put the library into `directory`; return manifest, weights and segments once all are known to be sound.
 
     Raises:
         UsageError: it was written for other versions of TVM or of this format, or is not what was written.
@@ -74,13 +88,24 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
                 )
             old = manifest["format"] in _WITHOUT_DIGESTS
             archive.extract(LIBRARY, directory / LIBRARY, manifest["library"] if old else None)
+            segments = _read_segments(archive) if "segments" in manifest else []
             if "weights" not in manifest:
-                return manifest, []
+                return manifest, [], segments
             weights = manifest["weights"]
             with archive.open(WEIGHTS, {"crc": weights["crc"]} if old else None) as file:
-                return manifest, read_weights(file, weights["arrays"])
+                return manifest, read_weights(file, weights["arrays"]), segments
     except ArchiveError as error:
         raise UsageError(f"{path} is damaged: {error}; {again}") from error
+
+
+def _read_segments(archive: Archive) -> list[bytes]:
+    """Return the models, whose digest is the manifest's."""
+    lengths = [int(length) for length in archive.manifest["segments"]]
+    with archive.open(SEGMENTS) as file:
+        models = [file.read(length) for length in lengths if length > 0]
+    if [len(model) for model in models] != lengths:
+        raise ArchiveError(f"its {SEGMENTS} is not as long as it says")
+    return models
 
 
 def _installed() -> dict[str, str]:

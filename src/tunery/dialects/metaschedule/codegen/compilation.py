@@ -23,6 +23,7 @@ from tunery.dialects.metaschedule.codegen.archive import LIBRARY, manifest_of, r
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.codegen.kernel import link
 from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
+from tunery.dialects.metaschedule.codegen.segment_calls import SegmentCalls
 from tunery.dialects.metaschedule.codegen.weights import Weight
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.reasons import reason_of
@@ -71,8 +72,9 @@ def _compile(
         raise DialectError(f"TVM cannot compile {network.name}: {reason_of(error)}") from error
     objects = sorted({part.path for part in found.values()})
     kernels = {name: key for name, (_, key) in lowered.functions.items() if lowered.calls.get(name)}
-    _write(executable, objects, weights, manifest_of(network, target, coverage, kernels), output)
-    return Compiled(str(output), coverage, _left_out(lowered, chosen, found))
+    manifest = manifest_of(network, target, coverage, kernels)
+    _write(executable, objects, weights, [segment.model for segment in lowered.segments], manifest, output)
+    return Compiled(str(output), coverage, _left_out(lowered, chosen, found), lowered.elsewhere)
 
 
 def _left_out(
@@ -142,15 +144,23 @@ def _expression(lowered: Lowered, function: str, target: Target, candidate: Cand
 
 
 def _prepacked(module: Any, target: Target) -> Any:
-    """Split weight packing from the kernels and evaluate it now, on the constants."""
+    """Split weight packing from the kernels and evaluate it now, on the constants.
+
+    The pass that splits fails on programs with several loop nests, so it sees only those whose weights may be packed.
+    """
+    others = {
+        name: function
+        for name, function in module.functions_items()
+        if isinstance(function, tvm.tirx.PrimFunc) and "layout_free_buffers" not in (function.attrs or {})
+    }
+    packing = tvm.IRModule(
+        {name: function for name, function in module.functions_items() if name not in others}, attrs=module.attrs
+    )
     with tvm_target(target):
-        return tvm.transform.Sequential(
-            [
-                relax.transform.SplitLayoutRewritePreproc(),
-                relax.transform.FoldConstant(),
-                relax.transform.DeadCodeElimination(),
-            ]
-        )(module)
+        packed = relax.transform.SplitLayoutRewritePreproc()(packing)
+        for name, function in others.items():
+            packed.update_func(name, function)
+        return tvm.transform.Sequential([relax.transform.FoldConstant(), relax.transform.DeadCodeElimination()])(packed)
 
 
 def _finish() -> Any:
@@ -172,14 +182,19 @@ def _finish() -> Any:
     )
 
 
-def _write(
-    executable: Any, objects: Sequence[Path], weights: Sequence[Weight], manifest: Mapping[str, Any], output: Path
+def _write(  # noqa: PLR0917 - what a file holds
+    executable: Any,
+    objects: Sequence[Path],
+    weights: Sequence[Weight],
+    segments: Sequence[bytes],
+    manifest: Mapping[str, Any],
+    output: Path,
 ) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch, replacing(output) as part:
             library = Path(scratch, LIBRARY)
             executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
-            write_archive(part, manifest, library, weights)
+            write_archive(part, manifest, library, weights, segments)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
 
@@ -196,11 +211,12 @@ class TvmNetwork(CompiledNetwork):
 
     def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            manifest, self._weights = read_archive(path, Path(scratch), digest)
+            manifest, self._weights, segments = read_archive(path, Path(scratch), digest)
             self.threads = threads or int(manifest["threads"])
             if self.threads < 1:
                 raise ValueError(f"it names {self.threads} threads")
             library = tvm.runtime.load_module(str(Path(scratch, LIBRARY)))
+        self._segments = SegmentCalls(segments, self.threads)
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._library = library
@@ -218,7 +234,7 @@ class TvmNetwork(CompiledNetwork):
 
     @override
     def __call__(self, *arrays: Array) -> list[Array]:
-        with self._running:
+        with self._running, self._segments:
             _use_threads(self.threads)
             self._fill(arrays)
             results = self._run()
@@ -229,9 +245,10 @@ class TvmNetwork(CompiledNetwork):
         _use_threads(self.threads)
         self._fill(arrays)
         run = self._run
-        start = time.perf_counter_ns()
-        for _ in range(calls):
-            run()
+        with self._segments:
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                run()
         return (time.perf_counter_ns() - start) * 1e-9
 
     @override
@@ -248,14 +265,16 @@ class TvmNetwork(CompiledNetwork):
             started[0] = time.perf_counter_ns()
             return 0
 
-        self._run()
+        with self._segments:
+            self._run()
         # An instrument cannot be taken off again, so this is another machine on the same library.
         machine = relax.VirtualMachine(self._library, tvm.cpu())
         machine.set_instrument(watch)
         taken: list[Counter[str]] = []
         for _ in range(1 + calls):
             spent.clear()
-            machine["main"](*self._buffers, *self._weights)
+            with self._segments:
+                machine["main"](*self._buffers, *self._weights)
             taken.append(Counter(spent))
         # Without the new machine's first call; and medians, as the network itself is told by.
         by_workload: defaultdict[str, float] = defaultdict(float)

@@ -3,19 +3,24 @@
 Extraction and compilation both run exactly this, so what was tuned is what is compiled.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
-from tunery._errors import DialectError
+from tunery._errors import DialectError, tells_of_memory
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.clipping import restore_clips
 from tunery.dialects.metaschedule.importing.folding import move_constants
+from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
+from tunery.dialects.metaschedule.importing.segments import Graph, Segment, named, split
 from tunery.dialects.metaschedule.importing.sinking import sink_layouts
 from tunery.dialects.metaschedule.importing.transposed import interleave_phases, keep_channels_first
 from tunery.dialects.metaschedule.reasons import reason_of
@@ -29,7 +34,12 @@ _PREPACK_MIN_ELEMENTS = 1024
 Rule = Callable[[Any], Any]
 """From a module to a module."""
 
-_NEED_NONE = {"relax.call_tir", "relax.reshape"}  # a reshape is a view
+_NEED_NONE = {
+    "relax.call_tir",
+    "relax.call_dps_packed",
+    "relax.call_pure_packed",
+    "relax.reshape",
+}  # a reshape is a view
 
 # Channels last: a 3x3, 64->64 convolution on 56x56 takes 0.90 ms against 1.43 ms in NCHW on one core.
 _LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv2d_transpose": ["NHWC", "IOHW"]}
@@ -39,7 +49,8 @@ _LAYOUTS = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.conv2d_transpose": ["
 class Lowered:
     """A lowered network: `functions` maps a global name to its normalised one-function module and workload key;
     `calls` to the number of call sites; `inputs` to how many of its parameters are read; `left_out` says which rules
-    for whole networks it does without, and why.
+    for whole networks it does without, and why. `segments` are the parts that run in ONNX Runtime; `elsewhere` says of
+    each of their nodes why it does.
     """
 
     module: Any
@@ -47,47 +58,79 @@ class Lowered:
     calls: dict[str, int]
     inputs: dict[str, int]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
 def lower(network: Network, target: Target) -> Lowered:
-    """Import, fold, lay out, legalise and fuse a network.
+    """Import, fold, lay out, legalise and fuse a network; what TVM does not take of it is left to ONNX Runtime.
+
+    That is what rules know of, else what fails when it is tried alone, else the whole network.
 
     Raises:
-        DialectError: an operator is not supported; the message names it.
+        DialectError: it can be taken in no way; the message names the operator.
     """
+    graph = Graph(onnx.load(network.path))
+    reasons = foreign_nodes(graph)
     try:
-        module = _imported(network.path)
+        return _lowered_but(graph, reasons, target)
+    except Exception as error:  # of whatever kind: TVM's importer raises many
+        if isinstance(error, MemoryError) or tells_of_memory(str(error)):
+            raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
+        whole = reason_of(error)
+    failing = failing_nodes(graph, reasons, lambda alone: _objection(alone, target))
+    if failing:
+        try:
+            return _lowered_but(graph, with_small_islands(graph, reasons | failing), target)
+        except Exception as error:  # noqa: BLE001
+            whole = reason_of(error)
+    everything = dict.fromkeys(range(len(graph.nodes)), f"TVM cannot take the network: {whole}")
+    try:
+        return _lowered_but(graph, everything | reasons | failing, target)
     except Exception as error:
         raise DialectError(f"TVM cannot import {network.name}: {reason_of(error)}") from error
+
+
+def _objection(alone: onnx.ModelProto, target: Target) -> str:
+    """Return what TVM has against a model of one node."""
+    try:
+        _lowered(_imported(alone), target, {}, channels_last=False)
+    except Exception as error:  # noqa: BLE001
+        return reason_of(error)
+    return ""
+
+
+def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lowered:
+    """Lower the network, with the nodes in `reasons` in segments."""
+    model, segments = split(graph, reasons) if reasons else (graph.model, [])
+    module = _imported(model, segments)
     left_out: dict[str, str] = {}
     try:
         lowered = _lowered(module, target, left_out, channels_last=True)
     except Exception as error:  # noqa: BLE001 - layout conversion fails on some real graphs (dynamic-rank reshapes around a conv)
         left_out = {CHANNELS_LAST: reason_of(error)}
-        try:
-            lowered = _lowered(module, target, left_out, channels_last=False)
-        except Exception as error:
-            raise DialectError(f"TVM cannot lower {network.name}: {reason_of(error)}") from error
+        lowered = _lowered(module, target, left_out, channels_last=False)
     functions = {}
     for name, function in lowered.functions_items():
         if isinstance(function, tvm.tirx.PrimFunc):
             single = normalised(function)
             functions[name.name_hint] = (single, program_key(single))
-    return Lowered(lowered, functions, *_call_sites(lowered), left_out)
+    elsewhere = named(graph, reasons)
+    return Lowered(lowered, functions, *_call_sites(lowered), left_out, tuple(segments), elsewhere)
 
 
-def _imported(path: str) -> Any:
-    """Return TVM's module of an ONNX file, without its check of the model.
+def _imported(model: onnx.ModelProto, segments: Sequence[Segment] = ()) -> Any:
+    """Return TVM's module of an ONNX model, without its check of the model.
 
     That copies all weights three times, and all that follows is a warning; ONNX Runtime has taken the file already.
     """
-    import onnx
     from tvm.relax.frontend.onnx import from_onnx
 
     check, onnx.checker.check_model = onnx.checker.check_model, lambda _: None
     try:
-        with own_operators():
-            return from_onnx(onnx.load(path))
+        # Of an operator that it does not take it prints the whole expression.
+        with own_operators(segments), redirect_stdout(StringIO()):
+            return from_onnx(model)
     finally:
         onnx.checker.check_model = check
 

@@ -5,7 +5,7 @@ Each rule is a converter as TVM's importer has them, by ONNX's name; the definit
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax
+from tunery.dialects.metaschedule.importing.segments import CALL, OPERATOR, Segment
+from tunery.domain import TensorSpec
 
 _MOST_STEPS = 256
 """Steps of a recurrent network that are written out one by one."""
@@ -22,12 +24,13 @@ Convert = Callable[[Any, list[Any], dict[str, Any]], Any]
 
 
 @contextmanager
-def own_operators() -> Iterator[None]:
-    """Have TVM's ONNX importer use the rules of this module, until the context ends."""
+def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
+    """Have TVM's ONNX importer use the rules of this module, also for calls of `segments`, until the context ends."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
     theirs = onnx_frontend._get_convert_map
-    rules = {**theirs(), **{name: _converter(rule) for name, rule in _RULES.items()}}
+    own = {**_RULES, OPERATOR: _segment_call(segments)}
+    rules = {**theirs(), **{name: _converter(rule) for name, rule in own.items()}}
     onnx_frontend._get_convert_map = lambda: rules
     try:
         yield
@@ -57,6 +60,36 @@ def _shape(value: Any, operator: str) -> list[int]:
 
 def _const(value: Any, like: Any) -> Any:
     return relax.const(np.asarray(value, like.ty.dtype.dtype), like.ty.dtype.dtype)
+
+
+# -- segments -------------------------------------------------------------------------------------------------------
+
+
+def _segment_call(segments: Sequence[Segment]) -> Convert:
+    """Return the rule of the node that stands for a segment: a call of a function that is there when it runs."""
+
+    def rule(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        number = int(attributes["number"])
+        segment = segments[number]
+        given = [_emit(builder, one) for one in inputs]
+        if segment.is_static:  # its outputs are given to it, in memory that is planned as that of kernels is
+            kinds = [relax.TensorType(spec.shape, spec.dtype) for spec in segment.outputs]
+            made = relax.op.call_dps_packed(
+                f"{CALL}{number}", relax.Tuple(given), kinds[0] if len(kinds) == 1 else kinds
+            )
+        else:
+            kinds = [_type(spec, ranked=known) for spec, known in zip(segment.outputs, segment.ranked, strict=True)]
+            kind = kinds[0] if len(kinds) == 1 else relax.TupleType(kinds)
+            made = relax.op.call_pure_packed(f"{CALL}{number}", *given, ty_args=kind)
+        return _emit(builder, made)
+
+    return rule
+
+
+def _type(spec: TensorSpec, *, ranked: bool) -> Any:
+    if ranked and -1 not in spec.shape:
+        return relax.TensorType(spec.shape, spec.dtype)
+    return relax.TensorType(dtype=spec.dtype, ndim=len(spec.shape) if ranked else -1)
 
 
 # -- sums of many ---------------------------------------------------------------------------------------------------
@@ -315,3 +348,5 @@ _RULES: dict[str, Convert] = {
     "LayerNormalization": _layer_norm,
     **{operator: _recurrent(operator) for operator in _GATES},
 }
+
+OWN_OPERATORS = frozenset(_RULES)

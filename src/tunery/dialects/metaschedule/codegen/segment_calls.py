@@ -1,0 +1,107 @@
+"""Segments of a compiled network: parts that ONNX Runtime runs, called from TVM's code as functions."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.importing.segments import CALL
+
+_SILENT = 4
+_current = threading.local()
+_registered: set[int] = set()
+
+
+class SegmentCalls:
+    """The segments of one compiled network, as sessions of ONNX Runtime with so many threads.
+
+    Inputs are read where they are. Outputs are written where TVM reads them; those of a segment with an output whose
+    size depends on the data are copied.
+    """
+
+    def __init__(self, models: Sequence[bytes], threads: int) -> None:
+        self._sessions = [_Session(model, threads) for model in models]
+        for number in range(len(models)):
+            _register(number)
+
+    def __enter__(self) -> None:
+        """Serve this thread's calls until the context ends; another network of the thread is served again after it."""
+        self._before = getattr(_current, "segments", None)
+        _current.segments = self
+
+    def __exit__(self, *_: object) -> None:
+        _current.segments = self._before
+
+    def run(self, number: int, given: Sequence[Any]) -> Any:
+        """Run a segment on tensors of TVM's; those of outputs are among them, or are returned: one, or a list."""
+        return self._sessions[number].run(given)
+
+
+def _register(number: int) -> None:
+    """Let TVM's code call segment `number` of the network that the calling thread is running."""
+    if number not in _registered:
+        tvm.register_global_func(f"{CALL}{number}", lambda *given: _current.segments.run(number, given), override=True)
+        _registered.add(number)
+
+
+class _Session:
+    def __init__(self, model: bytes, threads: int) -> None:
+        import onnx
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = _SILENT
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # TVM's threads need the cores
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+        graph = onnx.load_model_from_string(model).graph
+        self._inputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.input]
+        self._outputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.output]
+        self._binding: Any = None
+        self._places: list[Any] = []
+        self._growing = [at for at, one in enumerate(graph.input) if not _is_static(one.type.tensor_type)]
+
+    def run(self, given: Sequence[Any]) -> Any:
+        """Run on inputs, followed by the outputs where the sizes of all are known; else return the outputs."""
+        if len(given) > len(self._inputs):
+            self._session.run_with_iobinding(self._bound(given))
+            return None
+        binding = self._session.io_binding()
+        self._bind_inputs(binding, given)
+        for name, _ in self._outputs:
+            binding.bind_output(name)
+        self._session.run_with_iobinding(binding)
+        made = [_copied(one.numpy()) for one in binding.get_outputs()]
+        return made[0] if len(made) == 1 else made
+
+    def _bound(self, given: Sequence[Any]) -> Any:
+        """Return a binding of these tensors: that of the call before, if it was of the same memory."""
+        places: list[Any] = [tensor.data_ptr() for tensor in given]
+        places += [tuple(given[at].shape) for at in self._growing]
+        if places != self._places:
+            self._binding = self._session.io_binding()
+            self._bind_inputs(self._binding, given[: len(self._inputs)])
+            for (name, kind), tensor in zip(self._outputs, given[len(self._inputs) :], strict=True):
+                self._binding.bind_output(name, "cpu", 0, kind, [int(dim) for dim in tensor.shape], tensor.data_ptr())
+            self._places = places
+        return self._binding
+
+    def _bind_inputs(self, binding: Any, given: Sequence[Any]) -> None:
+        for (name, kind), tensor in zip(self._inputs, given, strict=True):
+            binding.bind_input(name, "cpu", 0, kind, [int(dim) for dim in tensor.shape], tensor.data_ptr())
+
+
+def _is_static(kind: Any) -> bool:
+    return kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim)
+
+
+def _copied(array: Any) -> Any:
+    tensor = tvm.runtime.empty(array.shape, str(array.dtype))
+    if array.size:
+        tensor.copyfrom(np.ascontiguousarray(array) if array.ndim else array)
+    return tensor

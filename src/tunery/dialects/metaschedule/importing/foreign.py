@@ -1,0 +1,272 @@
+"""Which nodes of a network TVM does not take, or would compute otherwise than ONNX defines them; and why."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from tunery.dialects.metaschedule.importing.segments import Graph
+
+Rule = Callable[[Graph, onnx.NodeProto], str]
+"""From a node to why it is left to ONNX Runtime; empty where it is not."""
+
+_STANDARD = ("", "ai.onnx")
+_FUSED = {"com.microsoft": frozenset({"Gelu", "BiasGelu", "FastGelu", "SkipLayerNormalization"})}
+"""Operators outside the standard that are imported natively."""
+_RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+_INDEXED = {"GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "Scatter": 1, "ScatterND": 1}
+"""Operators that count negative indices from the end, and which input the indices are."""
+_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "IsInf", "Less", "LessOrEqual"})
+_EMPTY = frozenset({"Split", "Concat"})
+"""Operators whose tensors may have no elements."""
+_HEAVY = frozenset(
+    {"Conv", "ConvTranspose", "MatMul", "Gemm", "LSTM", "GRU", "RNN", "Einsum", "ConvInteger", "MatMulInteger"}
+    | {"QLinearConv", "QLinearMatMul", "Attention"}
+)
+_SMALL_ISLAND = 16
+_FEW = 1024
+_DEPENDS = "its size depends on the data"
+
+
+def foreign_nodes(graph: Graph) -> dict[int, str]:
+    """Return the nodes that are left to ONNX Runtime by rule, and why."""
+    known = _imported_operators()
+    found: dict[int, str] = {}
+    for at, node in enumerate(graph.nodes):
+        if reason := _outside(node, known) or next(filter(None, (rule(graph, node) for rule in _RULES)), ""):
+            found[at] = reason
+    return with_small_islands(graph, found)
+
+
+def _imported_operators() -> frozenset[str]:
+    from tvm.relax.frontend.onnx import onnx_frontend
+
+    from tunery.dialects.metaschedule.importing.operators import OWN_OPERATORS
+
+    return frozenset({*onnx_frontend._get_convert_map(), *OWN_OPERATORS, "Constant"})
+
+
+def _outside(node: onnx.NodeProto, known: frozenset[str]) -> str:
+    if node.domain not in _STANDARD and node.op_type not in _FUSED.get(node.domain, ()):
+        return f"an operator of {node.domain[:60]}"
+    if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        return "control flow"
+    return "" if node.op_type in known else "TVM has no import for it"
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
+    """Return an attribute's value, text as `str`."""
+    found = next((one for one in node.attribute if one.name == name), None)
+    if found is None:
+        return default
+    value = onnx.helper.get_attribute_value(found)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _no_numbers(graph: Graph, node: onnx.NodeProto) -> str:
+    values = [name for name in (*node.input, *node.output) if name]
+    return "" if all(graph.is_number_tensor(name) for name in values) else "it handles other things than numbers"
+
+
+def _unknown_size(graph: Graph, node: onnx.NodeProto) -> str:
+    if any(name and not graph.is_static(name) for name in node.output):
+        return _DEPENDS
+    if any(name and not graph.is_static(name) for name in node.input):
+        return "the size of its input depends on the data"
+    empty = any(0 in (graph.shape(name) or ()) for name in (*node.input, *node.output) if name)
+    return "it handles tensors without elements" if empty and node.op_type not in _EMPTY else ""
+
+
+def _random(_: Graph, node: onnx.NodeProto) -> str:
+    return "random numbers" if node.op_type in _RANDOM else ""
+
+
+def _batch_norm(_: Graph, node: onnx.NodeProto) -> str:
+    training = node.op_type == "BatchNormalization" and attribute(node, "training_mode", 0)
+    return "it is in training mode" if training or (node.op_type == _NORM and len(node.output) > 1) else ""
+
+
+_NORM = "BatchNormalization"
+
+
+def _dropout(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type != "Dropout":
+        return ""
+    if len(node.output) > 1 and node.output[1]:
+        return "its mask is asked for"
+    mode = node.input[2] if len(node.input) > 2 else ""
+    if not mode:
+        return ""
+    constant = graph.constants.get(mode)
+    return "it is in training mode" if constant is None or numpy_helper.to_array(constant).any() else ""
+
+
+def _is_nan(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type == "IsNaN":
+        return "TVM assumes that no value is NaN"
+    tested = any(after.op_type == "IsNaN" for name in node.output for after in graph.readers(name))
+    return "its result is tested for NaN" if tested else ""
+
+
+def _extremes(graph: Graph, node: onnx.NodeProto) -> str:
+    compared = any(after.op_type in _COMPARES for name in node.output for after in graph.readers(name))
+    starts = node.op_type in {"ReduceMax", "ReduceMin"} and compared
+    return "its result is compared, and TVM's is never infinite" if starts else ""
+
+
+def _conv_transpose(_: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type != "ConvTranspose":
+        return ""
+    if attribute(node, "output_shape"):
+        return "TVM does not know its output_shape"
+    return "TVM pads it at other sides" if attribute(node, "auto_pad", "NOTSET") == "SAME_LOWER" else ""
+
+
+def _pools(_: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type not in {"MaxPool", "AveragePool", "LpPool"}:
+        return ""
+    if attribute(node, "auto_pad", "NOTSET") == "SAME_LOWER":
+        return "TVM pads it at other sides"
+    if len(node.output) > 1 and node.output[1]:
+        return "its indices are asked for"
+    dilated = any(step != 1 for step in attribute(node, "dilations", ()))
+    return "TVM does not know its dilations" if dilated and node.op_type != "MaxPool" else ""
+
+
+def _resize(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type not in {"Resize", "Upsample"}:
+        return ""
+    for name in ("antialias", "exclude_outside"):
+        if attribute(node, name, 0):
+            return f"TVM does not know its {name}"
+    if attribute(node, "axes") or attribute(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
+        return "TVM does not know its axes"
+    if attribute(node, "coordinate_transformation_mode") == "tf_crop_and_resize":
+        return "TVM does not know its region"
+    given, made = graph.shape(node.input[0]) or (), graph.shape(node.output[0]) or ()
+    scales = _scales(graph, node)
+    exact = [abs(size * scale - new) < 1e-6 for size, scale, new in zip(given, scales, made, strict=False)]
+    return "" if all(exact) else "its scales give sizes that are no whole numbers"
+
+
+def _scales(graph: Graph, node: onnx.NodeProto) -> list[float]:
+    at = 1 if node.op_type == "Upsample" or graph.opset < 11 else 2
+    constant = graph.constants.get(node.input[at]) if len(node.input) > at else None
+    return [] if constant is None else [float(scale) for scale in numpy_helper.to_array(constant).reshape(-1)]
+
+
+def _indexed(graph: Graph, node: onnx.NodeProto) -> str:
+    if node.op_type not in _INDEXED:
+        return ""
+    indices = graph.constants.get(node.input[_INDEXED[node.op_type]])
+    fixed = indices is not None and not (numpy_helper.to_array(indices) < 0).any()
+    return "" if fixed else "TVM does not count negative indices from the end"
+
+
+def _einsum(_: Graph, node: onnx.NodeProto) -> str:
+    unusual = node.op_type == "Einsum" and "..." in str(attribute(node, "equation", ""))
+    return "TVM does not know an ellipsis in its equation" if unusual else ""
+
+
+_RULES: tuple[Rule, ...] = (
+    _no_numbers, _random, _unknown_size, _batch_norm, _dropout, _is_nan, _extremes, _conv_transpose, _pools, _resize,
+    _indexed, _einsum,
+)  # fmt: skip
+
+
+def with_small_islands(graph: Graph, found: dict[int, str]) -> dict[int, str]:
+    """Return `found` and the groups of a few cheap nodes beside those: their borders would cost more than they gain."""
+    if not found:
+        return found
+    islands: dict[int, str] = {}
+    for group in _native_groups(graph, found):
+        cheap = not any(graph.nodes[at].op_type in _HEAVY for at in group)
+        if cheap and len(group) <= _SMALL_ISLAND and _touches(graph, group, found):
+            islands |= dict.fromkeys(group, "a few cheap operators beside others that run there")
+    return found | islands
+
+
+def _native_groups(graph: Graph, found: dict[int, str]) -> Iterator[list[int]]:
+    """Yield connected nodes that are not in `found`."""
+    parent = list(range(len(graph.nodes)))
+
+    def root(at: int) -> int:
+        while parent[at] != at:
+            parent[at] = parent[parent[at]]
+            at = parent[at]
+        return at
+
+    for at, names in enumerate(graph.reads):
+        for name in names:
+            before = graph.producer.get(name)
+            if before is not None and at not in found and before not in found:
+                parent[root(at)] = root(before)
+    members: dict[int, list[int]] = {}
+    for at in range(len(graph.nodes)):
+        if at not in found:
+            members.setdefault(root(at), []).append(at)
+    yield from members.values()
+
+
+def _touches(graph: Graph, group: list[int], found: dict[int, str]) -> bool:
+    inside = set(group)
+    made = {name for at in group for name in graph.nodes[at].output}
+    reads = any(graph.producer.get(name) in found for at in inside for name in graph.reads[at])
+    return reads or any(made.intersection(graph.reads[at]) for at in found)
+
+
+def failing_nodes(graph: Graph, known: dict[int, str], attempt: Callable[[onnx.ModelProto], str]) -> dict[int, str]:
+    """Return the nodes beside the `known` ones for which `attempt` has an objection, each tried as a model of its own.
+
+    Nodes that are alike are tried once.
+    """
+    said: dict[str, str] = {}
+    found: dict[int, str] = {}
+    for at, node in enumerate(graph.nodes):
+        if at in known:
+            continue
+        alone = _alone(graph, at)
+        key = _signature(alone, node)
+        if key not in said:
+            said[key] = attempt(alone)
+        if said[key]:
+            found[at] = said[key]
+    return found
+
+
+def _alone(graph: Graph, at: int) -> onnx.ModelProto:
+    node = graph.nodes[at]
+    model = onnx.ModelProto(ir_version=graph.model.ir_version)
+    model.opset_import.extend(graph.model.opset_import)
+    model.graph.name = "node"
+    model.graph.node.append(node)
+    for name in graph.reads[at]:
+        if name in graph.constants:
+            model.graph.initializer.append(graph.constants[name])
+        else:
+            model.graph.input.append(graph.info(name))
+    model.graph.output.extend(graph.info(name) for name in node.output if name)
+    return model
+
+
+def _signature(alone: onnx.ModelProto, node: onnx.NodeProto) -> str:
+    """Return what is equal for nodes that are alike but for their names."""
+    hashed = hashlib.sha256(f"{node.domain} {node.op_type} {len(node.output)}".encode())
+    for one in sorted(node.attribute, key=lambda one: str(one.name)):
+        hashed.update(one.SerializeToString())
+    declared = {value.name: value.type.SerializeToString() for value in alone.graph.input}
+    declared |= {tensor.name: _constant(tensor) for tensor in alone.graph.initializer}
+    for name in node.input:
+        hashed.update(declared.get(name, b"") + b"|")
+    return hashed.hexdigest()
+
+
+def _constant(tensor: onnx.TensorProto) -> bytes:
+    """Return what matters of a constant: of weights the size."""
+    values = b"" if math.prod(tensor.dims) > _FEW else numpy_helper.to_array(tensor).tobytes()
+    return f"{tensor.data_type} {list(tensor.dims)} ".encode() + values

@@ -1,0 +1,129 @@
+"""ONNX Runtime as a dialect without tasks: it runs whole networks that no compiler of ours runs faster, or rightly."""
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._archive import Archive, ArchiveError, new_archive, open_archive
+from tunery._errors import DialectError, TargetError, UsageError
+from tunery._outputs import replacing
+from tunery.dialects._artifacts import Built
+from tunery.dialects._base import Dialect, NetworkCompiler
+from tunery.dialects._loaded import Array, Compiled, CompiledNetwork
+from tunery.domain import Candidate, Network, Target, TensorSpec
+
+NAME = "onnxruntime"
+_FORMAT, _MODEL = "onnxruntime-1", "network.onnx"
+_SILENT = 4
+
+
+class OnnxRuntimeDialect(Dialect, NetworkCompiler):
+    """Networks as they are, run by ONNX Runtime on the CPU."""
+
+    name = NAME
+    packages = ("onnxruntime",)
+
+    @property
+    @override
+    def compiler(self) -> str:
+        return f"onnxruntime {version('onnxruntime')}"
+
+    @override
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        if spec != "native":
+            raise TargetError(f"ONNX Runtime knows no target {spec!r:.60}; write native")
+        return Target(self.name, {"kind": "native"}, threads)
+
+    @override
+    def compile(
+        self,
+        network: Network,
+        target: Target,
+        chosen: Mapping[str, Candidate],
+        output: Path,
+        parts: Mapping[str, Built] = MappingProxyType({}),
+    ) -> Compiled:
+        """Put the network's file into an archive; `elsewhere` of what is returned names all its nodes, without reasons.
+
+        Raises:
+            DialectError: the network has no file.
+        """
+        import onnx
+
+        if not network.path:
+            raise DialectError(f"{network.name} has no ONNX file for ONNX Runtime to run")
+        manifest = {
+            "dialect": self.name,
+            "format": _FORMAT,
+            "network": network.name,
+            "digest": network.digest,
+            "threads": target.threads,
+            "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
+            "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
+        }
+        with replacing(output) as part, new_archive(part) as archive:
+            archive.add(_MODEL, Path(network.path))
+            archive.finish(manifest)
+        nodes = onnx.load(network.path, load_external_data=False).graph.node
+        return Compiled(str(output), {}, elsewhere={_named(node): "" for node in nodes})
+
+    @override
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+        return OnnxRuntimeNetwork(path, threads, digest)
+
+
+def _named(node: Any) -> str:
+    return f"{node.op_type} {node.name or next(iter(node.output), '')}".strip()
+
+
+def _read(archive: Archive) -> tuple[dict[str, Any], bytes]:
+    if archive.manifest["format"] != _FORMAT:
+        raise ArchiveError(f"it has format {archive.manifest['format']!r:.20}, not {_FORMAT}")
+    with archive.open(_MODEL) as file:
+        return archive.manifest, b"".join(iter(lambda: file.read(1 << 20), b""))
+
+
+class OnnxRuntimeNetwork(CompiledNetwork):
+    """A whole network in a session of ONNX Runtime's."""
+
+    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
+        import onnxruntime
+
+        try:
+            with open_archive(path, digest) as archive:
+                manifest, model = _read(archive)
+        except ArchiveError as error:
+            again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+            raise UsageError(f"{path} is damaged: {error}; {again}") from error
+        self.threads = threads or int(manifest["threads"])
+        self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
+        self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
+        options.log_severity_level = _SILENT
+        self._session = onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+
+    @override
+    def __call__(self, *arrays: Array) -> list[Array]:
+        found: list[Array] = self._session.run(None, self._feed(arrays))
+        return found
+
+    @override
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        feed, run = self._feed(arrays), self._session.run
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            run(None, feed)
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def _feed(self, arrays: Sequence[Array]) -> dict[str, Array]:
+        return {spec.name: np.asarray(one) for spec, one in zip(self.inputs, self.checked(arrays), strict=True)}
