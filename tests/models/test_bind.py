@@ -7,7 +7,7 @@ from frontend_models import Dims, model
 from onnx import TensorProto, helper
 
 from tunery._errors import ModelError
-from tunery.models.onnx._bind import bind
+from tunery.models.onnx._bind import batch_of_one, bind, declared_dims
 
 
 def adder(**inputs: Dims) -> object:
@@ -21,6 +21,24 @@ def adder(**inputs: Dims) -> object:
 )
 def test_a_free_batch_is_one(batch: str | None) -> None:
     assert bind(adder(x=(batch, 4)), {}) == {"x": (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("dims", "shapes", "inputs"),
+    [
+        ({"x": ("batch", 4)}, {}, ("x",)),
+        ({"x": (1, 4)}, {}, ()),
+        ({"x": ("batch", 4)}, {"x": (1, 4)}, ()),
+        ({"a": ("batch", 4), "b": ("batch", 4)}, {"a": (1, 4)}, ()),
+        ({"a": ("batch", 4), "b": (None, 4)}, {"a": (2, 4)}, ("b",)),
+    ],
+)
+def test_a_batch_that_became_one_is_told(
+    dims: dict[str, Dims], shapes: dict[str, tuple[int, ...]], inputs: tuple[str, ...]
+) -> None:
+    proto = adder(**dims)
+    declared = declared_dims(proto)
+    assert batch_of_one(declared, bind(proto, shapes), shapes) == inputs
 
 
 def test_a_given_batch_wins_and_binds_all_inputs_of_that_name() -> None:

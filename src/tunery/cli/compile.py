@@ -82,6 +82,7 @@ def compile_(
 def _print(report: "CompileReport", network: "Network", request: "Request", *, predicted: bool, verbose: bool) -> None:
     from tunery.cli.console.left_out import of_compile
     from tunery.domain.request import MODEL_CHANGED
+    from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
     from tunery.reports.text import call, elsewhere_lines, expected_lines
 
@@ -89,6 +90,7 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
         say(as_text(_table(report), width()))
     lines = [
         *(_sources(report, predicted=predicted) if report.coverage else ()),
+        *batch_lines(network.batch_of_one),
         *elsewhere_lines(report.elsewhere),
         *(of_compile(report, request) if verbose else ()),
         *expected_lines(report),

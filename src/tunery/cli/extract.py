@@ -63,10 +63,12 @@ def _data(found: "ImportedModel") -> dict[str, Any]:
             for task in found.tasks
         ],
         "elsewhere": dict(found.elsewhere),
+        "batch_of_one": list(found.network.batch_of_one),
     }
 
 
 def _print(found: "ImportedModel") -> None:
+    from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text, new_table, short
     from tunery.reports.text import elsewhere_lines
 
@@ -79,5 +81,5 @@ def _print(found: "ImportedModel") -> None:
     say(f"{found.network.name} on {found.target}: {len(found.tasks)} tasks, {tunable} of them tunable")
     if found.tasks:
         say(as_text(table, width()))
-    for line in elsewhere_lines(found.elsewhere):
+    for line in (*batch_lines(found.network.batch_of_one), *elsewhere_lines(found.elsewhere)):
         say(line)

@@ -87,6 +87,7 @@ def _data(answer: "Answer") -> dict[str, Any]:
 
 
 def _print(answer: "Answer") -> None:
+    from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
 
     table = new_table("task", "key", "#calls", "from", "#untuned ms", "#tuned ms", "#speed-up", "candidate")
@@ -103,6 +104,8 @@ def _print(answer: "Answer") -> None:
     also = f", {guessed} a prediction that is verified, not measured" if guessed else ""
     say(f"{answer.network.name} on {answer.target}: {known} of {len(rows)} tasks have a verified record{also}")
     say(as_text(table, width()))
+    for line in batch_lines(answer.network.batch_of_one):
+        say(line)
     for reason in sorted({str(why) for _, why in answer.skipped}):
         say(f"not used: {reason}")
     names = {task.key: task.workload.name for task in answer.tasks}

@@ -107,7 +107,7 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     kernels = await _kernels(runtime, workers["tunery"])
     return BenchReport(
         network.name, runtime.threads, latency, error, kernels_s=sum(kernels.values()) if kernels else None,
-        wrong=wrong, absent=contestants.absent, kernels=kernels,
+        wrong=wrong, absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
     )  # fmt: skip
 
 

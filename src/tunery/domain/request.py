@@ -166,7 +166,7 @@ class BenchReport:
     their calls, as timed alone or, where nothing was measured, inside the network; `kernels_s` is what all kernels take
     inside the network, `kernels` the same by workload (None and empty if not known): the network's time over
     `kernels_s` is dispatch and allocation. `wrong` names the other compiled files that compute something else than ONNX
-    Runtime: their times say nothing. `absent` says why a rival could not take part.
+    Runtime: their times say nothing. `absent` says why a rival could not take part. `batch_of_one` is the network's.
     """
 
     network: str
@@ -179,6 +179,7 @@ class BenchReport:
     wrong: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
     kernels: Mapping[str, float] = field(default_factory=dict)
+    batch_of_one: tuple[str, ...] = ()
 
     @property
     def both_s(self) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular
 from tunery.models.onnx import _file as _onnx_file
-from tunery.models.onnx._bind import bind, declared_dims, declared_ranks, unfit
+from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, unfit
 from tunery.models.onnx._detached import serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._simplify import MisfitError, simplify
@@ -157,7 +157,9 @@ def _prepare(
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)
-    return Network(source.name, model, identity, str(path), inputs, outputs, parameters)
+    sizes = {spec.name: spec.shape for spec in inputs}
+    assumed = () if model.startswith(_ZOO) else batch_of_one(declared, sizes, shapes)
+    return Network(source.name, model, identity, str(path), inputs, outputs, parameters, batch_of_one=assumed)
 
 
 def _open(model: str, directory: Path, *, trust: bool) -> _Source:

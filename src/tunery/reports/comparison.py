@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 from tunery.reports.format import as_text, milliseconds, new_table
 
 if TYPE_CHECKING:
-    from tunery.domain.request import BenchReport
+    from tunery.domain.request import BenchReport, Latency
 
-_GAP = 0.10
+_STEADY = 1.1
+_SHOWN_INPUTS = 3
 
 
 def bench_text(report: "BenchReport", width: int | None = None) -> str:
@@ -26,18 +27,40 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
         table.add_row(CONTESTANTS.get(name, name), milliseconds(latency.median), spread, str(latency.samples), verdict)
     threads = f"{report.threads} thread{'s' if report.threads != 1 else ''}"
     rival = report.latency_s.get("onnxruntime")
-    verdict = f": {_verdict(rival.median, ours)} than ONNX Runtime" if rival else ""
-    if rival and (rival.covers(report.latency_s["tunery"]) or report.latency_s["tunery"].covers(rival)):
-        verdict += " by the medians, as fast within the spread"
+    verdict = f": {_against(rival, report.latency_s['tunery'])}" if rival else ""
     return "\n".join(
         [
             f"{report.network}, whole network, {threads}{verdict}",
+            *batch_lines(report.batch_of_one),
             as_text(table, width),
             f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
             *(f"{CONTESTANTS[name]} took no part: {reason}" for name, reason in report.absent.items()),
             *_sum_of_tasks(report),
         ]
     )
+
+
+def batch_lines(inputs: Sequence[str]) -> list[str]:
+    """Say that a dynamic batch is 1, for the inputs that have one which nobody bound.
+
+    >>> batch_lines(["x"])
+    ["batch       1 was taken for the dynamic batch of 'x'; --shape gives another"]
+    """
+    if not inputs:
+        return []
+    names = ", ".join(repr(name) for name in inputs[:_SHOWN_INPUTS])
+    more = f" and {len(inputs) - _SHOWN_INPUTS} more" if len(inputs) > _SHOWN_INPUTS else ""
+    return [f"batch       1 was taken for the dynamic batch of {names}{more}; --shape gives another"]
+
+
+def _against(rival: "Latency", ours: "Latency") -> str:
+    """Say how the network compares with ONNX Runtime: by medians where runs can tell them apart."""
+    verdict = f"{_verdict(rival.median, ours.median)} than ONNX Runtime"
+    if not rival.covers(ours) and not ours.covers(rival):
+        return verdict
+    if max(rival.median, ours.median) <= _STEADY * min(rival.median, ours.median):
+        return f"as fast as ONNX Runtime within the spread of the runs ({verdict.removesuffix(' than ONNX Runtime')})"
+    return f"{verdict} by the medians of unsteady runs; compare again when the machine is quiet"
 
 
 def _sum_of_tasks(report: "BenchReport") -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tunery.domain import JobStatus, Network, TaskState
 from tunery.domain.request import DEFAULT_DIALECT
-from tunery.reports.comparison import bench_text
+from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import reached_of, total
 from tunery.reports.format import as_text, duration, energy, file_name, milliseconds, money, new_table, ratio, short
 
@@ -56,6 +56,7 @@ def tune_text(
         *_at_once(report),
         *_noise(job),
         *(filter_lines(job) if verbose else []),
+        *([] if compared else batch_lines(report.network.batch_of_one)),
         *elsewhere_lines(report.elsewhere),
         *left_out,
         *cost_lines(job),

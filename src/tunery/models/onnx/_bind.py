@@ -58,6 +58,20 @@ def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
     return {value.name: _dims(value) for value in model.graph.input if value.name not in constants}
 
 
+def batch_of_one(declared: Mapping[str, Dims | None], bound: Shapes, shapes: Shapes) -> tuple[str, ...]:
+    """Return the inputs with a dynamic dimension that became 1 and that neither `shapes` nor its name bound."""
+    named = {
+        dim for name, given in shapes.items() for dim, _ in zip(declared.get(name) or (), given, strict=False) if dim
+    }
+    found = []
+    for name, dims in declared.items():
+        sizes = zip(dims or (), bound.get(name, ()), strict=False)
+        loose = [dim for dim, size in sizes if isinstance(dim, str) and size == 1 and dim not in named]
+        if name not in shapes and loose:
+            found.append(name)
+    return tuple(found)
+
+
 def declared_ranks(model: onnx.ModelProto) -> dict[str, int]:
     """Return how many dimensions the model declares for its outputs, by name, where it does."""
     kinds = {value.name: value.type.tensor_type for value in model.graph.output}
