@@ -8,60 +8,20 @@ import stat
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from daemon_tools import PATIENCE_S, Daemon, raced, request, state_of, wait_until
 from second_user import needs_root, other_starts, shared_place
 
 from tunery._errors import UsageError
-from tunery.domain import Budget, JobState, Mode, Origin
-from tunery.domain.request import Progress, Request, ShareRequest
+from tunery.domain import JobState
+from tunery.domain.request import Progress, ShareRequest
 from tunery.service.client import Client
 from tunery.store import open_store
 
-PATIENCE_S = 120.0
-MARK = "TUNERY_TEST_FAMILY"
 LONG = "fake:long?tasks=2&build_s=0.02&space=16x16x16"
-
-
-class Daemon:
-    """A daemon whose processes carry a mark."""
-
-    def __init__(self, directory: Path, *options: str, store: str = "") -> None:
-        self.directory = directory
-        self.path = directory / "d.sock"
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(self.path), *options],
-            stderr=subprocess.PIPE, text=True, cwd=directory,
-            env=os.environ | {"TUNERY_STORE": store or str(directory / "store.db"),
-                              "TUNERY_CACHE": str(directory / "cache"), MARK: str(directory)},
-        )  # fmt: skip
-        assert self.process.stderr is not None
-        self.greeting = self.process.stderr.readline()
-        self.client = Client(self.path)
-
-    def family(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(MARK) == str(self.directory) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return found
-
-    def end(self, number: int = 0) -> int:
-        """End it by a signal; by itself it has ended or is about to if there is none."""
-        self.process.send_signal(number)
-        code = self.process.wait(PATIENCE_S)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        wait_until(lambda: not self.family())
-        return code
 
 
 @pytest.fixture
@@ -70,28 +30,6 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
     yield running
     if running.process.poll() is None:
         assert running.end(signal.SIGTERM) == 0
-
-
-def wait_until(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
-def request(source: str, trials: int, **more: object) -> Request:
-    return Request(source, dialect="fake", threads=1, budget=Budget(trials=trials), **more)  # type: ignore[arg-type]
-
-
-def state_of(directory: Path, job: str) -> JobState:
-    with open_store(str(directory / "store.db")) as store:
-        return store.job(job).state
-
-
-def raced(directory: Path) -> Counter[tuple[str, str]]:
-    with open_store(str(directory / "store.db")) as store:
-        found = [record.candidate for record in store.records(modes=[Mode.RACE])]
-    return Counter((c.task_key, c.key) for c in found if c.origin is not Origin.BASELINE)
 
 
 def test_clients_submit_at_once_and_each_sees_its_own(daemon: Daemon) -> None:

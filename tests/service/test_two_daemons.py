@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_daemon import PATIENCE_S, Daemon, request
+from daemon_tools import PATIENCE_S, Daemon, request
 
 from tunery._errors import LostJobError
 from tunery.domain import JobState, Mode

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tunery._errors import UsageError
 from tunery._locks import open_lock
 
 _POLL_S = 0.02
@@ -44,8 +45,15 @@ class DeviceLock:
 
 
 async def _locked(path: Path) -> int:
-    """Return the descriptor of a file that nobody else has locked; closing it lets go."""
-    descriptor = open_lock(path)
+    """Return the descriptor of a file that nobody else has locked; closing it lets go.
+
+    Raises:
+        UsageError: there is something else in its place, or it cannot be made.
+    """
+    try:
+        descriptor = open_lock(path)
+    except OSError as error:
+        raise UsageError(f"cannot lock {path} ({error.strerror}); remove what is there, or free some space") from error
     try:
         while True:
             try:

@@ -1,10 +1,12 @@
 """From an exception to one line on stderr and an exit code."""
 
+import errno
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import typer
 from typer.exceptions import TyperException
@@ -13,6 +15,18 @@ from tunery._errors import TuneryError, UsageError
 from tunery.reports.format import printable
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+_SHOWN = 120
+_FULL = "make room there, or write to another disk"
+_REFUSALS = {
+    errno.EMFILE: "let a process open more files (ulimit -n 1024)",
+    errno.ENFILE: "end other programs",
+    errno.EAGAIN: "end other programs, or let a user have more processes (ulimit -u)",
+    errno.ENOMEM: "end other programs, or use a machine with more memory",
+    errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EFBIG: _FULL,
+    errno.EROFS: "write to another disk",
+    errno.ENAMETOOLONG: "give it a shorter name",
+}  # fmt: skip
+"""What the machine may refuse anywhere, whatever we do, and what helps."""
 
 
 class UserStopError(Exception):
@@ -29,7 +43,7 @@ def check_text(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"{word!r} is not UTF-8; give the file another name") from None
+            raise UsageError(f"{word!r} is not UTF-8; give the file another name, or set PYTHONUTF8=1") from None
 
 
 def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
@@ -63,6 +77,9 @@ def _message(error: Exception, verbose: bool) -> str:
         return f"{said}; see `{path} --help`"
     if isinstance(error, TuneryError):
         return str(error)
+    if isinstance(error, OSError) and error.errno in _REFUSALS:
+        what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
+        return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"
     if isinstance(error, MemoryError):
         return "there is not enough memory; end other programs, or use a machine with more"
     advice = "please report it" if verbose else "run again with -v for the traceback, and please report it"
@@ -72,9 +89,15 @@ def _message(error: Exception, verbose: bool) -> str:
 def _fail(message: str, code: int, as_json: bool) -> int:
     line = " ".join(message.split())
     if as_json:
-        print(json.dumps({"error": line}), flush=True)  # noqa: T201 - the command line's own output
-    else:
-        print(f"error: {printable(line)}", file=sys.stderr, flush=True)  # noqa: T201
+        print(json.dumps({"error": line}))  # noqa: T201 - the command line's own output
+    try:
+        sys.stdout.flush()
+    except OSError:  # what takes our output takes no more
+        _drop_stdout()
+        as_json = False
+    if not as_json:
+        with suppress(OSError):  # there is nobody left to tell
+            print(f"error: {printable(line)}", file=sys.stderr, flush=True)  # noqa: T201
     return code
 
 

@@ -46,7 +46,7 @@ def _installed(name: str) -> str | None:
 
 def compiler() -> Check:
     """Does the compiler load? In its own process, where a crash is only an answer."""
-    command = [sys.executable, "-c", "import tunery.dialects.metaschedule._tvm"]
+    command = [sys.executable, "-P", "-c", "import tunery.dialects.metaschedule._tvm"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:

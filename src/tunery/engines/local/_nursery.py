@@ -43,7 +43,7 @@ class Nursery:
         variables = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} | dict(environment.variables)
         with theirs, self.log.open("wb") as output:
             return subprocess.Popen(
-                [environment.python or sys.executable, "-c", code],
+                [environment.python or sys.executable, "-P", "-c", code],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
