@@ -112,10 +112,7 @@ async def _judged(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> 
     if judged.reason:
         kept = await _kept(work, made, judged.reason)
         return replace(kept, report=replace(kept.report, max_abs_error=0.0))
-    if judged.ours is None or judged.theirs is None:
-        return made
-    latency_s, theirs_s = judged.ours.median, judged.theirs.median
-    report = replace(made.report, max_abs_error=judged.error, latency_s=latency_s, onnxruntime_s=theirs_s)
+    report = replace(made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s)
     return replace(made, report=report)
 
 

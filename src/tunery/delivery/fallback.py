@@ -1,31 +1,34 @@
 """ONNX Runtime as the last rung of the ladder: it runs a network whole where what was compiled is slower or wrong."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from tunery._errors import WorkError
-from tunery.delivery.compare import Contestants, Output, checked_error, spread
+from tunery.delivery.compare import Contestants, Output, checked_error
 from tunery.delivery.work import Work
 from tunery.domain import Network
-from tunery.domain.request import Latency
 from tunery.engines import Role
 
 _TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 7, 4.0
 _PATIENCE_S = 1.0
 """Others on the machine disturb both alike, so it is hardly waited for."""
-_CLEAR = 1.1
-"""A ratio of medians that needs no more turns."""
+_CLEAR, _CHANCE = 1.1, 1.02
+"""Ratios of times: one that needs no more turns if each shows it, and one that may be chance."""
+_MANY_TURNS = 6
 _OURS, _THEIRS = "tunery", "onnxruntime"
+Turn = tuple[float, float]
+"""What a compiled network and ONNX Runtime take in one turn, in seconds: medians of a few runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A compiled network beside ONNX Runtime: its largest error, both latencies, and why it is not delivered, if so."""
+    """A compiled network beside ONNX Runtime: its largest error, what both take, and why it is not delivered, if so."""
 
     error: float | None
-    ours: Latency | None = None
-    theirs: Latency | None = None
+    ours_s: float | None = None
+    theirs_s: float | None = None
     reason: str = ""
 
 
@@ -37,33 +40,43 @@ async def judge(work: Work, network: Network, blob: str, expected: Sequence[Outp
         contestants = Contestants.start(work.runtime, network, {_OURS: blob})
         try:
             error = checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected)
-            samples = await time_in_turns(contestants)
+            turns = await time_in_turns(contestants)
         except WorkError as wrong:
             return Judged(None, reason=f"since {wrong}")
         finally:
             contestants.end()
-    ours, theirs = spread(samples[_OURS]), spread(samples[_THEIRS])
-    slower = ours.median > theirs.median and not ours.covers(theirs) and not theirs.covers(ours)
+    ours_s, theirs_s = (median(side) for side in zip(*turns, strict=True))
     reason = (
-        f"faster there: {1e3 * theirs.median:.3g} ms for the network, {1e3 * ours.median:.3g} ms with tunery's kernels"
-        if slower
+        f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms with tunery's kernels"
+        if is_slower(turns)
         else ""
     )
-    return Judged(error, ours, theirs, reason)
+    return Judged(error, ours_s, theirs_s, reason)
 
 
-async def time_in_turns(contestants: Contestants) -> dict[str, list[float]]:
-    """Return samples of both in seconds, from short turns until the difference is clear."""
-    samples: dict[str, list[float]] = {_OURS: [], _THEIRS: []}
+async def time_in_turns(contestants: Contestants) -> list[Turn]:
+    """Return what both take in short turns, until the difference is clear."""
+    turns: list[Turn] = []
     began = time.monotonic()
     for turn in range(_MOST_TURNS):
-        for label in (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS):
-            samples[label] += await contestants.ask(label, "samples", _TURN_S, 1)
-        if turn + 1 >= _FEWEST_TURNS and (_is_clear(samples) or time.monotonic() - began > _LONGEST_S):
+        order = (_OURS, _THEIRS) if turn % 2 else (_THEIRS, _OURS)
+        found = {label: median(await contestants.ask(label, "samples", _TURN_S, 1)) for label in order}
+        turns.append((found[_OURS], found[_THEIRS]))
+        if len(turns) >= _FEWEST_TURNS and (_are_clear(turns) or time.monotonic() - began > _LONGEST_S):
             break
-    return samples
+    return turns
 
 
-def _is_clear(samples: Mapping[str, Sequence[float]]) -> bool:
-    ours, theirs = (spread(samples[label]).median for label in (_OURS, _THEIRS))
-    return max(ours, theirs) > _CLEAR * min(ours, theirs)
+def is_slower(turns: Sequence[Turn]) -> bool:
+    """Return whether the first of both is slower in all turns, but for one of many, and by more than chance in most.
+
+    >>> is_slower([(2.0, 1.0), (1.2, 1.0), (1.1, 1.0)]), is_slower([(2.0, 1.0), (0.9, 1.0), (1.1, 1.0)])
+    (True, False)
+    """
+    ratios = [ours_s / theirs_s for ours_s, theirs_s in turns]
+    return median(ratios) > _CHANCE and sum(ratio <= 1 for ratio in ratios) <= (len(ratios) >= _MANY_TURNS)
+
+
+def _are_clear(turns: Sequence[Turn]) -> bool:
+    ratios = [ours_s / theirs_s for ours_s, theirs_s in turns]
+    return min(ratios) > _CLEAR or max(ratios) < 1 / _CLEAR
