@@ -270,14 +270,14 @@ def test_every_task_has_a_first_look_before_any_has_a_long_one(tmp_path: Path) -
 
 
 def test_what_finals_leave_of_a_budget_goes_into_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunery.tuning.search.finals.predicted_s", lambda *_: 1.2)  # they take a tenth of that
+    monkeypatch.setattr("tunery.tuning.search.finals.predicted_s", lambda *_: 2.4)  # they take a tenth of that
     phases: list[str] = []
 
     def note(progress: Progress) -> None:
         if progress.phase != (phases[-1] if phases else ""):
             phases.append(progress.phase)
 
-    run_in(tmp_path, "fake:rest?tasks=2&space=64x64x64", "4s", on_progress=note)
+    run_in(tmp_path, "fake:rest?tasks=2&space=64x64x64", "8s", on_progress=note)
     assert phases[phases.index("finals") :][:3] == ["finals", "search", "finals"]
 
 
