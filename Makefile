@@ -46,13 +46,9 @@ demo: setup
 test: setup
 	$(BIN)/pytest -m "not slow and not hostile" -n $(PROCESSES) --dist loadfile
 
-# The rooms that need no TVM, no server and hardly any process.
-FAST := accounting scheduling tuning/allocation dialects/test_fake.py cli/test_report.py \
-	cli/test_settings.py service/test_queue_policy.py service/test_wire.py tuning/test_account.py \
-	tuning/test_search_state.py test_archive.py test_layers.py test_outputs.py
-
+# Of every room what needs neither the compiler nor a server nor whole jobs.
 test-fast: setup
-	$(BIN)/pytest -m "not tvm and not slow and not hostile" -k "not postgresql" $(addprefix tests/,$(FAST))
+	$(BIN)/pytest -m "not tvm and not jobs and not postgresql and not slow and not hostile" -n $(PROCESSES) --dist loadfile
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup

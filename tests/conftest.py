@@ -17,6 +17,13 @@ settings.load_profile("tunery")
 os.environ.setdefault("TUNERY_LOAD_WATCH", "off")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a server, by the fixture that it asks for or by its parameter."""
+    for item in items:
+        if "postgres_url" in getattr(item, "fixturenames", ()) or "postgresql" in item.name.partition("[")[2]:
+            item.add_marker("postgresql")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_places_for_shared_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fixtures that several tests share have a cache and a default store apart from those of the user."""

@@ -18,6 +18,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path / "store.db")
 
 
+@pytest.mark.jobs
 def test_the_chain_tunes_reports_compiles_and_runs(store: str, tmp_path: Path) -> None:
     seen: list[Progress] = []
     planned = tunery.load("fake:demo?tasks=1&ops=elementwise").on("native", threads=1, **CHAIN).within("10trials")
@@ -33,11 +34,13 @@ def test_the_chain_tunes_reports_compiles_and_runs(store: str, tmp_path: Path) -
     assert tuned.compile(tmp_path / "again.tunery").path == tmp_path / "again.tunery"
 
 
+@pytest.mark.jobs
 def test_without_a_budget_the_effort_decides(store: str) -> None:
     placed = tunery.load("fake:demo?tasks=1").on(**CHAIN)
     assert placed.tune(store=store, effort="quick").result.job.spend.trials == 16
 
 
+@pytest.mark.jobs
 def test_a_latency_that_is_good_enough_ends_tuning(store: str) -> None:
     placed = tunery.load("fake:demo?tasks=1&space=16x16x2").on(threads=1, **CHAIN)
     tuned = placed.within("200trials", latency_target="300us").tune(store=store)
@@ -84,6 +87,7 @@ def test_wrong_values_are_told_at_once() -> None:
         _ = tunery.nonsense  # type: ignore[attr-defined]
 
 
+@pytest.mark.jobs
 def test_errors_of_the_work_come_out_as_they_are(store: str) -> None:
     with pytest.raises(tunery.ModelError, match=r"missing\.onnx"):
         tunery.load("missing.onnx").on(**CHAIN).tune(store=store)
@@ -93,6 +97,7 @@ def test_errors_of_the_work_come_out_as_they_are(store: str) -> None:
         tunery.load_compiled("missing.tunery")
 
 
+@pytest.mark.jobs
 def test_a_printed_comparison_is_a_table(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     latency = {"tunery": Latency(0.008, 0.007, 0.009, 70), "onnxruntime": Latency(0.012, 0.011, 0.013, 50)}
     measured = BenchReport("demo", 1, latency, 1e-6)

@@ -16,6 +16,8 @@ from tunery.domain import Mode, Origin, Outcome, TaskState, Verification
 from tunery.domain.request import BenchReport, Latency, Progress, Request
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 FAKE = ("--dialect", "fake")
 
 

@@ -115,6 +115,7 @@ def test_the_list_says_where_the_shipped_model_is_used(run: Run, monkeypatch: py
     assert sentence not in run("costmodel", "list").out
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("models")
 def test_an_empty_store_and_no_store(run: Run) -> None:
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
@@ -122,6 +123,7 @@ def test_an_empty_store_and_no_store(run: Run) -> None:
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("models")
 def test_a_collection_of_whole_samples_gives_nothing_up(run: Run) -> None:
     task = ("fake:slow?tasks=1&space=16x16x4", "--dialect", "fake", "--tasks", "1", "--per-task", "24", "--json")
@@ -170,6 +172,7 @@ def test_a_damaged_model(run: Run, data: str, models: Path) -> None:
     expect_refused(run("costmodel", "evaluate", str(path), "--data", data, "--dialect", "fake"), "is damaged")
 
 
+@pytest.mark.jobs
 def test_tuning_goes_on_without_a_damaged_model_and_says_so_in_a_line(tmp_path: Path, models: Path) -> None:
     """In a process of its own: what is said on stderr is a log record, and pytest takes those."""
     models.mkdir()

@@ -32,6 +32,7 @@ def test_a_named_store_that_is_not_there_is_bad_usage(run: Run, tmp_path: Path, 
     assert not list(tmp_path.glob("all.*"))
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(("words", "code"), READERS)
 def test_the_users_own_store_reads_as_empty_before_the_first_job(
     run: Run, tmp_path: Path, words: tuple[str, ...], code: int

@@ -24,6 +24,7 @@ WRITERS = [
 ]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("command", WRITERS, ids=lambda command: command[0])
 @pytest.mark.parametrize("force", [False, True])
 def test_no_command_replaces_the_store(private: Run, command: tuple[str, ...], force: bool, tmp_path: Path) -> None:
@@ -40,6 +41,7 @@ def test_no_command_replaces_the_store(private: Run, command: tuple[str, ...], f
     assert (tmp_path / "link.png").is_symlink()
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("command", WRITERS[:3], ids=lambda command: command[0])
 def test_a_file_of_another_kind_is_replaced_only_by_force(
     private: Run, command: tuple[str, ...], tmp_path: Path

@@ -19,6 +19,8 @@ from tunery.cli.console.spending import SHARED
 from tunery.domain import JobState, Mode
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 TRIALS = 60
 # Builds take real time, so that there is a middle to stop in.
 SLOW = "fake:slow?build_s=0.05&tasks=2"

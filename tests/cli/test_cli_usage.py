@@ -35,6 +35,7 @@ def test_a_malformed_budget(run: Run, budget: str) -> None:
     assert_refused(run("tune", "fake:demo", *FAKE, f"--budget={budget}"), "budget")
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("args", "word"),
     [
@@ -113,6 +114,7 @@ def test_errors_are_json_where_asked_for(run: Run) -> None:
     assert answer.err == ""
 
 
+@pytest.mark.jobs
 def test_a_compile_that_fails_leaves_no_file(run: Run, tmp_path: Path) -> None:
     answer = run("compile", "fake:demo?compile_fails=1", *FAKE, "-o", "demo.tunery")
     assert answer.code == 1
@@ -120,6 +122,7 @@ def test_a_compile_that_fails_leaves_no_file(run: Run, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "store.db"]
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("command", ["tune", "extract", "query", "compile -o x.tunery"])
 def test_an_unsupported_operator_is_the_models_fault(run: Run, tmp_path: Path, command: str) -> None:
     name, *more = command.split()
@@ -128,6 +131,7 @@ def test_an_unsupported_operator_is_the_models_fault(run: Run, tmp_path: Path, c
     assert run("jobs", "list", "--json").data == {"jobs": []}
 
 
+@pytest.mark.jobs
 def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tuned: Run, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -166,6 +170,7 @@ def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
         assert text == f"{name}={'x'.join(map(str, sizes))}"
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(
     ("args", "word"),
     [

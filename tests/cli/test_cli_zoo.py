@@ -39,6 +39,7 @@ def test_an_unknown_network_suggests_near_ones(run: Run) -> None:
     assert "did you mean mobilenet_v" in answer.data["error"]
 
 
+@pytest.mark.jobs
 def test_an_unknown_target(run: Run) -> None:
     answer = run("zoo", "extract", "mlp-mnist", "--target", "quantum")
     assert answer.code == 2

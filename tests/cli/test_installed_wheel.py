@@ -35,6 +35,7 @@ def _run(installed: Path, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.jobs
 def test_the_wheel_is_what_runs(installed: Path) -> None:
     place = _run(installed, sys.executable, "-c", "import tunery; print(tunery.__file__)")
     assert Path(place.strip()).is_relative_to(installed)
@@ -52,6 +53,7 @@ def test_the_zoo_travels_with_the_wheel(installed: Path) -> None:
     assert "resnet18" in {network["name"] for network in networks}
 
 
+@pytest.mark.jobs
 def test_a_job_runs_from_the_wheel(installed: Path, tmp_path: Path) -> None:
     command = ["tune", "fake:demo", "--dialect", "fake", "--target", "fake", "--budget", "8trials", "--json"]
     answer = json.loads(_run(installed, sys.executable, "-m", "tunery", *command, "--store", str(tmp_path / "s.db")))
@@ -66,6 +68,7 @@ def test_every_dialect_loads(installed: Path) -> None:
         assert _run(installed, sys.executable, "-c", code).strip() == name
 
 
+@pytest.mark.jobs
 def test_the_store_migrates_and_the_shipped_model_loads(installed: Path, tmp_path: Path) -> None:
     code = (
         "from tunery.store import open_store; open_store({!r}).close();"

@@ -32,6 +32,7 @@ def test_store_names_the_store_and_the_option_wins(run: Run, tmp_path: Path, mon
     assert run("records", "stats", "--json").data["place"] == str(tmp_path / ".local/share/tunery/tunery.db")
 
 
+@pytest.mark.jobs
 def test_cache_names_the_cache(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "there"))
     run("extract", "fake:demo", "--dialect", "fake")
@@ -42,6 +43,7 @@ def test_cache_names_the_cache(run: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "xdg" / "tunery").is_dir()
 
 
+@pytest.mark.jobs
 def test_a_value_that_a_variable_cannot_have_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_LOAD_WATCH", "sometimes")
     answer = run("tune", "fake:demo", "--dialect", "fake", "--budget", "4trials")
@@ -54,6 +56,7 @@ def test_a_value_that_a_variable_cannot_have_is_named(run: Run, monkeypatch: pyt
         assert run("tune", "fake:demo", "--dialect", "fake", "--budget", "4trials").code == 0
 
 
+@pytest.mark.jobs
 def test_models_and_store_follow_the_same_directory(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNERY_STORE", raising=False)
     monkeypatch.delenv("TUNERY_MODELS", raising=False)

@@ -23,6 +23,8 @@ from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import compile_model, extract, query
 
+pytestmark = pytest.mark.jobs
+
 SOURCE = "fake:unseen?tasks=3"
 
 

@@ -131,6 +131,7 @@ def test_refused_builds_and_failed_runs_raise(tmp_path: Path) -> None:
         kernel.time(1)
 
 
+@pytest.mark.jobs
 def test_eating_memory_takes_memory(tmp_path: Path) -> None:
     limit = "4096 * int(Path('/proc/self/statm').read_text().split()[0]) + (192 << 20)"
     call = f"loaded = kernel(); resource.setrlimit(resource.RLIMIT_AS, ({limit},) * 2); loaded.run()"

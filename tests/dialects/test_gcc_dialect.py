@@ -60,6 +60,7 @@ def test_what_it_cannot_do_is_told() -> None:
             capability.of(GccDialect())
 
 
+@pytest.mark.jobs
 def test_its_tasks_are_tuned_from_end_to_end(tmp_path: Path) -> None:
     plugin = tmp_path / "plugin"
     info = plugin / "gcc_dialect-1.dist-info"

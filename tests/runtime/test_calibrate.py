@@ -24,6 +24,7 @@ from tunery.service.session import calibrate_device
 from tunery.store import open_store
 
 
+@pytest.mark.jobs
 def test_a_device_is_calibrated_and_the_curve_is_stored(tmp_path: Path) -> None:
     from tunery.cli.app import app
 
@@ -60,6 +61,7 @@ def request_in(directory: Path) -> Request:
     return Request("", {}, "native", "fake", 1, Budget(), "standard", str(directory / "store.db"), 0)
 
 
+@pytest.mark.jobs
 def test_a_machine_that_others_use_is_not_calibrated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def make(*args: object, **more: object) -> Runtime:
         more["foreign"] = ForeignWatch(FakeForeignLoad(itertools.repeat(1.0)), Foreign(1, patience_s=0.0))
@@ -101,6 +103,7 @@ def signalled(*_: object) -> None:
     raise AssertionError("it went on measuring")
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("stopped", [interrupted, signalled])
 def test_whoever_stops_a_calibration_hears_that_nothing_is_kept(
     tmp_path: Path,

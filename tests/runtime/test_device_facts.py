@@ -53,6 +53,7 @@ def test_a_job_that_is_cancelled_while_it_waits_leaves_the_answer_to_others(runt
     asyncio.run(main())
 
 
+@pytest.mark.jobs
 def test_a_measurer_that_is_killed_before_it_answers_is_asked_again(tmp_path: Path) -> None:
     with LocalEngine(tmp_path / "logs") as engine:
         runtime = Runtime(engine, "fake", 1, tmp_path)
@@ -73,6 +74,7 @@ def test_slots_beyond_the_first_get_measurers_when_a_calibration_allows_it(runti
     assert len(runtime.slots) == len(runtime.workers(Role.MEASURER)) == expected
 
 
+@pytest.mark.jobs
 def test_records_carry_the_fingerprint_that_the_worker_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = opening.Runtime
 

@@ -16,6 +16,7 @@ from tunery.service.session import extract
 from tunery.store import Store, open_store
 
 
+@pytest.mark.jobs
 def test_each_model_is_extracted_once(tmp_path: Path) -> None:
     models = ["fake:a?tasks=3", "fake:b?tasks=4&size=9", "fake:c?tasks=2&frozen=1"]
     seen: list[Extracted] = []
@@ -29,6 +30,7 @@ def test_each_model_is_extracted_once(tmp_path: Path) -> None:
     assert [one.tasks for one in again.models] == [one.tasks for one in first.models]
 
 
+@pytest.mark.jobs
 def test_what_the_sweep_found_is_what_a_job_starts_from(tmp_path: Path) -> None:
     extract_many(request_in(tmp_path, ""), ["fake:a?tasks=3"])
     with open_store(str(tmp_path / "store.db")) as store:
@@ -37,6 +39,7 @@ def test_what_the_sweep_found_is_what_a_job_starts_from(tmp_path: Path) -> None:
     assert all(task.workload.program for task in found.tasks)
 
 
+@pytest.mark.jobs
 def test_a_failure_costs_its_model_only(tmp_path: Path) -> None:
     models = ["fake:a", "fake:b?unsupported=1", "fake:c?extract_dies=1", "zoo:resnet81", "fake:d?tasks=0", "fake:e"]
     found = {one.model: one for one in extract_many(request_in(tmp_path, ""), models).models}
@@ -49,6 +52,7 @@ def test_a_failure_costs_its_model_only(tmp_path: Path) -> None:
     assert all(bool(one.tasks) != bool(one.failure) for name, one in found.items() if "d?" not in name)
 
 
+@pytest.mark.jobs
 def test_a_stop_keeps_what_was_done(tmp_path: Path) -> None:
     stop = threading.Event()
     models = [f"fake:m{i}?seed={i}" for i in range(12)]

@@ -29,6 +29,8 @@ from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
 from tunery.service.manager import JobManager
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 TRIALS = 80
 SOURCE = "fake:hog?tasks=2&build_s=0.02&run_s=0.01"
 

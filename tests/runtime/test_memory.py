@@ -43,6 +43,7 @@ def test_every_role_is_started_with_a_limit(tmp_path: Path) -> None:
         assert all(spec.memory_bytes for spec in engine.specs)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize(("death", "made"), [("abort_for_memory", 1), ("be_killed", 3), ("be_killed_when_full", 1)])
 def test_a_call_that_ran_out_of_memory_is_not_made_again(death: str, made: int, tmp_path: Path) -> None:
     async def main() -> None:
@@ -74,6 +75,7 @@ def test_a_constant_that_is_larger_than_an_import_may_be_is_refused_in_a_sentenc
         extract(Request(str(tmp_path / "small.onnx"), threads=1, store=str(tmp_path / "store.db")))
 
 
+@pytest.mark.jobs
 def test_an_import_does_not_wait_for_another_jobs(tmp_path: Path) -> None:
     async def main() -> None:
         with LocalEngine(tmp_path / "logs") as engine:

@@ -15,6 +15,8 @@ from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.engines import LocalEngine, Role
 from tunery.runtime.pools import Runtime
 
+pytestmark = pytest.mark.jobs
+
 
 @asynccontextmanager
 async def runtime_in(directory: Path) -> AsyncIterator[Runtime]:

@@ -62,6 +62,7 @@ def made() -> Iterator[list[Runtime]]:
         yield found
 
 
+@pytest.mark.jobs
 @two_cores
 def test_a_calibrated_device_measures_on_several_slots_and_re_times_some_alone(
     tmp_path: Path, made: list[Runtime]
@@ -98,6 +99,7 @@ def test_a_calibrated_device_measures_on_several_slots_and_re_times_some_alone(
     assert 0 < device_s < 0.8 * held_s, "two that share the device hold half of it each"
 
 
+@pytest.mark.jobs
 @two_cores
 def test_a_target_that_uses_all_cores_has_one_slot(tmp_path: Path, made: list[Runtime]) -> None:
     cores = len(usable_cores())
@@ -108,6 +110,7 @@ def test_a_target_that_uses_all_cores_has_one_slot(tmp_path: Path, made: list[Ru
         assert not store.records(modes=[Mode.SHARED])
 
 
+@pytest.mark.jobs
 @two_cores
 def test_a_device_that_was_never_calibrated_measures_one_at_a_time(tmp_path: Path, made: list[Runtime]) -> None:
     run_in(tmp_path, SLOW, "16trials")
@@ -115,6 +118,7 @@ def test_a_device_that_was_never_calibrated_measures_one_at_a_time(tmp_path: Pat
     assert not overlapping([span for span in made[0].dispatch.spans if span.kind == "measure"])
 
 
+@pytest.mark.jobs
 @two_cores
 def test_a_job_that_is_stopped_between_two_slots_leaves_nothing_behind_and_goes_on(
     tmp_path: Path, made: list[Runtime]
@@ -139,6 +143,7 @@ def test_a_job_that_is_stopped_between_two_slots_leaves_nothing_behind_and_goes_
     assert len(keys) == len(set(keys)) == 32
 
 
+@pytest.mark.jobs
 @two_cores
 def test_a_candidate_that_crashes_its_slot_costs_only_itself(tmp_path: Path) -> None:
     place = calibrated(tmp_path)

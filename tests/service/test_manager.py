@@ -27,6 +27,8 @@ from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
 from tunery.tuning.search.task_search import TaskSearch
 
+pytestmark = pytest.mark.jobs
+
 SLOW = "build_s=0.02"
 ENDLESS = "fake:endless?tasks=2&build_s=0.02&space=16x16x16"
 

@@ -15,6 +15,8 @@ from tunery.service.codec import request_of
 from tunery.service.session import tune
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 SOURCE = "fake:again?tasks=1&build_s=0.01"
 
 

@@ -22,6 +22,7 @@ def children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
+@pytest.mark.jobs
 def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
     before = children()
     request = Request("fake:demo?tasks=2", dialect="fake", threads=1, budget=Budget.parse("8trials"))

@@ -15,6 +15,8 @@ from tunery.domain.request import ShareRequest
 from tunery.store import open_store
 from tunery.store.database import lease
 
+pytestmark = pytest.mark.jobs
+
 SMALL = "fake:small?tasks=2&build_s=0.02&space=4x4x4"
 SLOW = "fake:slow?tasks=2&build_s=0.02&space=16x16x16"
 

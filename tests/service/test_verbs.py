@@ -12,6 +12,8 @@ from tunery.domain.request import Request
 from tunery.service.manager import JobManager
 from tunery.store import Store, open_store
 
+pytestmark = pytest.mark.jobs
+
 
 def request(kind: str = "tune", **options: object) -> Request:
     budget = Budget.parse("8trials") if kind == "tune" else Budget()

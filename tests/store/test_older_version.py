@@ -46,6 +46,7 @@ def test_it_opens_with_its_jobs_its_records_and_what_they_cost(old: Path) -> Non
         assert all(record.candidate.body for record in records if record.candidate.origin is Origin.SEARCH)
 
 
+@pytest.mark.jobs
 def test_its_unfinished_job_goes_on_and_measures_nothing_twice(old: Path) -> None:
     before = raced(old.parent)
     with open_store(str(old)) as store:

@@ -13,6 +13,7 @@ from postgres_server import PostgresServer, binaries
 from tunery._errors import StoreError
 from tunery.store import Charge, Store, _store, open_store
 
+pytestmark = pytest.mark.postgresql
 CONV = task()
 
 

@@ -6,6 +6,8 @@ from studies.measurement import FIXED, RACED, STOCK, TRUSTED, run
 
 from studies import Options, write
 
+pytestmark = pytest.mark.jobs
+
 
 def test_a_small_version_runs_on_the_fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))

@@ -22,6 +22,7 @@ def test_the_shipped_record_is_of_real_tuning() -> None:
         assert sum(sort["build"]) > 0
 
 
+@pytest.mark.jobs
 def test_a_quick_study_shows_every_strategy_and_says_what_it_missed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,8 @@ from studies.scheduling_real import run
 from studies import Options, write
 from tunery.scheduling import STRATEGIES
 
+pytestmark = pytest.mark.jobs
+
 NETWORKS = ("fake:one?tasks=3&build_s=0.02", "fake:two?tasks=3&build_s=0.02&seed=1")
 
 

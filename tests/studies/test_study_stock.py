@@ -161,6 +161,7 @@ class Rivals:
         return BenchReport("net", 1, times, 0.0, wrong=("stock",))
 
 
+@pytest.mark.jobs
 def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(stock_sides, "moments", lambda wall_s: [0.7 * wall_s, wall_s])
@@ -258,6 +259,7 @@ def test_a_network_that_fails_costs_itself_only(tmp_path: Path, monkeypatch: pyt
         run(Options(repeats=1), [odd], 64, 8.0, "fake", 1, acts)
 
 
+@pytest.mark.jobs
 def test_a_task_that_never_has_a_latency_leaves_no_moment_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     request = Request(MODEL, dialect="fake", threads=1)
@@ -269,6 +271,7 @@ def test_a_task_that_never_has_a_latency_leaves_no_moment_out(tmp_path: Path, mo
     assert Path(last.file).exists()
 
 
+@pytest.mark.jobs
 def test_a_checkpoint_is_compiled_from_what_was_known_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     request = Request(MODEL, dialect="fake", threads=1)

@@ -48,6 +48,7 @@ def test_a_saving_is_what_was_used_to_the_quality_of_the_untrimmed_run() -> None
     assert by_arm["all"].saved("wall_s") is None
 
 
+@pytest.mark.jobs
 def test_the_whole_study_on_the_fake_dialect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     said: list[str] = []
@@ -90,6 +91,7 @@ class CutError(Exception):
     """What ends a study in the middle."""
 
 
+@pytest.mark.jobs
 def test_an_interrupted_study_goes_on_with_the_run_that_was_cut_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_task_without_a_candidate_has_its_default_and_one_without_anything_no_
     assert replace(made("all", (0, None), (1, 1.0)), ways=(way, nothing)).judged({TASK.key: 9.0}).final_s is None
 
 
+@pytest.mark.jobs
 def test_winners_are_timed_in_the_same_rounds_and_what_does_not_build_takes_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,6 +183,7 @@ def test_a_result_is_the_same_after_it_was_kept_and_holds_what_its_claims_are_ma
     assert BESIDE_STOCK.spread == pytest.approx(0.05)
 
 
+@pytest.mark.jobs
 def test_a_tuning_counts_each_candidate_once_and_begins_with_the_defaults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

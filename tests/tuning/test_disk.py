@@ -60,12 +60,14 @@ def expect_to_go_on(directory: Path) -> None:
     assert not list((directory / "cache").glob("run-*"))
 
 
+@pytest.mark.jobs
 def test_a_store_that_cannot_grow(tmp_path: Path) -> None:
     done = run_out_of_disk(tmp_path, lambda process: role_of(process) == "main")
     expect_clear(done, "store.db")
     expect_to_go_on(tmp_path)
 
 
+@pytest.mark.jobs
 def test_a_scratch_directory_that_cannot_grow(tmp_path: Path) -> None:
     done = run_out_of_disk(tmp_path, lambda process: role_of(process) in ("zygote", "builder"))
     expect_clear(done, "cache", "TUNERY_CACHE")
@@ -81,6 +83,7 @@ def test_a_cache_that_is_no_directory(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.jobs
 def test_a_cache_that_others_can_write_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o1777)

@@ -17,6 +17,8 @@ from tunery.tuning.context import Context
 from tunery.tuning.search import baselines as built_baselines
 from tunery.tuning.search import finals
 
+pytestmark = pytest.mark.jobs
+
 TRIALS = 24
 # A space of 24: every planted candidate is tried.
 BASE = "fake:planted?tasks=1&space=4x3x2&noise=0.002"

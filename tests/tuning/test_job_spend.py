@@ -27,6 +27,8 @@ from tunery.tuning.context import Context
 from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import task_search
 
+pytestmark = pytest.mark.jobs
+
 BUSY = "fake:busy?tasks=2&build_s=0.05&run_s=0.01&propose_s=0.02&spin=1&real=1&best_us=2000"
 
 

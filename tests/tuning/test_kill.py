@@ -56,6 +56,7 @@ def expect_whole(directory: Path, answer: dict[str, Any]) -> None:
     assert not list((directory / "cache").glob("run-*")), "a scratch directory was left"
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("role", WORKERS)
 def test_a_killed_worker_costs_at_most_its_measurement(tmp_path: Path, role: str) -> None:
     moments = random.Random(role)
@@ -73,6 +74,7 @@ def test_a_killed_worker_costs_at_most_its_measurement(tmp_path: Path, role: str
     expect_whole(tmp_path, answer)
 
 
+@pytest.mark.jobs
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_the_same_command_goes_on_after_the_death_of_all(tmp_path: Path, seed: int) -> None:
     moments = random.Random(seed)
@@ -95,6 +97,7 @@ def test_the_same_command_goes_on_after_the_death_of_all(tmp_path: Path, seed: i
     expect_whole(tmp_path, answer)
 
 
+@pytest.mark.jobs
 def test_killed_while_importing(tmp_path: Path) -> None:
     with start(tmp_path, SOURCE + "&extract_s=30", TRIALS) as process:
         wait_until(lambda: any(role_of(p) == "importer" for p in family(tmp_path)))

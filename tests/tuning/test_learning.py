@@ -138,6 +138,7 @@ def test_jobs_that_start_from_another_model_have_their_own(runtime: Any) -> None
     assert len(runtime.trainer._warm) == 3, "the trainer keeps them apart, too"
 
 
+@pytest.mark.jobs
 def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_its_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

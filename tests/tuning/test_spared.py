@@ -22,6 +22,8 @@ from tunery.tuning.job import TuningJob
 from tunery.tuning.search import finals
 from tunery.tuning.search.task_search import TaskSearch
 
+pytestmark = pytest.mark.jobs
+
 # The landscape is smooth and its model learns it: enough rounds for the filter to earn its trust.
 SMOOTH = "fake:smooth?tasks=2&space=32x32x16&spread=50&noise=0.003"
 TRIALS = 240

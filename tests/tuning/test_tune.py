@@ -16,6 +16,8 @@ from tunery.runtime.pools import Runtime
 from tunery.service.session import query
 from tunery.store import Store, open_store
 
+pytestmark = pytest.mark.jobs
+
 TRIALS = 48
 SOURCE = "fake:whole?tasks=3&frozen=1&weights=3,1"
 

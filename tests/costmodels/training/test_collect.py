@@ -24,6 +24,8 @@ from tunery.runtime.pools import Runtime
 from tunery.runtime.record_checks import import_records
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 FIRST, SECOND = "fake:one?tasks=3&frozen=1", "fake:two?tasks=3&seed=7"
 
 

@@ -12,6 +12,8 @@ from tunery.domain import Candidate, Measurement, Mode, Outcome, Provenance, Rec
 from tunery.runtime.record_checks import import_records
 from tunery.store import open_store
 
+pytestmark = pytest.mark.jobs
+
 SOURCE = "fake:hinted?tasks=1"
 ABSURD_S = 1e-12
 CHECKED = Verification("reference", 3, 0.0, True)

@@ -105,6 +105,7 @@ def test_nothing_is_learned_where_nothing_fails(monkeypatch: pytest.MonkeyPatch)
     assert not Run(Trimming()).batches(8, cured=True).spared
 
 
+@pytest.mark.jobs
 def test_a_job_records_what_it_did_not_build(tmp_path: Path) -> None:
     report = run_in(tmp_path, SOURCE, "120trials")
     searched = [record for record in records_in(tmp_path) if record.candidate.origin is Origin.SEARCH]
