@@ -21,7 +21,6 @@ from tunery.domain.request import Progress, ShareRequest
 from tunery.service.client import Client
 from tunery.store import open_store
 
-
 pytestmark = pytest.mark.jobs
 
 LONG = "fake:long?tasks=2&build_s=0.02&space=16x16x16"
