@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import TuneryError, UsageError, WorkError
+from tunery._errors import DeadlineError, EngineError, TuneryError, UsageError, WorkError, tells_of_memory
 from tunery.dialects import Array
 from tunery.domain import Network
 from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
@@ -213,8 +213,27 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
 
 
 async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output]:
-    """Return what ONNX Runtime computes on the contestants' inputs; nothing for a network without a file."""
-    return await _outputs(runtime, "OnnxRuntimeContestant", network.blob, network) if network.blob else []
+    """Return what ONNX Runtime computes on the contestants' inputs; nothing for a network without a file.
+
+    Raises:
+        WorkError: ONNX Runtime cannot run the network, or not with the memory and time that a worker may take.
+    """
+    if not network.blob:
+        return []
+    try:
+        return await _outputs(runtime, "OnnxRuntimeContestant", network.blob, network)
+    except EngineError as error:
+        raise WorkError(f"ONNX Runtime cannot run {network.name}: {_why(error)}") from error
+
+
+def _why(error: EngineError) -> str:
+    """Return why a network cannot be run, and what to do."""
+    if error.out_of_memory or tells_of_memory(str(error)):
+        limit = worker_bytes(Role.MEASURER) / 1e9
+        return f"it needs more than the {limit:.3g} GB that a worker may take here; use a machine with more memory"
+    if isinstance(error, DeadlineError):
+        return f"one call of it takes longer than {_DEADLINE_S:.0f} s; give it smaller inputs, or fewer iterations"
+    return f"{' '.join(str(error).split())[:300]}; check the model with onnx.checker, or export it again"
 
 
 async def _outputs(runtime: Runtime, service: str, blob: str, network: Network) -> list[Output]:
