@@ -130,16 +130,17 @@ def test_a_budget_in_the_wrong_money_is_refused_before_anything_starts(tmp_path:
 def test_a_job_that_was_stopped_within_a_batch_has_paid_for_each_of_its_trials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop, original = threading.Event(), Store.add_record
+    stop, original = threading.Event(), Store.add_records
 
-    def add(self: Store, task: Task, record: Record, *more: Any) -> None:
-        original(self, task, record, *more)
-        if record.candidate.origin is not Origin.BASELINE:
+    def add(self: Store, task: Task, records: Sequence[Record], *more: Any) -> int:
+        number = original(self, task, records, *more)
+        if any(record.candidate.origin is not Origin.BASELINE for record in records):
             stop.set()  # the first race of its batch: the others are cut short
+        return number
 
     source = "fake:cut?tasks=1&run_s=0.1&build_s=0.01"
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "add_record", add)
+        patch.setattr(Store, "add_records", add)
         first = run_in(tmp_path, source, "24trials", stop=stop).job
     assert (first.state, first.spend.trials > 0) == (JobState.STOPPED, True)
     assert built(tmp_path, first.job_id) == first.spend.trials
@@ -156,7 +157,7 @@ def test_a_build_that_waits_for_its_race_is_no_overhead(tmp_path: Path, monkeypa
         runtime = payer.runtime
         before_s = runtime.unclaimed_core_s()
         made = await original(payer, task, candidates, *more)
-        unclaimed.append((runtime.unclaimed_core_s() - before_s) / sum(one.core_s for one in made))
+        unclaimed.append((runtime.unclaimed_core_s() - before_s) / sum(one.build.core_s for one in made))
         return made
 
     monkeypatch.setattr(task_search, "build_all", build)

@@ -10,10 +10,11 @@ from search_tools import context_of, fake_tasks, runtime_in
 from tunery._errors import StoreError, WorkError
 from tunery.domain import Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
+from tunery.runtime.pools import Reservation
 from tunery.runtime.services import Proposal
 from tunery.store import open_store
 from tunery.tuning.context import Context
-from tunery.tuning.pipeline import Builds, BuiltChunk, build_all, build_reference, race_in_turn
+from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 
 SOME_FAIL = "fake:some?tasks=1&space=8x8x4&seed=3&refuse=0.3&noise=0"
 
@@ -34,37 +35,37 @@ async def proposed(context: Context, task: Task, count: int) -> list[Candidate]:
     return list(proposal.candidates)
 
 
-def test_each_candidate_is_built_or_heard_of_and_each_chunk_knows_its_own(tmp_path: Path) -> None:
+def test_each_candidate_is_built_or_heard_of_with_what_it_took(tmp_path: Path) -> None:
     async def work(context: Context, task: Task) -> None:
-        candidates, failed, chunks = await proposed(context, task, 12), dict[str, Measurement](), list[BuiltChunk]()
+        candidates, failed, heard = await proposed(context, task, 12), dict[str, Measurement](), list[BuiltCandidate]()
 
-        def hear(candidate: Candidate, measurement: Measurement) -> None:
+        def hear(candidate: Candidate, measurement: Measurement, used: Reservation) -> None:
+            assert measurement.build_s == used.wall_s
             failed[candidate.key] = measurement
 
-        built = await build_all(context, task, candidates, hear, chunks.append, Builds(chunk=5))
+        built = await build_all(context, task, candidates, hear, heard.append, Builds(chunk=5))
         keys = {one.candidate.key for one in built}
         assert keys
         assert {one.outcome for one in failed.values()} == {Outcome.BUILD_FAILED}
         assert keys | failed.keys() == {one.key for one in candidates}
         assert not keys & failed.keys()
-        assert sorted(len(chunk.built) + len(chunk.failed) for chunk in chunks) == [2, 5, 5]
+        assert heard == built
         assert all(one.build_s > 0 for one in failed.values())
+        assert all(one.build.wall_s > 0 for one in built)
 
     in_job(tmp_path, SOME_FAIL, work)
 
 
-def test_a_chunk_that_is_cut_short_is_heard_of_with_what_was_built(tmp_path: Path) -> None:
+def test_of_builds_that_are_cut_short_those_before_were_heard_of(tmp_path: Path) -> None:
     async def work(context: Context, task: Task) -> None:
-        candidates, chunks = await proposed(context, task, 12), list[BuiltChunk]()
+        candidates, heard = await proposed(context, task, 12), list[BuiltCandidate]()
 
         def full(*_: object) -> None:
             raise StoreError("the disk is full")
 
         with pytest.raises(StoreError, match="full"):
-            await build_all(context, task, candidates, full, chunks.append, Builds(chunk=12))
-        (chunk,) = chunks
-        assert 0 < len(chunk.built) < 12
-        assert chunk.failed == []
+            await build_all(context, task, candidates, full, heard.append, Builds(chunk=12))
+        assert 0 < len(heard) < 12
 
     in_job(tmp_path, SOME_FAIL, work)
 
@@ -75,12 +76,12 @@ def test_candidates_are_raced_against_the_best_before_them_and_told_one_by_one(t
         built = await build_all(context, task, await proposed(context, task, 12), lambda *_: None)
         told = list[tuple[str, Outcome]]()
         found = await race_in_turn(
-            context, task, built, reference, lambda one, measured: told.append((one.key, measured.outcome))
+            context, task, built, reference, lambda one, measured, _: told.append((one.key, measured.outcome))
         )
         assert told == [(one.candidate.key, m.outcome) for one, m in zip(built, found, strict=True)]
         best_s = float("inf")
         for one, measured in zip(built, found, strict=True):
-            assert measured.build_s == one.wall_s
+            assert measured.build_s == one.build.wall_s
             assert measured.latency_s is not None
             if measured.outcome is Outcome.OK:
                 best_s = min(best_s, measured.latency_s)

@@ -33,7 +33,7 @@ from tunery.domain import (
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import Role
 from tunery.runtime.opening import introduce
-from tunery.runtime.pools import Runtime
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Store
 from tunery.tuning.account import Account
@@ -277,7 +277,7 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
     return len(found)
 
 
-def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:
+def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement, *_: Reservation) -> None:
     context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
 
 

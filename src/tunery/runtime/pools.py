@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -39,13 +39,22 @@ _NICE = 5  # of whatever does not measure: should it share a core with a measure
 
 @dataclass
 class Reservation:
-    """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over."""
+    """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over.
+
+    What was `split` off before is no part of that. `used` returns the wall and core-seconds since it was last called.
+    """
 
     worker: str
     core_s: float = 0.0
     wall_s: float = 0.0
     cores: int = 1
     share: float = 0.0
+    used: Callable[[], tuple[float, float]] = field(default=lambda: (0.0, 0.0), repr=False)
+
+    def split(self) -> "Reservation":
+        """Return what a stage that goes on has used since its begin, or the last split: whoever splits it off pays."""
+        wall_s, core_s = self.used()
+        return Reservation(self.worker, core_s, wall_s, self.cores, self.share)
 
 
 @dataclass
@@ -272,14 +281,23 @@ class Runtime:
         pool, name, cores = self._pools[role], self._name(worker), request.needs[CORE]
         with suppress(ValueError):
             pool.idle.remove(worker)
-        grant = Reservation(worker, cores=cores, share=request.needs.get(DEVICE, 0) / len(self.cores))
-        start, before = self.dispatch.now(), self.engine.cpu_s(worker)
-        self._held[request.stage_id] = (request.job_id, worker, before)
+        start = last_s = self.dispatch.now()
+        self._held[request.stage_id] = (request.job_id, worker, self.engine.cpu_s(worker))
+
+        def used() -> tuple[float, float]:
+            nonlocal last_s
+            began_s, last_s = last_s, self.dispatch.now()
+            before, now = self._held[request.stage_id][2], self.engine.cpu_s(worker)
+            self._held[request.stage_id] = (request.job_id, worker, now)
+            return last_s - began_s, max(now - before, 0.0)
+
+        share = request.needs.get(DEVICE, 0) / len(self.cores)
+        grant = Reservation(worker, cores=cores, share=share, used=used)
         try:
             self._place(worker, role)
             yield grant
         finally:
-            grant.wall_s, grant.core_s = self.dispatch.now() - start, max(self.engine.cpu_s(worker) - before, 0.0)
+            grant.wall_s, grant.core_s = used()
             self.dispatch.pinned.pop(name, None)
             del self._held[request.stage_id]
             pool.idle.append(worker)

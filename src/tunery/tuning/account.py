@@ -1,12 +1,12 @@
 """A job's account: whatever is done in its name is charged here, in core-seconds, joules and money."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tunery.accounting.power import Power
 from tunery.accounting.prices import Prices
-from tunery.domain import Candidate, Spend
+from tunery.domain import Candidate, Record, Spend, Task
 from tunery.runtime.pools import Runtime
 from tunery.store import Charge, Store
 from tunery.tuning.allocation.allocator import Cost
@@ -36,9 +36,15 @@ class Account:
 
     def post(self, bills: Iterable[PricedCharge]) -> None:
         """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
-        bills = list(bills)
+        self._post(list(bills), self._store.charge_all)
+
+    def record(self, task: Task, records: Sequence[Record], bills: Iterable[PricedCharge]) -> None:
+        """Store records of a task and what they have cost in one commit: neither is ever there without the other."""
+        self._post(list(bills), lambda charges: self._store.add_records(task, records, charges))
+
+    def _post(self, bills: Sequence[PricedCharge], store: Callable[[Sequence[Charge]], object]) -> None:
         charges = [self._priced(bill) for bill in bills]
-        self._store.charge_all(charges)
+        store(charges)
         for bill, charge in zip(bills, charges, strict=True):
             self._count(charge, bill.held_core_s)
 

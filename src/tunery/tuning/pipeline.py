@@ -6,7 +6,7 @@ result: that they pass in.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tunery._errors import WorkError
@@ -16,29 +16,17 @@ from tunery.runtime.pools import Reservation
 from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
 from tunery.tuning.context import Context
 
+OnResult = Callable[[Candidate, Measurement, Reservation], object]
+"""Hears what became of a candidate, with what that took of a worker: whoever asked for it is to pay."""
+
 
 @dataclass(frozen=True, slots=True)
 class BuiltCandidate:
-    """A candidate on its way to the measurer, with what its build took of a worker and of a core."""
+    """A candidate on its way to the measurer, with what its build took of a worker."""
 
     candidate: Candidate
     artifact: Artifact
-    wall_s: float
-    core_s: float = 0.0
-
-
-@dataclass(slots=True)
-class BuiltChunk:
-    """What became of the candidates that one builder took at once, in as far as it came to them."""
-
-    built: list[BuiltCandidate] = field(default_factory=list)
-    failed: list[tuple[Candidate, Measurement]] = field(default_factory=list)
-    grant: Reservation | None = None
-
-    def core_s(self, wall_s: float) -> float:
-        """Return the share of the chunk's core-seconds that belongs to a build of `wall_s` seconds."""
-        whole_s = sum([one.wall_s for one in self.built] + [failed.build_s for _, failed in self.failed])
-        return wall_s * (self.grant.core_s if self.grant else 0.0) / max(whole_s, 1e-9)
+    build: Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +56,26 @@ async def build_all(  # noqa: PLR0917 - what a batch of builds needs
     context: Context,
     task: Task,
     candidates: Sequence[Candidate],
-    on_failure: Callable[[Candidate, Measurement], object],
-    on_chunk: Callable[[BuiltChunk], object] = lambda _: None,
+    on_failure: OnResult,
+    on_built: Callable[[BuiltCandidate], object] = lambda _: None,
     how: Builds = Builds(),
 ) -> list[BuiltCandidate]:
     """Build candidates and return those that built.
 
-    Of each other one `on_failure` hears at once, and `on_chunk` of each chunk when it ends or is cut short.
+    Of each other one `on_failure` hears at once, and `on_built` of each of these.
     """
     built: list[BuiltCandidate] = []
 
     async def some(candidates: Sequence[Candidate]) -> None:
-        chunk, loop = BuiltChunk(), asyncio.get_running_loop()
-        try:
-            async with stage(context, task, "build", Role.BUILDER, len(candidates)) as chunk.grant:
-                for candidate in candidates:
-                    started = loop.time()
-                    result = await call_build(
-                        context, task, chunk.grant.worker, candidate, how.tries, deadline_s=how.deadline_s
-                    )
-                    took_s = loop.time() - started
-                    if isinstance(result, Measurement):
-                        failed = replace(result, build_s=took_s)
-                        on_failure(candidate, failed)
-                        chunk.failed.append((candidate, failed))
-                    else:
-                        chunk.built.append(BuiltCandidate(candidate, result, took_s))
-        finally:  # what has failed is a trial, also if a stop cuts the rest short
-            chunk.built = [replace(one, core_s=chunk.core_s(one.wall_s)) for one in chunk.built]
-            built.extend(chunk.built)
-            on_chunk(chunk)
+        async with stage(context, task, "build", Role.BUILDER, len(candidates)) as grant:
+            for candidate in candidates:
+                result = await call_build(context, task, grant.worker, candidate, how.tries, deadline_s=how.deadline_s)
+                used = grant.split()
+                if isinstance(result, Measurement):
+                    on_failure(candidate, replace(result, build_s=used.wall_s), used)
+                else:
+                    built.append(BuiltCandidate(candidate, result, used))
+                    on_built(built[-1])
 
     await together([some(candidates[i : i + how.chunk]) for i in range(0, len(candidates), how.chunk)])
     return built
@@ -108,7 +86,7 @@ async def race_in_turn(
     task: Task,
     built: Sequence[BuiltCandidate],
     reference: Artifact,
-    on_result: Callable[[Candidate, Measurement], object],
+    on_result: OnResult,
     *,
     best_s: float | None = None,
 ) -> list[Measurement]:
@@ -122,8 +100,8 @@ async def race_in_turn(
             )  # fmt: skip
             if measurement.outcome is Outcome.OK and measurement.latency_s:
                 best_s = min(measurement.latency_s, best_s or measurement.latency_s)
-            found.append(replace(measurement, build_s=one.wall_s))
-            on_result(one.candidate, found[-1])
+            found.append(replace(measurement, build_s=one.build.wall_s))
+            on_result(one.candidate, found[-1], grant.split())
     return found
 
 

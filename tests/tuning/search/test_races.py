@@ -39,17 +39,20 @@ class Board:
         self.best_s = 1.0
         self.recorded: list[tuple[str, Measurement]] = []
         runtime = SimpleNamespace(slots=((0,), (1,)), calibration=TWO, foreign=None, discard=lambda _: None)
-        self.context: Any = SimpleNamespace(runtime=runtime, seed=0)
+        account = SimpleNamespace(take_back=lambda _: None)
+        self.context: Any = SimpleNamespace(runtime=runtime, seed=0, job_id="job", account=account)
 
     def fastest_s(self) -> float | None:
         return self.best_s
 
-    def record(self, payer: object, candidate: Candidate, measurement: Measurement) -> bool:
-        self.recorded.append((candidate.key, measurement))
+    def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
         return False
 
-    def correct(self, payer: object, candidate: Candidate, measurement: Measurement) -> None:
-        self.record(payer, candidate, measurement)
+    def record(self, payer: object, candidate: Candidate, measurement: Measurement, bills: object) -> None:
+        self.recorded.append((candidate.key, measurement))
+
+    def correct(self, payer: object, candidate: Candidate, measurement: Measurement, cost: object) -> None:
+        self.record(payer, candidate, measurement, cost)
 
 
 @pytest.fixture
@@ -80,14 +83,16 @@ def boards(monkeypatch: pytest.MonkeyPatch) -> type[Board]:
 
     monkeypatch.setattr(races, "race", race)
     monkeypatch.setattr(races, "stage", stage)
-    for name in ("charge", "charge_by_outcome"):
-        monkeypatch.setattr(races, name, lambda *_, **__: None)
     return Bound
 
 
 def batch(number: int, latencies: Sequence[float]) -> list[BuiltCandidate]:
     return [
-        BuiltCandidate(Candidate(f"{number}-{i}", TASK.key, str(latency)), Artifact(f"{number}-{i}", "p", 1), 0.0)
+        BuiltCandidate(
+            Candidate(f"{number}-{i}", TASK.key, str(latency)),
+            Artifact(f"{number}-{i}", "p", 1),
+            Reservation("builder"),
+        )
         for i, latency in enumerate(latencies)
     ]
 

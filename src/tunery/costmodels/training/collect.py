@@ -30,7 +30,7 @@ from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.extraction import Extracted, extract_many
 from tunery.runtime.opening import introduce, workplace
-from tunery.runtime.pools import Runtime
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import open_store
 from tunery.tuning.account import Account
@@ -381,7 +381,7 @@ class Collector:
             self._context.runtime.discard(one.artifact)
         return [Observation(one.candidate, m.outcome, m.latency_s) for one, m in zip(built, found, strict=True)]
 
-    def _record(self, task: Task, candidate: Candidate, measurement: Measurement) -> None:
+    def _record(self, task: Task, candidate: Candidate, measurement: Measurement, *_: Reservation) -> None:
         context = self._context
         context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
         context.trials += 1

@@ -10,7 +10,7 @@ from tunery.measuring.selection import finalists
 from tunery.runtime.failures import failure
 from tunery.runtime.foreign_load import marked
 from tunery.tuning.calls import Entrant, TaskBaselines, build_one, stage
-from tunery.tuning.charging import charge
+from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 
 FINALS_DEADLINE_S = 60.0
@@ -66,9 +66,11 @@ async def hold(  # noqa: PLR0917 - what one round needs
     reference = yardsticks.reference[1]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, baseline_s)
-    for (candidate, _), measurement in zip(entrants, results, strict=True):
-        context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
-    charge(context, task.key, "finals", "", grant, len(entrants), device=True)
+    records = [
+        Record(candidate, measurement, context.provenance, context.job_id)
+        for (candidate, _), measurement in zip(entrants, results, strict=True)
+    ]
+    context.account.record(task, records, [bill(context, task.key, "finals", "", grant, len(entrants), device=True)])
     return (results[0].latency_s or baseline_s if baseline_s else None), results
 
 

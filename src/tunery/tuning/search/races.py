@@ -10,8 +10,9 @@ from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.foreign_load import lenient, marked
 from tunery.runtime.pools import Reservation
+from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import Entrant, race, stage
-from tunery.tuning.charging import Charged, charge, charge_by_outcome
+from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 from tunery.tuning.pipeline import BuiltCandidate, together
 from tunery.tuning.search.concurrency import MeasurementConcurrency
@@ -29,16 +30,22 @@ class Latencies(Protocol):
         """Return the latency to beat."""
         ...
 
+    def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
+        """Say whether a result is the best so far."""
+        ...
+
 
 class Board(Protocol):
     """Where races put their results."""
 
-    def record(self, payer: Context, candidate: Candidate, measurement: Measurement) -> bool:
-        """Store a measurement; say whether it is the best so far."""
+    def record(
+        self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
+    ) -> None:
+        """Store a measurement with what it has cost."""
         ...
 
-    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement) -> None:
-        """Store what timing a candidate again alone gave, and believe it from now on."""
+    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
+        """Store what timing a candidate again alone gave, with its cost, and believe it from now on."""
         ...
 
 
@@ -126,27 +133,29 @@ class Races:
         slots: int,
     ) -> None:
         """Race what is left, one after the other, until nothing is or others take the machine."""
-        builds: list[Charged] = []
-        races: list[Charged] = []
         loop, foreign = asyncio.get_running_loop(), payer.runtime.foreign
-        size = -(-len(left) // slots)
-        grant: Reservation | None = None
-        try:
-            async with stage(payer, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
-                while left and not (races and foreign and foreign.share.waiting):
-                    one, started = left.popleft(), loop.time()
-                    entrant, incumbent_s = (one.candidate, one.artifact), lenient(self._latencies.fastest_s(), foreign)
-                    measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
-                    measurement = replace(marked(measurement, foreign), build_s=one.wall_s)
-                    helped = self._board.record(payer, one.candidate, measurement)
-                    raced.append(_Raced(one, measurement, started, loop.time()))
-                    races.append(Charged(measurement.outcome, loop.time() - started, helped=helped))
-                    if one.candidate.key not in again:
-                        builds.append(Charged(measurement.outcome, one.wall_s, one.core_s, helped, one.candidate))
-        finally:  # a stop cuts batches short: what was raced until then is a trial, and was paid for
-            if races:
-                charge_by_outcome(payer, self._task.key, "build", builds)
-                charge_by_outcome(payer, self._task.key, "measure", races, grant, device=True)
+        size, begun = -(-len(left) // slots), False
+        async with stage(payer, self._task, "measure", Role.MEASURER, size, degree=degree) as grant:
+            while left and not (begun and foreign and foreign.share.waiting):
+                one, started, begun = left.popleft(), loop.time(), True
+                entrant, incumbent_s = (one.candidate, one.artifact), lenient(self._latencies.fastest_s(), foreign)
+                measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
+                measurement = replace(marked(measurement, foreign), build_s=one.build.wall_s)
+                bills = self._bills(payer, one, measurement, grant.split(), first=one.candidate.key not in again)
+                self._board.record(payer, one.candidate, measurement, bills)
+                raced.append(_Raced(one, measurement, started, loop.time()))
+
+    def _bills(
+        self, payer: Context, one: BuiltCandidate, measurement: Measurement, race: Reservation, *, first: bool
+    ) -> list[PricedCharge]:
+        """Return what a race has cost; with a candidate's `first`, its build is paid for."""
+        outcome, key = measurement.outcome, self._task.key
+        helped = self._latencies.helps(outcome, measurement.latency_s)
+        bills = [bill(payer, key, "measure", outcome.value, race, device=True, helped=helped)]
+        if first:
+            payer.account.take_back([one.candidate])
+            bills.append(bill(payer, key, "build", outcome.value, one.build, helped=helped))
+        return bills
 
     async def _audit(self, payer: Context, raced: Sequence[_Raced], reference: Artifact) -> dict[str, Outcome]:
         """Race some candidates again, alone: what that shows decides how the next batch is measured."""
@@ -160,11 +169,11 @@ class Races:
             for entrant, shared in chosen:
                 alone = marked(await self.race(payer, grant.worker, entrant, reference), payer.runtime.foreign)
                 alone = replace(alone, context={**alone.context, AUDIT: True})
-                self._board.correct(payer, entrant[0], alone)
+                cost = bill(payer, self._task.key, AUDIT, "", grant.split(), device=True)
+                self._board.correct(payer, entrant[0], alone, cost)
                 last[entrant[0].key] = alone.outcome
                 if not alone.context.get("contaminated"):
                     pairs.append((shared, alone))
-        charge(payer, self._task.key, AUDIT, "", grant, len(chosen), device=True)
         self._sharing(payer).observe(pairs)
         return last
 

@@ -203,6 +203,10 @@ class SearchState:
         """Return the latency to beat."""
         return self.known.fastest_s()
 
+    def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
+        """Say whether a result is faster than all before it."""
+        return outcome is Outcome.OK and latency_s is not None and latency_s < (self.fastest_s() or math.inf)
+
     def raced_s(self) -> float | None:
         """Return the best latency by races, the compiler's default included."""
         return _least(self.known.best_s(), self.baseline_s)
@@ -348,11 +352,11 @@ class SearchState:
 
     def _measured(self, event: ev.Measured) -> Counted:
         result = event.result
-        told, best_s = result.told, self.fastest_s() or math.inf
+        told = result.told
+        helped = self.helps(told.outcome, told.latency_s)
         self._count_timing(result)
         self._note_build(result)
         fresh = self.known.keep(told, tell=result.trial)
-        helped = told.outcome is Outcome.OK and told.latency_s is not None and told.latency_s < best_s
         if not result.trial:
             return Counted((), helped)
         self._finals.add_news()

@@ -10,13 +10,14 @@ from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.foreign_load import marked
-from tunery.runtime.pools import Runtime
+from tunery.runtime.pools import Reservation, Runtime
+from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import stage
-from tunery.tuning.charging import Charged, charge, charge_by_outcome
+from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
-from tunery.tuning.pipeline import BuiltChunk, build_all
+from tunery.tuning.pipeline import BuiltCandidate, build_all
 from tunery.tuning.search import events as ev
 from tunery.tuning.search import finals
 from tunery.tuning.search.baselines import BuiltBaselines
@@ -117,8 +118,9 @@ class TaskSearch:
                 if measurement.outcome is Outcome.CRASHED:  # perhaps the measurer was killed from outside
                     measurement = await self._races.race(payer, grant.worker, own, reference)
                 measurement = marked(measurement, payer.runtime.foreign)
-                self.record(payer, own[0], measurement)
-            charge(payer, self.task.key, "baseline", measurement.outcome.value, grant, 1, device=True)
+                outcome = measurement.outcome.value
+                cost = bill(payer, self.task.key, "baseline", outcome, grant.split(), device=True)
+                self.record(payer, own[0], measurement, [cost])
             self.state.handle(ev.BaselineTimed(measurement.latency_s))
 
     async def _reference(self, payer: Context) -> Artifact | None:
@@ -144,7 +146,7 @@ class TaskSearch:
             candidates = await self._propose(payer, size)
             mine = await self._claimed(payer, candidates)
             built = await build_all(
-                payer, self.task, mine, partial(self.record, payer), partial(_charge_builds, payer, self.task)
+                payer, self.task, mine, partial(self._failed_to_build, payer), partial(_defer, payer)
             )
             if built and (reference := await self._reference(payer)):
                 kept = await self._races.run(payer, built, reference)
@@ -258,22 +260,32 @@ class TaskSearch:
 
     # -- records --------------------------------------------------------------------------------------------------
 
-    def record(self, payer: Context, candidate: Candidate, measurement: Measurement) -> bool:
-        """Store a measurement, only then use it, and say whether it is the best so far."""
-        helped = self._keep(payer, candidate, measurement).helped
+    def _failed_to_build(
+        self, payer: Context, candidate: Candidate, measurement: Measurement, used: Reservation
+    ) -> None:
+        cost = bill(payer, self.task.key, "build", measurement.outcome.value, used)
+        self.record(payer, candidate, measurement, [cost])
+
+    def record(
+        self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
+    ) -> None:
+        """Store a measurement with what it has cost, and only then use it."""
+        helped = self._keep(payer, candidate, measurement, bills).helped
         told = self.state.known.get(candidate.key)
         if candidate.origin is not Origin.BASELINE and told is not None:
             self._sifter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
-        return helped
 
-    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement) -> None:
+    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
         """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
-        self._keep(payer, candidate, measurement)
+        self._keep(payer, candidate, measurement, [cost])
 
-    def _keep(self, payer: Context, candidate: Candidate, measurement: Measurement) -> ev.Counted:
-        """Store a measurement, and let it take the place of an earlier one."""
-        payer.store.add_record(self.task, Record(candidate, measurement, payer.provenance, payer.job_id))
+    def _keep(
+        self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
+    ) -> ev.Counted:
+        """Store a measurement and its cost in one commit, and let it take the place of an earlier one."""
+        record = Record(candidate, measurement, payer.provenance, payer.job_id)
+        payer.account.record(self.task, [record], bills)
         open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
         counted = self.state.handle(ev.Measured(payer.job_id, Result.of(candidate, measurement), open_to))
         assert isinstance(counted, ev.Counted)
@@ -309,12 +321,9 @@ class TaskSearch:
         )
 
 
-def _charge_builds(payer: Context, task: Task, chunk: BuiltChunk) -> None:
-    """Charge the builds that failed; those of the others are deferred until they were raced."""
-    for one in chunk.built:
-        payer.account.defer(one.candidate, one.core_s)
-    lost = [Charged(one.outcome, one.build_s, chunk.core_s(one.build_s)) for _, one in chunk.failed]
-    charge_by_outcome(payer, task.key, "build", lost)
+def _defer(payer: Context, built: BuiltCandidate) -> None:
+    """Defer what a build took until its candidate was raced."""
+    payer.account.defer(built.candidate, built.build.core_s)
 
 
 def _best(context: Context, task: Task) -> Best | None:
