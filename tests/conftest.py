@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import URL, make_url
 
 from postgres_server import PostgresServer, binaries, temporary_database
+from tunery.devices.cpu.placement import bring_back
 
 settings.register_profile("tunery", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tunery")
@@ -39,6 +40,15 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a cache and a default store of its own: none reads or fills those of the user."""
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture(autouse=True)
+def _all_cores() -> Iterator[None]:
+    """What measures in this process pins it; the next test has all cores again."""
+    before = os.sched_getaffinity(0)
+    yield
+    if os.sched_getaffinity(0) != before:
+        bring_back(tuple(before))
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,7 @@ def expect_refused(answer: Answer, words: str) -> None:
     assert [line for line in answer.err.splitlines() if words in line] == answer.err.splitlines()[-1:]
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("models")
 def test_from_a_file_to_a_model_in_use(run: Run, data: str) -> None:
     answer = trained(run, data)
@@ -70,6 +71,7 @@ def test_from_a_file_to_a_model_in_use(run: Run, data: str) -> None:
     assert run("costmodel", "evaluate", "1", "--data", data, "--dialect", "fake", "--json").data["unseen"] is True
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("models")
 def test_a_second_version_is_compared_with_the_first(run: Run, data: str) -> None:
     trained(run, data)
@@ -82,6 +84,7 @@ def test_a_second_version_is_compared_with_the_first(run: Run, data: str) -> Non
     assert len(states) == 2
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("models")
 def test_a_dataset_of_other_processors_is_judged_by_their_model(run: Run, tmp_path: Path) -> None:
     made = table(networks=10, per_network=5, rows=12)
@@ -147,6 +150,7 @@ def test_data_that_is_all_alike(run: Run, tmp_path: Path) -> None:
     expect_refused(trained(run, path), "too alike")
 
 
+@pytest.mark.jobs
 @pytest.mark.usefixtures("models")
 def test_data_of_another_compiler(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path, replace(table(networks=10, per_network=5, rows=12), compiler="fake 0.9"))
@@ -157,6 +161,7 @@ def test_data_of_another_compiler(run: Run, tmp_path: Path) -> None:
     assert "of another compiler version" in run("costmodel", "list").out
 
 
+@pytest.mark.jobs
 def test_a_damaged_model(run: Run, data: str, models: Path) -> None:
     trained(run, data)
     path = models / "fake-0001.json.gz"

@@ -41,6 +41,7 @@ def test_the_wheel_is_what_runs(installed: Path) -> None:
     assert Path(place.strip()).is_relative_to(installed)
 
 
+@pytest.mark.jobs
 def test_every_console_script_starts(installed: Path) -> None:
     scripts = [entry.name for entry in distribution("tunery").entry_points if entry.group == "console_scripts"]
     assert scripts

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import contract_mutants
+import pytest
 from contract_surface import surface
 
 HERE = Path(__file__).parent
 MUTANTS, RECORDED = HERE / "contract_mutants.py", HERE / "contract_recorded.py"
 
 
+@pytest.mark.jobs
 def test_each_broken_rule_is_caught(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", str(MUTANTS)]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)

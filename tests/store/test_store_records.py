@@ -190,6 +190,7 @@ def test_nothing_unverified_wrong_failed_or_untimed_is_best(store: Store) -> Non
     assert sum(s.count for s in store.skipped(CONV, HERE)) == len(refused)
 
 
+@pytest.mark.jobs
 def test_a_task_has_more_candidates_than_a_query_takes_values(store: Store) -> None:
     store.add_record(CONV, record(CONV, "fast"))
     multiply(store, 66_000)  # PostgreSQL takes 65,535 values
