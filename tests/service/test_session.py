@@ -37,6 +37,21 @@ def test_all_verbs_of_a_session_share_its_workers(tmp_path: Path) -> None:
     assert children() <= before
 
 
+def test_a_verb_that_is_cancelled_while_importing_ends_at_once_and_the_session_goes_on(tmp_path: Path) -> None:
+    before = children()
+    slow, quick = (
+        Request(source, dialect="fake", threads=1, budget=Budget.parse("4trials"))
+        for source in ("fake:slow?extract_s=1000", "fake:quick?tasks=1")
+    )
+    with Session(str(tmp_path / "store.db")) as session:
+        assert not session.cancel(), "nothing is at work"
+        with pytest.raises(KeyboardInterrupt):
+            session.tune(slow, lambda _: None if session.cancel() else pytest.fail("importing is no work"))
+        assert not session.cancel()
+        assert session.tune(quick).job.state is JobState.DONE
+    assert children() <= before
+
+
 def model(path: Path, weight: float) -> Path:
     value = onnx.helper.make_tensor_value_info
     weights = onnx.numpy_helper.from_array(np.full((16, 16), weight, np.float32), "w")

@@ -110,7 +110,7 @@ def watched(
     from tunery.cli.console.live import LiveLine
     from tunery.domain.request import Progress
 
-    with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
+    with LiveLine(verbose=verbose) as live, Interrupt(live.close, session.cancel) as interrupt:
 
         def show(progress: Progress) -> None:
             # From its first own phase on, the job has state worth a clean stop.

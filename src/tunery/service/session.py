@@ -60,6 +60,8 @@ class Session:
         self._url, self._create, self._keep = store, create, keep
         self._stack = ExitStack()
         self._models: dict[tuple[object, ...], ImportedModel] = {}
+        self._at_work: asyncio.Task[Any] | None = None
+        self._cancelled = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -105,7 +107,7 @@ class Session:
                 request, on_progress, stop or threading.Event(), job_id=job_id, imported=imported, began=began
             )
 
-        return self._loop.run(run())
+        return self._run(run())
 
     def tune_tasks(self, request: Request, tasks: Sequence[Task]) -> TuneReport:
         """Tune tasks that were extracted before, of one target; the request's model is only a name.
@@ -118,7 +120,7 @@ class Session:
         check_limits(request)
         network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
         imported = ImportedModel(network, tasks[0].target, get_dialect(request.dialect).compiler, tuple(tasks))
-        return self._loop.run(self.manager.run(request, _ignore, threading.Event(), imported=imported))
+        return self._run(self.manager.run(request, _ignore, threading.Event(), imported=imported))
 
     def extract(self, request: Request) -> ImportedModel:
         """Return the model's network, target and tasks.
@@ -202,6 +204,39 @@ class Session:
 
         return self._do("calibrate", request, run)
 
+    def cancel(self) -> bool:
+        """End the verb that is at work, which raises KeyboardInterrupt then; return whether one is.
+
+        A signal handler or another thread may call this.
+        """
+        task = self._at_work
+        if task is None or task.done():
+            return False
+        self._cancelled = True
+        task.get_loop().call_soon_threadsafe(task.cancel)
+        return True
+
+    def _run(self, verb: Coroutine[Any, Any, R]) -> R:
+        """Run a verb to its end.
+
+        Raises:
+            KeyboardInterrupt: `cancel` has ended it.
+        """
+
+        async def run() -> R:
+            self._at_work = asyncio.current_task()
+            return await verb
+
+        self._cancelled = False
+        try:
+            return self._loop.run(run())
+        except asyncio.CancelledError:
+            if self._cancelled:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            self._at_work = None
+
     def _do(
         self,
         kind: str,
@@ -218,7 +253,7 @@ class Session:
                 if work.imported is not None:
                     self._remember(request, work.imported)
 
-        return self._loop.run(self.manager.do(kind, request, do, notify, self._known(request)))
+        return self._run(self.manager.do(kind, request, do, notify, self._known(request)))
 
     def _known(self, request: Request) -> ImportedModel | None:
         """Return the request's model if this session has read it; that cost was charged then."""

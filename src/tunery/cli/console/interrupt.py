@@ -14,15 +14,16 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupt:
     """While it is entered, SIGINT and SIGTERM set `event`; a second one ends the process.
 
-    Before `begun` there is nothing to save yet, so the first raises KeyboardInterrupt. `restore` gives the terminal
-    back before the process ends.
+    Before `begun` there is nothing to save yet, so the first ends the work by `cancel`, which says whether there was
+    any, or else raises KeyboardInterrupt: raised inside a task of an event loop it would end that task alone, and might
+    leave a lock held. `restore` gives the terminal back before the process ends.
     """
 
-    def __init__(self, restore: Callable[[], None]) -> None:
+    def __init__(self, restore: Callable[[], None], cancel: Callable[[], bool] = lambda: False) -> None:
         self.event = threading.Event()
         self.begun = False
         self.exit_code: int | None = None
-        self._restore = restore
+        self._restore, self._cancel = restore, cancel
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -40,6 +41,8 @@ class Interrupt:
     def _handle(self, number: int, _: FrameType | None) -> None:
         first, self.exit_code = self.exit_code is None, 128 + number
         if first and not self.begun:
+            if self._cancel():
+                return
             raise KeyboardInterrupt
         self._restore()
         if first:
