@@ -62,7 +62,7 @@ ONLY = {
     "_locks": set(),
     "_outputs": {"_errors"},
     "blobs": {"_errors", "_locks"},
-    "store": {"domain", "_errors", "_outputs", "_settings"},
+    "store": {"domain", "_errors", "_locks", "_outputs", "_settings"},
 }
 HEAVY = {
     "tvm": ("dialects/metaschedule/",),

@@ -1,9 +1,12 @@
 """Files that processes lock, and whose a directory is: nothing is opened through a link that somebody else has left."""
 
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_lock(path: Path, *, create: bool = True) -> int:
@@ -34,3 +37,29 @@ def own_directory(directory: Path) -> None:
         raise PermissionError(errno.EPERM, "it belongs to another user", str(directory))
     if found.st_mode & stat.S_IWOTH:
         raise PermissionError(errno.EPERM, "everybody can write there", str(directory))
+
+
+def hold_directory(directory: Path) -> int:
+    """Return a descriptor that holds a directory of ours until it is closed, or this process ends, however it does.
+
+    Raises:
+        OSError: it is not there, or no directory.
+    """
+    descriptor = os.open(directory, _DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def is_held(directory: Path) -> bool:
+    """Return whether a process holds a directory, in this container or in another one; if in doubt, it does."""
+    try:
+        descriptor = os.open(directory, _DIRECTORY)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

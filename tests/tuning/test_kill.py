@@ -1,6 +1,7 @@
 """`kill -9` of each kind of process at random moments of a real run."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -109,13 +110,21 @@ def test_killed_while_importing(tmp_path: Path) -> None:
 
 
 def test_a_scratch_directory_of_the_living_is_left_alone(tmp_path: Path) -> None:
+    from tunery._locks import hold_directory
     from tunery.runtime.pools import make_scratch
 
-    mine = make_scratch(tmp_path)
+    mine, _ = make_scratch(tmp_path)
     dead = tmp_path / "run-999999999-x"
     dead.mkdir()
-    other = make_scratch(tmp_path)
+    unseen = tmp_path / "run-999999998-x"  # of a process in another container
+    unseen.mkdir()
+    held = hold_directory(unseen)
+    other, _ = make_scratch(tmp_path)
     assert mine.exists()
     assert mine != other
     assert not dead.exists()
+    assert unseen.exists()
+    os.close(held)
+    make_scratch(tmp_path)
+    assert not unseen.exists()
     assert psutil.pid_exists(int(mine.name.split("-")[1]))

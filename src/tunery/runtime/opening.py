@@ -1,5 +1,6 @@
 """Starting and ending the workers of one dialect."""
 
+import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
     """
     threads, cache, kind = thread_count(request.threads), cache_directory(), engine_class(settings().engine)
     try:
-        scratch = make_scratch(cache)
+        scratch, held = make_scratch(cache)
     except OSError as error:
         why = error.strerror or error
         raise UsageError(f"cannot use {cache}: {why}; set TUNERY_CACHE to a directory of your own") from error
@@ -49,6 +50,7 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
             yield engine, scratch, threads
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        os.close(held)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tunery._errors import CrashError, EngineError, WorkError
-from tunery._locks import own_directory
+from tunery._locks import hold_directory, is_held, own_directory
 from tunery._outputs import is_running
 from tunery.accounting.power import Power
 from tunery.devices import device_class
@@ -403,11 +403,21 @@ class Runtime:
         return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
 
 
-def make_scratch(root: Path) -> Path:
-    """Return a new scratch directory under `root`, after removing those whose process is gone."""
+def make_scratch(root: Path) -> tuple[Path, int]:
+    """Return a new scratch directory under `root` and the descriptor that holds it, after removing what nobody holds.
+
+    Raises:
+        OSError: `root` cannot be written, or others could write it.
+    """
     own_directory(root)
     for old in root.glob("run-*"):
         pid = old.name.split("-")[1]
-        if pid.isdigit() and not is_running(int(pid)):
+        # Another container's processes are not to be seen here, and may share the directory.
+        if pid.isdigit() and not is_running(int(pid)) and not is_held(old):
             shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=root))
+    while True:
+        made = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=root))
+        held = hold_directory(made)
+        if made.exists():  # else another container has just removed it
+            return made, held
+        os.close(held)

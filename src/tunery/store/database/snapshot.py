@@ -13,6 +13,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 from tunery._errors import StoreError
+from tunery._locks import hold_directory, is_held
 from tunery._outputs import is_running
 
 _PREFIX = "tunery-store-"
@@ -39,6 +40,7 @@ class Snapshot:
         _sweep(Path(tempfile.gettempdir()))
         self._directory = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-")
         self.path = Path(self._directory.name, "store.db")
+        self._held = hold_directory(self.path.parent)
         try:
             if path.exists():
                 _copy(path.resolve(), self.path)
@@ -55,6 +57,9 @@ class Snapshot:
     def close(self) -> None:
         """Remove the copy."""
         self._directory.cleanup()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -100,5 +105,5 @@ def _sweep(directory: Path) -> None:
     """Remove the copies of processes that were killed."""
     for left in directory.glob(f"{_PREFIX}*"):
         pid = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not is_running(int(pid)):
+        if pid.isdigit() and not is_running(int(pid)) and not is_held(left):
             shutil.rmtree(left, ignore_errors=True)
