@@ -41,6 +41,7 @@ EXCEPTIONS = {
     ("engines/contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
     ("dialects/metaschedule/__init__.py", "sched_getaffinity"): "the threads of a target that names no number",
     ("dialects/metaschedule/_tvm.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",
+    ("dialects/metaschedule/loading/library.py", "sched_getaffinity"): "the same, without the compiler",
     ("dialects/metaschedule/search/limits.py", "/sys"): "a thread's share of a cache decides what is worth a build",
 }
 

@@ -14,7 +14,7 @@ from typing import Any
 from studies._children import Watched, watch
 from studies._our_child import FOUND, ask
 from studies._stock_child import DATABASE, LIBRARY, PLAN, TASKS, WORKLOADS
-from tunery.dialects.metaschedule.codegen.archive import manifest_of, write_archive
+from tunery.dialects.metaschedule.loading.archive import manifest_of, write_archive
 from tunery.domain import Budget, Target
 from tunery.domain.request import Request
 from tunery.models import prepare

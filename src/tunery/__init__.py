@@ -31,7 +31,7 @@ from tunery._errors import (
 )
 
 if TYPE_CHECKING:
-    from tunery.delivery import load_compiled
+    from tunery.delivery.loading import load_compiled
 
     __version__: str
 
@@ -44,7 +44,7 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "load_compiled":
-        from tunery.delivery import load_compiled
+        from tunery.delivery.loading import load_compiled
 
         return load_compiled
     if name == "__version__":

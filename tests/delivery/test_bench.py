@@ -12,9 +12,9 @@ import pytest
 
 import tunery
 from tunery._errors import CrashError, UsageError, WorkError
-from tunery.delivery import KnownTask
 from tunery.delivery.bench import used_shares
 from tunery.delivery.compare import Output, checked_error
+from tunery.delivery.ladder import KnownTask
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery.delivery import choose
+from tunery.delivery.ladder import choose
 from tunery.domain import (
     Candidate,
     Measurement,

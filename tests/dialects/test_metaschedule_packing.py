@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tunery.dialects.metaschedule.codegen import packing
-from tunery.dialects.metaschedule.codegen.packing import Index, pack
+from tunery.dialects.metaschedule.loading import packing
+from tunery.dialects.metaschedule.loading.packing import Index, pack
 
 pytestmark = pytest.mark.tvm
 

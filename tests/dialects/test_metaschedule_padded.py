@@ -12,9 +12,10 @@ from onnx import helper
 from tunery.devices import open_device
 from tunery.dialects import Dialect
 from tunery.dialects.metaschedule.codegen.splitting import split_prepack
-from tunery.dialects.metaschedule.variants.padded import NAME, padded_channels, transform_weights
+from tunery.dialects.metaschedule.loading.transforms import transformed
+from tunery.dialects.metaschedule.variants.padded import NAME, padded_channels
 from tunery.dialects.metaschedule.variants.program import expressions, scheduled_module
-from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, transformed
+from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body
 from tunery.domain import Network, Target, Task
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.verification import compare, expect
@@ -123,7 +124,7 @@ def test_where_channels_fill_whole_vectors_nothing_is_padded_and_nothing_left_ou
 
 def test_weights_get_columns_of_zeros() -> None:
     weights = np.arange(2 * 3 * 5, dtype=np.float32).reshape(2, 3, 5)
-    wide = transform_weights(weights, "padded16")
+    [wide] = transformed([weights], {0: "padded16"})
     assert wide.shape == (2, 3, 16)
     np.testing.assert_array_equal(wide[..., :5], weights)
     assert not wide[..., 5:].any()

@@ -16,12 +16,13 @@ from metaschedule_models import convolution_network, small_network
 
 from tunery._archive import new_archive
 from tunery._errors import UsageError
-from tunery.delivery import load_compiled
+from tunery.delivery.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array, Built, Dialect, get_dialect
-from tunery.dialects.metaschedule.codegen import compilation, weights
-from tunery.dialects.metaschedule.codegen.packing import Index
-from tunery.dialects.metaschedule.codegen.weights import Weight, read_weights, write_weights
+from tunery.dialects.metaschedule.codegen import compilation
+from tunery.dialects.metaschedule.loading import weights
+from tunery.dialects.metaschedule.loading.packing import Index
+from tunery.dialects.metaschedule.loading.weights import Weight, read_weights, write_weights
 from tunery.domain import Candidate, Network, Target, Task
 from tunery.measuring.inputs import make_inputs
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tunery.dialects.metaschedule.codegen import compilation
+from tunery.dialects.metaschedule.loading import library
+from tunery.dialects.metaschedule.loading import network as networks
 
 pytestmark = pytest.mark.tvm
 
@@ -19,10 +20,8 @@ class Machine:
         self.now = 0
         self._conv_ns = iter(conv_ns)
 
-    def set_instrument(self, watch: Callable[..., int]) -> None:
+    def watched(self, function: str, watch: Callable[..., int]) -> Callable[[], None]:
         self._watch = watch
-
-    def __getitem__(self, name: str) -> Callable[[], None]:
         return self._main
 
     def _main(self) -> None:
@@ -36,9 +35,9 @@ class Machine:
 
 def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine([90_000, 100, 101, 50_000])
-    monkeypatch.setattr(compilation, "relax", SimpleNamespace(VirtualMachine=lambda *_: machine))
-    monkeypatch.setattr(compilation, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
-    network: Any = object.__new__(compilation.TvmNetwork)
+    monkeypatch.setattr(library, "Machine", lambda _: machine)
+    monkeypatch.setattr(networks, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
+    network: Any = object.__new__(networks.TvmNetwork)
     network.threads, network.inputs, network._buffers, network._weights, network._library = 1, (), [], [], None
     network._run, network._segments = lambda: None, nullcontext()
     network._workloads = {"dense": "w1"}

@@ -14,13 +14,14 @@ from metaschedule_models import convolution_network
 from tunery.costmodels.registry import SHIPPED, shipped
 from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation
+from tunery.dialects.metaschedule.loading.transforms import matrices, transformed
 from tunery.dialects.metaschedule.search import suggestions as foresight
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genome
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import Winners, winners_of
 from tunery.dialects.metaschedule.variants.program import expressions, program_key, space_of, tvm_target
 from tunery.dialects.metaschedule.variants.variant import expressions_of, read_body, read_left_out
-from tunery.dialects.metaschedule.variants.winograd import TILES, matrices, name_of, transform_weights
+from tunery.dialects.metaschedule.variants.winograd import TILES, name_of
 from tunery.domain import Network, Outcome, Target, Task
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.verification import compare, expect
@@ -42,7 +43,7 @@ def test_the_transforms_make_a_convolution(tile: int) -> None:
     product = (to_data @ data @ to_data.T) * (to_weights @ weights @ to_weights.T)
     expected = [[np.sum(data[i : i + 3, j : j + 3] * weights) for j in range(tile)] for i in range(tile)]
     np.testing.assert_allclose(to_output @ product @ to_output.T, expected, atol=1e-12)
-    moved = transform_weights(weights.reshape(3, 3, 1, 1), f"winograd{tile}")
+    [moved] = transformed([weights.reshape(3, 3, 1, 1)], {0: f"winograd{tile}"})
     np.testing.assert_allclose(moved[..., 0, 0], to_weights @ weights @ to_weights.T, atol=1e-12)
 
 
@@ -312,7 +313,7 @@ def test_weights_are_transformed_in_blocks_like_at_once(channels: tuple[int, int
     for tile in TILES:
         rows = matrices(tile)[1]
         at_once = np.einsum("er,ns,rsio->enio", rows, rows, weights.astype(np.float64))
-        np.testing.assert_allclose(transform_weights(weights, name_of(tile)), at_once, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(transformed([weights], {0: name_of(tile)})[0], at_once, rtol=1e-5, atol=1e-6)
 
 
 def test_generic_candidates_keep_the_form_they_always_had(dialect: Dialect, target: Target, tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from tunery._outputs import replacing
 from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork
+from tunery.dialects._sessions import Session
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 NAME = "onnxruntime"
 _FORMAT, _MODEL = "onnxruntime-1", "network.onnx"
-_SILENT = 4
 
 
 class OnnxRuntimeDialect(Dialect, NetworkCompiler):
@@ -94,8 +94,6 @@ class OnnxRuntimeNetwork(CompiledNetwork):
     """A whole network in a session of ONNX Runtime's."""
 
     def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
-        import onnxruntime
-
         try:
             with open_archive(path, digest) as archive:
                 manifest, model = _read(archive)
@@ -105,21 +103,16 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         self.threads = threads or int(manifest["threads"])
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = self.threads, 1
-        options.log_severity_level = _SILENT
-        self._session = onnxruntime.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        self._session = Session(model, self.threads, spinning=True)
 
     @override
     def __call__(self, *arrays: Array) -> list[Array]:
-        found: list[Array] = self._session.run(None, self._feed(arrays))
+        found: list[Array] = self._session.get().run(None, self._feed(arrays))
         return found
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
-        feed, run = self._feed(arrays), self._session.run
+        feed, run = self._feed(arrays), self._session.get().run
         start = time.perf_counter_ns()
         for _ in range(calls):
             run(None, feed)

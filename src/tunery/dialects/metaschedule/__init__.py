@@ -239,7 +239,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
 
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
-        from tunery.dialects.metaschedule.codegen.compilation import TvmNetwork
+        from tunery.dialects.metaschedule.loading.network import TvmNetwork
 
         return TvmNetwork(path, threads, digest)
 

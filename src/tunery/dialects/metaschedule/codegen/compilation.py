@@ -2,39 +2,28 @@
 
 import logging
 import tempfile
-import threading
-import time
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from typing_extensions import override
-
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
-from tunery.dialects import Array, Built, Compiled, CompiledNetwork
+from tunery.dialects import Built, Compiled
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
-from tunery.dialects.metaschedule.codegen.archive import LIBRARY, manifest_of, read_archive, write_archive
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
 from tunery.dialects.metaschedule.codegen.kernel import link
 from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
-from tunery.dialects.metaschedule.codegen.segment_calls import SegmentCalls
-from tunery.dialects.metaschedule.codegen.weights import Weight
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
+from tunery.dialects.metaschedule.loading.archive import LIBRARY, manifest_of, write_archive
+from tunery.dialects.metaschedule.loading.weights import Weight
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
 from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of, read_body, read_left_out
-from tunery.domain import Candidate, Network, Target, TensorSpec
+from tunery.domain import Candidate, Network, Target
 
 _log = logging.getLogger(__name__)
-_SUFFIXES = ("_prepacked", "_transformed")
-"""What is added to a function's name when its weights are packed (by TVM) or transformed (by `arguments`)."""
-_configure = tvm.get_global_func("runtime.config_threadpool")
 
 
 def compile_network(
@@ -204,103 +193,3 @@ def _link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
 
 
 _link_all.output_format = "so"  # type: ignore[attr-defined]  # read by export_library
-
-
-class TvmNetwork(CompiledNetwork):
-    """A compiled network in this process, on Relax's virtual machine."""
-
-    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
-        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            manifest, self._weights, segments = read_archive(path, Path(scratch), digest)
-            self.threads = threads or int(manifest["threads"])
-            if self.threads < 1:
-                raise ValueError(f"it names {self.threads} threads")
-            library = tvm.runtime.load_module(str(Path(scratch, LIBRARY)))
-        self._segments = SegmentCalls(segments, self.threads)
-        self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
-        self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
-        self._library = library
-        self._workloads: dict[str, str] = {
-            **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
-            **manifest.get("kernels", {}),
-        }  # fmt: skip
-        self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
-        self._buffers = [tvm.runtime.empty(spec.shape, spec.dtype) for spec in self.inputs]
-        machine = relax.VirtualMachine(library, tvm.cpu())
-        if machine._get_function_arity("main") != len(self._buffers) + len(self._weights):
-            raise ValueError("it has not the weights that its code takes")
-        machine.save_function("main", "run", *self._buffers, *self._weights)
-        self._run = machine["run"]
-
-    @override
-    def __call__(self, *arrays: Array) -> list[Array]:
-        with self._running, self._segments:
-            _use_threads(self.threads)
-            self._fill(arrays)
-            results = self._run()
-            return [r.numpy() for r in (results if not hasattr(results, "numpy") else [results])]
-
-    @override
-    def time(self, arrays: Sequence[Array], calls: int) -> float:
-        _use_threads(self.threads)
-        self._fill(arrays)
-        run = self._run
-        with self._segments:
-            start = time.perf_counter_ns()
-            for _ in range(calls):
-                run()
-        return (time.perf_counter_ns() - start) * 1e-9
-
-    @override
-    def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
-        _use_threads(self.threads)
-        self._fill(arrays)
-        spent: Counter[str] = Counter()
-        started = [0]
-
-        def watch(_: Any, name: str, before: bool, *_rest: Any) -> int:
-            now = time.perf_counter_ns()
-            if not before and not name.startswith("vm."):
-                spent[name] += now - started[0]
-            started[0] = time.perf_counter_ns()
-            return 0
-
-        with self._segments:
-            self._run()
-        # An instrument cannot be taken off again, so this is another machine on the same library.
-        machine = relax.VirtualMachine(self._library, tvm.cpu())
-        machine.set_instrument(watch)
-        taken: list[Counter[str]] = []
-        for _ in range(1 + calls):
-            spent.clear()
-            with self._segments:
-                machine["main"](*self._buffers, *self._weights)
-            taken.append(Counter(spent))
-        # Without the new machine's first call; and medians, as the network itself is told by.
-        by_workload: defaultdict[str, float] = defaultdict(float)
-        for name in spent:
-            by_workload[self._workload_of(name)] += median(call[name] for call in taken[1:]) * 1e-9
-        return by_workload
-
-    def _workload_of(self, name: str) -> str:
-        """Return the key of the workload that a kernel computes, its name if it is none's.
-
-        One that was built as a part is called by its candidate's key; of others the name tells what became of weights.
-        """
-        function = name
-        for suffix in _SUFFIXES:
-            function = function.removesuffix(suffix)
-        return self._workloads.get(function) or self._workloads.get(name.rpartition("_")[2], name)
-
-    def _fill(self, arrays: Sequence[Array]) -> None:
-        for buffer, array in zip(self._buffers, self.checked(arrays), strict=True):
-            buffer.copyfrom(np.ascontiguousarray(array) if array.ndim else array)
-
-
-def _use_threads(threads: int) -> None:
-    """Have the kernels that this thread calls from now on use so many threads.
-
-    TVM keeps a pool for each thread that calls kernels, and it takes every processor of the process, whatever the
-    target says. Another network in this process may want another number, so it is set before each call; that is free.
-    """
-    _configure(1, threads)  # 1: any cores, fastest first

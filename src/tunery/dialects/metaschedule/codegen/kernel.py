@@ -25,11 +25,12 @@ from tunery.devices import ConstantBuffers, Device
 from tunery.dialects import Array, Built, Kernel
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
-from tunery.dialects.metaschedule.codegen.packing import pack
 from tunery.dialects.metaschedule.codegen.splitting import PREPACK, split_prepack
+from tunery.dialects.metaschedule.loading.packing import pack
+from tunery.dialects.metaschedule.loading.transforms import transformed
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.program import REORDERED, expressions, scheduled_module, tvm_target
-from tunery.dialects.metaschedule.variants.variant import read_body, read_left_out, transformed
+from tunery.dialects.metaschedule.variants.variant import read_body, read_left_out
 from tunery.domain import Candidate, Origin, Task
 
 _UNFIT = re.compile(r"\W")  # for a symbol

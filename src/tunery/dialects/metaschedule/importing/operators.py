@@ -13,7 +13,8 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax
-from tunery.dialects.metaschedule.importing.segments import CALL, OPERATOR, Segment
+from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
+from tunery.dialects.metaschedule.loading.segment_calls import CALL
 from tunery.domain import TensorSpec
 
 _MOST_STEPS = 256

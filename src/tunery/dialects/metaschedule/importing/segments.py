@@ -9,8 +9,6 @@ import onnx
 from tunery._errors import DialectError
 from tunery.domain import TensorSpec
 
-CALL = "tunery.segment."
-"""What a segment is called as a function of TVM's, before its number."""
 OPERATOR = "TunerySegment"
 """The operator of a node that stands for a segment; its attribute `number` says for which."""
 _DOMAIN = "tunery"

@@ -14,12 +14,12 @@ import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.loading.transforms import PADDED
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import Fused, fuse, long_of, shape_of
 
-NAME = "padded"
+NAME = PADDED
 _MULTIPLES = (4, 2, 1)
 _FEW_WEIGHTS = 1024
 _GOOD_ROWS, _SIX = range(4, 15), 6
@@ -61,12 +61,6 @@ def padded_rows(rows: int) -> int:
     if rows <= _GOOD_ROWS[-1] or any(rows % n == 0 for n in _GOOD_ROWS):
         return rows
     return -(-rows // _SIX) * _SIX
-
-
-def transform_weights(weights: Array, name: str) -> Array:
-    """Return weights `(..., channels)` with columns of zeros behind, up to the number in `name`: `padded128`."""
-    more = int(name.removeprefix(NAME)) - weights.shape[-1]
-    return np.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, more)])
 
 
 def rewrite(module: Any, lanes: int) -> Rewritten | None:

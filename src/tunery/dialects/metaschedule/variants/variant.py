@@ -10,11 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects import Array, Observation, Proposer
+from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
 from tunery.dialects.metaschedule.variants import (
@@ -129,15 +128,6 @@ _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     concatenations.NAME: _concatenation,
     rows.NAME: _rows,
 }
-
-
-def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:
-    """Return the arguments an expression takes, given the workload's."""
-    done = list(arrays)
-    for index, name in transforms.items():
-        kind = padded if name.startswith(padded.NAME) else winograd
-        done[index] = kind.transform_weights(np.asarray(arrays[index]), name)
-    return done
 
 
 def write_body(expression: str, trace: Sequence[Any]) -> str:

@@ -6,18 +6,14 @@ transformed beforehand. The points of F(4x4) are not the paper's 0, ±1, ±2, wh
 an ordinary convolution in float32 (256 channels), but 0, ±3/4, ±3/2, where it was 1.5 times.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
-from tunery.dialects import Array
 from tunery.dialects.metaschedule._tvm import tvm, tvm_ffi
+from tunery.dialects.metaschedule.loading.transforms import KERNEL, Matrix, matrices
 from tunery.dialects.metaschedule.reasons import OtherKindError
 from tunery.dialects.metaschedule.variants.rewriting import Fused, fuse, long_of, shape_of
 
@@ -25,12 +21,7 @@ TILES = (4, 2)
 SLACK = {2: 1.0, 4: 2.0}
 """How many times the usual tolerance a tile size is given: the largest share of it that was needed was 0.6 and 1.5."""
 
-_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
-_KERNEL = 3
-_COLUMNS = 1 << 14
 _LEAST_CHANNELS = 16
-
-Matrix = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -47,36 +38,6 @@ class Rewritten:
 def name_of(tile: int) -> str:
     """Return the expression's name: `winograd4` computes tiles of 4 x 4 outputs."""
     return f"winograd{tile}"
-
-
-@lru_cache
-def matrices(tile: int) -> tuple[Matrix, Matrix, Matrix]:
-    """Return the transforms of input (B^T), weights (G) and output (A^T) by Cook and Toom's construction."""
-    points = _POINTS[tile]
-    size = tile + _KERNEL - 1
-
-    def product(roots: Sequence[float]) -> Matrix:
-        coefficients = np.polynomial.polynomial.polyfromroots(roots)
-        return np.pad(coefficients, (0, size - len(coefficients)))
-
-    others = [[q for q in points if q != p] for p in points]
-    scales = [np.prod([p - q for q in rest]) for p, rest in zip(points, others, strict=True)]
-    data = np.array([*(product(rest) for rest in others), product(points)])
-    weights = np.array([*([p**j / s for j in range(_KERNEL)] for p, s in zip(points, scales, strict=True)), [0, 0, 1]])
-    output = np.array([[*(p**j for p in points), float(j == tile - 1)] for j in range(tile)])
-    return data, weights, output
-
-
-def transform_weights(weights: Array, name: str) -> Array:
-    """Return weights `(3, 3, in, out)` as `(m + 2, m + 2, in, out)`, computed in double precision."""
-    rows = matrices(int(name.removeprefix("winograd")))[1]
-    both = np.kron(rows, rows)
-    taps = weights.reshape(len(both[0]), -1)
-    done = np.empty((len(both), taps.shape[1]), weights.dtype)
-    for start in range(0, taps.shape[1], _COLUMNS):  # few at a time: new pages cost more than the arithmetic
-        part = slice(start, start + _COLUMNS)
-        done[:, part] = both @ taps[:, part].astype(np.float64)
-    return done.reshape(len(rows), len(rows), *weights.shape[2:])
 
 
 def rewrite(module: Any, tile: int) -> Rewritten:
@@ -99,7 +60,7 @@ class _Convolution(Fused):
         """Return data, weights and output of `out[n,y,x,f] += data[n,y+ry,x+rx,c] * weights[ry,rx,c,f]`."""
         axes = [axis.var for axis in block.iter_vars]
         sums = block.body.value
-        if len(axes) != 4 + _KERNEL or type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
+        if len(axes) != 4 + KERNEL or type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
             raise OtherKindError("the reduction is not a two-dimensional convolution")
         n, y, x, f, ry, rx, c = axes
         data, weights = sums.b.a, sums.b.b
@@ -117,10 +78,10 @@ class _Convolution(Fused):
     @override
     def check(self, weights: list[int]) -> None:
         batch, height, width, channels = shape_of(self.data)
-        if weights[:2] != [_KERNEL, _KERNEL] or weights[2] != channels:
+        if weights[:2] != [KERNEL, KERNEL] or weights[2] != channels:
             raise OtherKindError(f"the weights are {weights}, not 3x3 over all channels")
         out = shape_of(self.output)
-        if out != [batch, height - _KERNEL + 1, width - _KERNEL + 1, weights[3]]:
+        if out != [batch, height - KERNEL + 1, width - KERNEL + 1, weights[3]]:
             raise OtherKindError("the stride is not 1")
         if min(weights[2:]) < _LEAST_CHANNELS:
             raise DialectError(f"fewer than {_LEAST_CHANNELS} channels")
@@ -134,7 +95,7 @@ def _core(found: _Convolution, tile: int) -> Any:
     from tvm import te
 
     to_data, _, to_output = matrices(tile)
-    size = tile + _KERNEL - 1
+    size = tile + KERNEL - 1
     batch, padded_height, padded_width, channels_in = shape_of(found.data)
     _, height, width, channels_out = shape_of(found.output)
     rows, columns = -(-height // tile), -(-width // tile)

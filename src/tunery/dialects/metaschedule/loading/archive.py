@@ -11,7 +11,7 @@ from typing import Any
 
 from tunery._archive import MEMBERS, Archive, ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
-from tunery.dialects.metaschedule.codegen.weights import WEIGHTS, Weight, read_weights, write_weights
+from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, read_weights, write_weights
 from tunery.domain import Network, Target
 
 LIBRARY, SEGMENTS = "network.so", "segments.bin"

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+from tunery.dialects._sessions import Session
+from tunery.dialects.metaschedule.loading import library
 
-from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.importing.segments import CALL
+CALL = "tunery.segment."
+"""What a segment is called as a function of TVM's, before its number."""
 
-_SILENT = 4
 _current = threading.local()
 _registered: set[int] = set()
 
@@ -42,49 +42,43 @@ class SegmentCalls:
 def _register(number: int) -> None:
     """Let TVM's code call segment `number` of the network that the calling thread is running."""
     if number not in _registered:
-        tvm.register_global_func(f"{CALL}{number}", lambda *given: _current.segments.run(number, given), override=True)
+        library.register(f"{CALL}{number}", lambda *given: _current.segments.run(number, given))
         _registered.add(number)
 
 
 class _Session:
     def __init__(self, model: bytes, threads: int) -> None:
         import onnx
-        import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        options.log_severity_level = _SILENT
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # TVM's threads need the cores
-        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        self._session = onnxruntime.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"], enable_fallback=0
-        )
+        self._session = Session(model, threads, spinning=False)  # TVM's threads need the cores
         graph = onnx.load_model_from_string(model).graph
         self._inputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.input]
         self._outputs = [(one.name, one.type.tensor_type.elem_type) for one in graph.output]
         self._binding: Any = None
+        self._bound_to: Any = None
         self._places: list[Any] = []
         self._growing = [at for at, one in enumerate(graph.input) if not _is_static(one.type.tensor_type)]
 
     def run(self, given: Sequence[Any]) -> Any:
         """Run on inputs, followed by the outputs where the sizes of all are known; else return the outputs."""
+        session = self._session.get()
         if len(given) > len(self._inputs):
-            self._session.run_with_iobinding(self._bound(given))
+            session.run_with_iobinding(self._bound(session, given))
             return None
-        binding = self._session.io_binding()
+        binding = session.io_binding()
         self._bind_inputs(binding, given)
         for name, _ in self._outputs:
             binding.bind_output(name)
-        self._session.run_with_iobinding(binding)
-        made = [_copied(one.numpy()) for one in binding.get_outputs()]
+        session.run_with_iobinding(binding)
+        made = [library.tensor(one.numpy()) for one in binding.get_outputs()]
         return made[0] if len(made) == 1 else made
 
-    def _bound(self, given: Sequence[Any]) -> Any:
+    def _bound(self, session: Any, given: Sequence[Any]) -> Any:
         """Return a binding of these tensors: that of the call before, if it was of the same memory."""
         places: list[Any] = [tensor.data_ptr() for tensor in given]
         places += [tuple(given[at].shape) for at in self._growing]
-        if places != self._places:
-            self._binding = self._session.io_binding()
+        if places != self._places or session is not self._bound_to:
+            self._binding, self._bound_to = session.io_binding(), session
             self._bind_inputs(self._binding, given[: len(self._inputs)])
             for (name, kind), tensor in zip(self._outputs, given[len(self._inputs) :], strict=True):
                 self._binding.bind_output(name, "cpu", 0, kind, [int(dim) for dim in tensor.shape], tensor.data_ptr())
@@ -98,10 +92,3 @@ class _Session:
 
 def _is_static(kind: Any) -> bool:
     return kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim)
-
-
-def _copied(array: Any) -> Any:
-    tensor = tvm.runtime.empty(array.shape, str(array.dtype))
-    if array.size:
-        tensor.copyfrom(np.ascontiguousarray(array) if array.ndim else array)
-    return tensor

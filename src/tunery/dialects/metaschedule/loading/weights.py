@@ -13,9 +13,9 @@ import numpy as np
 
 from tunery._archive import MemberWriter
 from tunery.dialects import Array
-from tunery.dialects.metaschedule._tvm import tvm
-from tunery.dialects.metaschedule.codegen.packing import Index, pack
-from tunery.dialects.metaschedule.variants.variant import transformed
+from tunery.dialects.metaschedule.loading import library
+from tunery.dialects.metaschedule.loading.packing import Index, pack
+from tunery.dialects.metaschedule.loading.transforms import transformed
 
 WEIGHTS = "weights.bin"
 _LEAST = 4096
@@ -87,7 +87,7 @@ def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any
             packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
             if packing and math.prod(packing[0]) > _MOST_GROWTH * max(array.size, _LEAST):
                 raise ValueError("its weights would be packed to many times their size")
-            found[number] = tvm.runtime.tensor(Weight(array, each["transform"], packing).prepared())
+            found[number] = library.tensor(Weight(array, each["transform"], packing).prepared())
     if file.read(1):
         raise ValueError("it has more weights than its manifest says")
     return found

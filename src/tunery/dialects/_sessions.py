@@ -1,0 +1,43 @@
+"""ONNX Runtime's sessions, opened again in a forked process: of the parent's there are no threads in it."""
+
+import ctypes
+import os
+from typing import Any
+
+_SILENT = 4
+
+
+class Session:
+    """A model in ONNX Runtime on the CPU; `spinning` threads wait busily for the next operator.
+
+    Raises:
+        Exception: of many kinds, where the model is refused.
+    """
+
+    def __init__(self, model: bytes, threads: int, *, spinning: bool) -> None:
+        import onnxruntime
+
+        self._options = onnxruntime.SessionOptions()
+        self._options.intra_op_num_threads, self._options.inter_op_num_threads = threads, 1
+        self._options.log_severity_level = _SILENT
+        if not spinning:
+            self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+            self._options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        self._model = model
+        self._open()
+
+    def _open(self) -> None:
+        import onnxruntime
+
+        self._process = os.getpid()
+        self._session = onnxruntime.InferenceSession(
+            self._model, self._options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
+
+    def get(self) -> Any:
+        """Return the session of this process."""
+        if self._process != os.getpid():
+            # The parent's is never freed here: that would wait for its threads.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
+            self._open()
+        return self._session

@@ -1,0 +1,44 @@
+"""Which thread calls compiled code: TVM's runtime keeps a pool of threads for every thread that has ever called it.
+
+So the main thread calls it itself, and other threads have a few helpers do it, at most as many as a kernel may have
+threads: callers may come and go. A forked process has none of its parent's pools, though its main thread believes that
+it has: there all is left to helpers, which are new.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+A = TypeVar("A")
+
+
+class _Callers:
+    def __init__(self, *, forked: bool = False) -> None:
+        self.forked = forked
+        self._called = False
+        self._helpers: ThreadPoolExecutor | None = None
+        self._starting = threading.Lock()
+
+    def reset(self) -> None:
+        """Begin anew, in a process that was forked."""
+        self.__init__(forked=self.forked or self._called)  # type: ignore[misc]
+
+    def run(self, function: Callable[[], A]) -> A:
+        if not self.forked and threading.current_thread() is threading.main_thread():
+            self._called = True
+            return function()
+        with self._starting:
+            if self._helpers is None:
+                self._helpers = ThreadPoolExecutor(int(os.environ["TVM_NUM_THREADS"]), "tunery-caller")
+        return self._helpers.submit(function).result()
+
+
+_callers = _Callers()
+os.register_at_fork(after_in_child=_callers.reset)
+
+
+def run(function: Callable[[], A]) -> A:
+    """Return what a function returns that calls compiled code; it may run in another thread."""
+    return _callers.run(function)

@@ -1,0 +1,134 @@
+"""TVM's runtime library, which is all that a compiled network needs: 3 MB, without the compiler's 260 and its LLVM.
+
+The compiler uses the same library, so both may be in one process, in any order.
+"""
+
+import ctypes
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import UsageError
+from tunery.dialects import Array
+
+# The compiler's `_tvm` says why.
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+
+_CPU, _POOLED = 1, 2
+_LIBRARY = "libtvm_runtime.so"
+
+
+def _import_ffi() -> Any:
+    """Import `tvm_ffi` without torch, which it takes in where there is one, at the cost of seconds."""
+    missing = "torch" not in sys.modules
+    if missing:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # an import of it fails meanwhile
+    try:
+        import tvm_ffi
+    finally:
+        if missing:
+            del sys.modules["torch"]
+    return tvm_ffi
+
+
+def _load() -> None:
+    found = importlib.util.find_spec("tvm")
+    path = Path(found.origin or "").parent / "lib" / _LIBRARY if found else None
+    if path is None or not path.exists():
+        raise UsageError(f"there is no {_LIBRARY}; install it with `pip install apache-tvm`")
+    ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+
+
+tvm_ffi = _import_ffi()
+_load()
+_allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
+_fill = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
+_read = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+configure_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
+"""Takes an affinity (1: any cores, fastest first) and how many threads kernels use that this thread calls."""
+
+
+def empty(shape: Sequence[int], dtype: str) -> Any:
+    """Return a new tensor of TVM's on the CPU, whose values are anything."""
+    return _allocate(tvm_ffi.Shape(tuple(shape)), tvm_ffi.dtype(dtype), tvm_ffi.device("cpu", 0), None)
+
+
+def tensor(array: Array) -> Any:
+    """Return a new tensor with an array's values."""
+    made = empty(array.shape, _name(array.dtype))
+    write(made, array)
+    return made
+
+
+def write(target: Any, array: Array) -> None:
+    """Copy an array's values into a tensor of its shape and dtype."""
+    if array.size:
+        whole = np.ascontiguousarray(array)
+        _fill(target, ctypes.c_void_p(whole.ctypes.data), whole.nbytes)
+
+
+def read(source: Any) -> Array:
+    """Return a tensor's values as a new array."""
+    dtype = str(source.dtype)
+    made: Array = np.empty(tuple(source.shape), _numpy(dtype))
+    if made.size:
+        _read(source, ctypes.c_void_p(made.ctypes.data), made.nbytes)
+    return made
+
+
+def _name(dtype: Any) -> str:
+    return "bool" if dtype == np.bool_ else str(dtype)
+
+
+def _numpy(dtype: str) -> Any:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        import ml_dtypes  # bfloat16 and smaller
+
+        return np.dtype(getattr(ml_dtypes, dtype))
+
+
+def register(name: str, function: Callable[..., Any]) -> None:
+    """Let code of TVM's call a function by its name."""
+    tvm_ffi.register_global_func(name, function, override=True)
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is one tensor, not several."""
+    return isinstance(value, tvm_ffi.Tensor)
+
+
+class Machine:
+    """Relax's virtual machine on a compiled library."""
+
+    def __init__(self, library: Any) -> None:
+        self._module = library["vm_load_executable"]()
+        self._module["vm_initialization"](_CPU, 0, _POOLED)
+
+    def parameters(self, function: str) -> int:
+        """Return how many parameters a function has."""
+        return int(self._module["get_function_arity"](function))
+
+    def bound(self, function: str, arguments: Sequence[Any]) -> Callable[[], Any]:
+        """Return a function with its arguments bound."""
+        self._module["save_function"](function, "bound", 1, *arguments)
+        found: Callable[[], Any] = self._module["bound"]
+        return found
+
+    def watched(self, function: str, watch: Callable[..., int]) -> Callable[..., Any]:
+        """Return a function of which `watch` is called before and after each call that it makes."""
+        self._module["set_instrument"](watch)
+        found: Callable[..., Any] = self._module[function]
+        return found
+
+
+def load(path: Path) -> Any:
+    """Load a shared library that TVM has made."""
+    return tvm_ffi.load_module(str(path))

@@ -1,0 +1,61 @@
+"""What a variant's weights are transformed by, once, before they are packed: Winograd's products, and padding."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from tunery.dialects import Array
+
+KERNEL = 3
+PADDED = "padded"
+_POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
+_COLUMNS = 1 << 14
+
+Matrix = npt.NDArray[np.float64]
+
+
+def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[Array]:
+    """Return the arguments a variant takes, given the workload's."""
+    done = list(arrays)
+    for index, name in transforms.items():
+        kind = _padded if name.startswith(PADDED) else _winograd
+        done[index] = kind(np.asarray(arrays[index]), name)
+    return done
+
+
+def _padded(weights: Array, name: str) -> Array:
+    """Return weights `(..., channels)` with columns of zeros behind, up to the number in `name`: `padded128`."""
+    more = int(name.removeprefix(PADDED)) - weights.shape[-1]
+    return np.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, more)])
+
+
+@lru_cache
+def matrices(tile: int) -> tuple[Matrix, Matrix, Matrix]:
+    """Return the transforms of input (B^T), weights (G) and output (A^T) by Cook and Toom's construction."""
+    points = _POINTS[tile]
+    size = tile + KERNEL - 1
+
+    def product(roots: Sequence[float]) -> Matrix:
+        coefficients = np.polynomial.polynomial.polyfromroots(roots)
+        return np.pad(coefficients, (0, size - len(coefficients)))
+
+    others = [[q for q in points if q != p] for p in points]
+    scales = [np.prod([p - q for q in rest]) for p, rest in zip(points, others, strict=True)]
+    data = np.array([*(product(rest) for rest in others), product(points)])
+    weights = np.array([*([p**j / s for j in range(KERNEL)] for p, s in zip(points, scales, strict=True)), [0, 0, 1]])
+    output = np.array([[*(p**j for p in points), float(j == tile - 1)] for j in range(tile)])
+    return data, weights, output
+
+
+def _winograd(weights: Array, name: str) -> Array:
+    """Return weights `(3, 3, in, out)` as `(m + 2, m + 2, in, out)`, computed in double precision."""
+    rows = matrices(int(name.removeprefix("winograd")))[1]
+    both = np.kron(rows, rows)
+    taps = weights.reshape(len(both[0]), -1)
+    done = np.empty((len(both), taps.shape[1]), weights.dtype)
+    for start in range(0, taps.shape[1], _COLUMNS):  # few at a time: new pages cost more than the arithmetic
+        part = slice(start, start + _COLUMNS)
+        done[:, part] = both @ taps[:, part].astype(np.float64)
+    return done.reshape(len(rows), len(rows), *weights.shape[2:])
