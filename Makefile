@@ -56,7 +56,7 @@ test-slow: setup
 
 # Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
 test-hostile: setup
-	$(BIN)/pytest -m hostile -n $(PROCESSES) --dist loadfile
+	$(BIN)/pytest -m hostile -n $(PROCESSES)
 
 # The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
 test-python:
