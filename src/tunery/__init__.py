@@ -31,14 +31,15 @@ from tunery._errors import (
 )
 
 if TYPE_CHECKING:
+    from tunery.delivery.inference_session import InferenceSession
     from tunery.delivery.loading import load_compiled
 
     __version__: str
 
 __all__ = [
-    "Benchmark", "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError", "Model",
-    "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError", "TargetError", "Tuned",
-    "TuneryError", "UsageError", "WorkError", "__version__", "load", "load_compiled",
+    "Benchmark", "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError",
+    "InferenceSession", "Model", "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError",
+    "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__", "load", "load_compiled",
 ]  # fmt: skip
 
 
@@ -47,6 +48,10 @@ def __getattr__(name: str) -> object:
         from tunery.delivery.loading import load_compiled
 
         return load_compiled
+    if name == "InferenceSession":
+        from tunery.delivery.inference_session import InferenceSession
+
+        return InferenceSession
     if name == "__version__":
         from importlib.metadata import version
 

@@ -1,0 +1,88 @@
+"""Compiled networks behind the interface of ONNX Runtime's sessions: a program changes one import."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import UsageError
+from tunery.delivery.loading import Trusted, load_compiled
+from tunery.dialects import Array
+from tunery.domain import TensorSpec
+
+_TYPES = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeArg:
+    """An input or output as ONNX Runtime describes it: `type` such as `tensor(float)`, None for an unknown size."""
+
+    name: str
+    type: str
+    shape: list[int | None]
+
+
+class InferenceSession:
+    """A compiled file, used as `onnxruntime.InferenceSession` is.
+
+    `sess_options` may be ONNX Runtime's: of it, `intra_op_num_threads` is used; `providers` is accepted and ignored,
+    since a compiled file runs on the CPU. `trusted` is as for `load_compiled`.
+
+    Raises:
+        UsageError: as `load_compiled`.
+
+    Example:
+        session = tunery.InferenceSession("resnet18.tunery")
+        [scores] = session.run(None, {"input": image})
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,  # noqa: ARG002 - for those who give it
+        *,
+        trusted: Trusted | None = None,
+    ) -> None:
+        threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
+        self._network = load_compiled(path, threads or None, trusted=trusted)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """Return the inputs, in order."""
+        return [_described(spec) for spec in self._network.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """Return the outputs, in order."""
+        return [_described(spec) for spec in self._network.outputs]
+
+    def get_providers(self) -> list[str]:
+        """Return where it runs, in ONNX Runtime's words."""
+        return ["CPUExecutionProvider"]
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,  # noqa: ARG002 - for those who give it
+    ) -> list[Array]:
+        """Return the named outputs, or all; inputs are NumPy arrays, or what `np.asarray` takes, by name.
+
+        Raises:
+            UsageError: an input is missing, unknown, or has another shape or dtype; or there is no such output.
+        """
+        wanted = [spec.name for spec in self._network.inputs]
+        if odd := sorted(set(input_feed).symmetric_difference(wanted)):
+            state = "is no input" if odd[0] in input_feed else "is missing"
+            raise UsageError(f"input {odd[0]!r:.80} {state}; the network takes {', '.join(map(repr, wanted))}")
+        made = [spec.name for spec in self._network.outputs]
+        if unknown := [name for name in output_names or () if name not in made]:
+            raise UsageError(f"there is no output {unknown[0]!r:.80}; the network gives {', '.join(map(repr, made))}")
+        outputs = self._network(*(np.asarray(input_feed[name]) for name in wanted))
+        return outputs if output_names is None else [outputs[made.index(name)] for name in output_names]
+
+
+def _described(spec: TensorSpec) -> NodeArg:
+    kind = _TYPES.get(spec.dtype, spec.dtype)
+    return NodeArg(spec.name, f"tensor({kind})", [size if size >= 0 else None for size in spec.shape])

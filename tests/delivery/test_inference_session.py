@@ -1,0 +1,57 @@
+"""A compiled file behind the interface of ONNX Runtime's sessions."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import tunery
+from tunery._errors import UsageError
+from tunery.dialects.onnxruntime import OnnxRuntimeDialect
+from tunery.models import prepare
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A network's prepared ONNX file, and it compiled."""
+    place = tmp_path_factory.mktemp("files")
+    network = prepare("zoo:mlp-mnist", {}, place)
+    dialect = OnnxRuntimeDialect()
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, place / "mlp.tunery")
+    return Path(network.path), place / "mlp.tunery"
+
+
+def test_it_answers_as_onnx_runtime_does(files: tuple[Path, Path]) -> None:
+    theirs = onnxruntime.InferenceSession(str(files[0]), providers=["CPUExecutionProvider"])
+    ours = tunery.InferenceSession(files[1], providers=["CPUExecutionProvider"])
+    for mine, other in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+        assert [(one.name, one.type, one.shape) for one in mine] == [(one.name, one.type, one.shape) for one in other]
+    assert ours.get_providers() == theirs.get_providers()
+    [given] = ours.get_inputs()
+    feed = {given.name: np.ones(given.shape, np.float32)}
+    [expected] = theirs.run(None, feed)
+    for names in (None, [ours.get_outputs()[0].name]):
+        [found] = ours.run(names, feed)
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_the_number_of_threads_is_the_options(files: tuple[Path, Path]) -> None:
+    options = SimpleNamespace(intra_op_num_threads=2)
+    assert tunery.InferenceSession(files[1], options)._network.threads == 2
+
+
+def test_what_does_not_fit_is_said(files: tuple[Path, Path]) -> None:
+    session = tunery.InferenceSession(files[1])
+    [given] = session.get_inputs()
+    image = np.ones(given.shape, np.float32)
+    for names, feed in (
+        (None, {}),
+        (None, {given.name: image, "other": image}),
+        (None, {given.name: image.astype(np.float64)}),
+        (None, {given.name: image[..., :-1]}),
+        (["none"], {given.name: image}),
+    ):
+        with pytest.raises(UsageError):
+            session.run(names, feed)
