@@ -42,7 +42,7 @@ def test_missing_files_leave_figures_out_and_contaminate_nothing(tmp_path: Path)
     watch = LoadWatch((0,), proc=tmp_path / "nothing")
     load = watch.since(watch.mark(full=True))
     assert (load.waited, load.foreign, load.steal, load.machine_foreign, load.pressure) == (None,) * 5
-    assert load.contaminated == ()
+    assert set(load.contaminated) <= {"switched"}, "that this process was switched out is known without files"
 
 
 def test_a_thread_that_has_just_ended_does_not_hide_what_the_others_waited(proc: Path) -> None:
