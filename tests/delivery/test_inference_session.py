@@ -1,5 +1,7 @@
 """A compiled file behind the interface of ONNX Runtime's sessions."""
 
+import json
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -55,3 +57,17 @@ def test_what_does_not_fit_is_said(files: tuple[Path, Path]) -> None:
     ):
         with pytest.raises(UsageError):
             session.run(names, feed)
+
+
+@pytest.mark.parametrize(
+    "change", [{"threads": 10**7}, {"threads": -1}, {"threads": "x"}, {"inputs": None}, {"format": "z"}]
+)
+def test_a_file_that_lies_is_refused(change: dict[str, object], files: tuple[Path, Path], tmp_path: Path) -> None:
+    with zipfile.ZipFile(files[1]) as given, zipfile.ZipFile(tmp_path / "lie.tunery", "w") as made:
+        for name in given.namelist():
+            data = given.read(name)
+            if name == "manifest.json":
+                data = json.dumps({**json.loads(data), **change}).encode()
+            made.writestr(name, data)
+    with pytest.raises(UsageError):
+        tunery.load_compiled(tmp_path / "lie.tunery")

@@ -64,6 +64,21 @@ class Compiled:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
 
 
+_MOST_THREADS = 4096
+
+
+def thread_count(asked: int | None, told: Any) -> int:
+    """Return how many threads a compiled network takes: those asked for, else those that its file tells.
+
+    Raises:
+        ValueError: that is no number that any machine has.
+    """
+    threads = int(told) if asked is None else asked
+    if not 1 <= threads <= _MOST_THREADS:
+        raise ValueError(f"it takes {threads} threads, not 1 to {_MOST_THREADS}")
+    return threads
+
+
 class CompiledNetwork(ABC):
     """A compiled network loaded into this process."""
 

@@ -16,7 +16,7 @@ from tunery._errors import DialectError, TargetError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
-from tunery.dialects._loaded import Array, Compiled, CompiledNetwork
+from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, thread_count
 from tunery.dialects._sessions import Session
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
@@ -100,7 +100,7 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         except ArchiveError as error:
             again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
             raise UsageError(f"{path} is damaged: {error}; {again}") from error
-        self.threads = threads or int(manifest["threads"])
+        self.threads = thread_count(threads, manifest["threads"])
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._session = Session(model, self.threads, spinning=True)

@@ -13,6 +13,7 @@ from typing import Any
 from typing_extensions import override
 
 from tunery.dialects import Array, CompiledNetwork
+from tunery.dialects._loaded import thread_count
 from tunery.dialects.metaschedule.loading import callers, library
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, read_archive
 from tunery.dialects.metaschedule.loading.segment_calls import SegmentCalls
@@ -28,9 +29,7 @@ class TvmNetwork(CompiledNetwork):
     def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
             manifest, self._weights, segments = read_archive(path, Path(scratch), digest)
-            self.threads = threads or int(manifest["threads"])
-            if self.threads < 1:
-                raise ValueError(f"it names {self.threads} threads")
+            self.threads = thread_count(threads, manifest["threads"])
             self._library = library.load(Path(scratch, LIBRARY))
         self._segments = SegmentCalls(segments, self.threads)
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
