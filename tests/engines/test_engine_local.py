@@ -56,7 +56,7 @@ def descendants() -> set[int]:
 def test_worker_is_another_process_and_pid_names_it(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     pid = ask(engine, worker, "pid")
-    assert pid == engine.pid(worker) != os.getpid()
+    assert pid == engine.control.pid(worker) != os.getpid()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_crash_is_told_with_its_exit_code_and_hurts_only_that_call(
     with pytest.raises(CrashError, match=method) as caught:
         crash.result(PATIENCE_S)
     assert caught.value.exitcode == exitcode
-    assert after.result(PATIENCE_S) == engine.pid(worker)
+    assert after.result(PATIENCE_S) == engine.control.pid(worker)
     assert slept.result(PATIENCE_S) == 0.3
     assert (engine.generation(worker), engine.generation(bystander)) == (2, 1)
 
@@ -99,7 +99,7 @@ def test_deadline_ends_even_a_worker_that_holds_the_gil(engine: LocalEngine, met
 
 def test_deadline_does_not_count_the_start(engine: LocalEngine) -> None:
     worker = engine.start(WorkerSpec(Role.BUILDER, "engine_services:SlowStart", {"seconds": 1.5}))
-    assert ask(engine, worker, "pid", deadline_s=1.0) == engine.pid(worker)
+    assert ask(engine, worker, "pid", deadline_s=1.0) == engine.control.pid(worker)
 
 
 def test_start_is_bounded() -> None:
@@ -166,7 +166,7 @@ def test_the_kernel_ends_a_worker_before_anything_else(engine: LocalEngine) -> N
 def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> None:
     deaf, other = (engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")) for _ in range(2))
     ask(engine, deaf, "count")
-    pid = engine.pid(deaf)
+    pid = engine.control.pid(deaf)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     data = bytes(20 << 20)  # far more than a socket holds
@@ -181,7 +181,7 @@ def test_a_worker_that_does_not_read_holds_up_nobody(engine: LocalEngine) -> Non
 def test_a_deaf_worker_is_ended_at_its_deadline(engine: LocalEngine) -> None:
     deaf = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
     ask(engine, deaf, "count")
-    pid = engine.pid(deaf)
+    pid = engine.control.pid(deaf)
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(DeadlineError):
@@ -216,20 +216,20 @@ def test_a_worker_keeps_the_place_it_was_given_through_restarts(engine: LocalEng
     worker = engine.start(ROGUE)
     ask(engine, worker, "pid")
     for core in (cores[0], cores[-1]):
-        engine.place(worker, (core,))
+        engine.control.place(worker, (core,))
         assert ask(engine, worker, "place")[0] == (core,)
         with pytest.raises(CrashError):
             ask(engine, worker, "segfault")
         assert ask(engine, worker, "place")[0] == (core,)
         engine.kill(worker)
-        engine.place(worker, tuple(cores))  # while it is down
+        engine.control.place(worker, tuple(cores))  # while it is down
         assert ask(engine, worker, "place")[0] == tuple(cores)
 
 
 def test_a_place_given_while_a_worker_starts_holds(engine: LocalEngine) -> None:
     core = max(os.sched_getaffinity(0))
     worker = engine.start(WorkerSpec(Role.BUILDER, "engine_services:SlowStart", {"seconds": 0.3}))
-    engine.place(worker, (core,))
+    engine.control.place(worker, (core,))
     pid = ask(engine, worker, "pid")
     assert isinstance(pid, int)
     assert os.sched_getaffinity(pid) == {core}
@@ -278,11 +278,11 @@ def test_workers_of_another_python_import_what_is_installed_there(engine: LocalE
 def test_cpu_seconds_count_children_and_the_killed(engine: LocalEngine) -> None:
     worker = engine.start(ROGUE)
     ask(engine, worker, "burn_in_child", 0.3)
-    assert engine.cpu_s(worker) >= 0.28
+    assert engine.control.cpu_s(worker) >= 0.28
     with pytest.raises(DeadlineError):
         ask(engine, worker, "burn", 1000.0, deadline_s=1.0)
-    assert engine.cpu_s(worker) >= 0.4
-    assert engine.pid(worker) is None
+    assert engine.control.cpu_s(worker) >= 0.4
+    assert engine.control.pid(worker) is None
 
 
 def test_kill_takes_along_what_the_worker_had_started(engine: LocalEngine) -> None:
@@ -291,7 +291,7 @@ def test_kill_takes_along_what_the_worker_had_started(engine: LocalEngine) -> No
     assert isinstance(child, int)
     assert not gone(child)
     engine.kill(worker)
-    assert engine.pid(worker) is None
+    assert engine.control.pid(worker) is None
     until(lambda: gone(child))
 
 
@@ -326,7 +326,7 @@ def test_death_of_the_zygote_costs_the_calls_in_flight_only(engine: LocalEngine)
     with pytest.raises(CrashError):
         call.result(PATIENCE_S)
     until(lambda: gone(pid))
-    assert ask(engine, worker, "pid") == engine.pid(worker)
+    assert ask(engine, worker, "pid") == engine.control.pid(worker)
 
 
 def test_preload_that_fails_is_told_with_its_reason() -> None:
@@ -343,7 +343,7 @@ def test_calls_from_many_threads(engine: LocalEngine) -> None:
     def caller() -> None:
         try:
             for worker in workers * 20:
-                assert ask(engine, worker, "pid") == engine.pid(worker)
+                assert ask(engine, worker, "pid") == engine.control.pid(worker)
         except Exception as error:  # noqa: BLE001 - shown below
             failures.append(error)
 
@@ -437,7 +437,7 @@ def test_preloaded_tvm_is_there_without_torch_and_obeys_threads() -> None:
         assert not ask(engine, worker, "loaded", "torch")
         assert ask(engine, worker, "tvm_threads") == 2
         assert not ask(engine, torch_worker, "loaded", "tvm")
-        pid = engine.pid(worker)
+        pid = engine.control.pid(worker)
         assert pid is not None
         zygote = psutil.Process(pid).parent()
         assert zygote is not None

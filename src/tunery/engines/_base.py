@@ -53,6 +53,29 @@ class WorkerSpec:
     environment: Environment = field(default_factory=Environment)
 
 
+class HostControl(ABC):
+    """What an engine can do about its workers' processes where it is beside them: see `Engine.control`.
+
+    Every method raises EngineError for a worker that is unknown.
+    """
+
+    @abstractmethod
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        """Have a worker run on these CPUs from now on, however often its process is started anew."""
+
+    @abstractmethod
+    def pid(self, worker: str) -> int | None:
+        """Return the process id of the worker, None while it has no process."""
+
+    @abstractmethod
+    def cpu_s(self, worker: str) -> float:
+        """Return the CPU seconds used by all processes this worker has had."""
+
+    @abstractmethod
+    def own_cpu_s(self) -> float:
+        """Return the CPU seconds that the engine has used in processes that are no worker's."""
+
+
 class Engine(ABC):
     """Workers by id. A worker that dies or is killed is started again at its next call, with fresh state.
 
@@ -63,6 +86,9 @@ class Engine(ABC):
 
     blobs: Blobs
     """The blobs of this host, in the view that its workers share."""
+
+    control: HostControl | None = None
+    """Placement and CPU seconds; None where the engine cannot know them, as of processes on another host."""
 
     @classmethod
     @abstractmethod
@@ -100,24 +126,8 @@ class Engine(ABC):
         """End the worker's process now; the call in flight fails with CrashError, the next call starts it anew."""
 
     @abstractmethod
-    def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        """Have a worker run on these CPUs from now on, however often its process is started anew."""
-
-    @abstractmethod
     def generation(self, worker: str) -> int:
         """Return how often the worker's process was started; a change means its state was lost."""
-
-    @abstractmethod
-    def pid(self, worker: str) -> int | None:
-        """Return the process id of the worker, None while it has no process."""
-
-    @abstractmethod
-    def cpu_s(self, worker: str) -> float:
-        """Return the CPU seconds used by all processes this worker has had."""
-
-    def own_cpu_s(self) -> float:
-        """Return the CPU seconds that the engine has used in processes that are no worker's."""
-        return 0.0
 
     @abstractmethod
     def close(self) -> None:

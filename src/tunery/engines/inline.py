@@ -84,7 +84,6 @@ class _Worker:
     def __init__(self, name: str, create: Callable[[], object], methods: Signatures, on_usage: OnUsage | None) -> None:
         self.name, self.methods = name, methods
         self.generation = 1
-        self.cpu_s = 0.0
         self.calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self.closed = False
         self._create, self._on_usage = create, on_usage
@@ -162,7 +161,6 @@ class _Worker:
         return done.value
 
     def _report(self, method: str, wall_s: float, cpu_s: float) -> None:
-        self.cpu_s += cpu_s
         if self._on_usage is not None:
             try:
                 self._on_usage(self.name, method, wall_s, cpu_s)
@@ -174,8 +172,8 @@ class InlineEngine(Engine):
     """Services on threads of this process. Payloads cross the same border as in `LocalEngine`; nothing is isolated.
 
     A call that passes its deadline, or whose worker is killed, is answered so and the service is replaced by a fresh
-    one, but its thread runs on unheard until the method returns. Cores, threads, nice and memory are not applied.
-    Without `blobs` it has temporary ones.
+    one, but its thread runs on unheard until the method returns. Cores, threads, nice and memory are not applied,
+    and there is no host control. Without `blobs` it has temporary ones.
     """
 
     def __init__(self, on_usage: OnUsage | None = None, blobs: Blobs | None = None) -> None:
@@ -216,21 +214,8 @@ class InlineEngine(Engine):
         self._record(worker).kill()
 
     @override
-    def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        self._record(worker)
-
-    @override
     def generation(self, worker: str) -> int:
         return self._record(worker).generation
-
-    @override
-    def pid(self, worker: str) -> int | None:
-        self._record(worker)
-        return None
-
-    @override
-    def cpu_s(self, worker: str) -> float:
-        return self._record(worker).cpu_s
 
     @override
     def close(self) -> None:

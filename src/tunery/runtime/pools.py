@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
 from tunery.runtime.foreign import Share
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.memory import worker_bytes
+from tunery.runtime.usage import StageUsage
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
 DEVICE = "device:cpu"
@@ -113,8 +115,7 @@ class Runtime:
         self.foreign = foreign
         self.power = Power()  # it counts from here on, so that the import is measured
         self._watching: asyncio.Task[None] | None = None
-        self._held: dict[str, tuple[str, str, float]] = {}  # stage to job, worker and its core-seconds before
-        self._claimed_core_s = 0.0
+        self.usage = StageUsage(engine, self.dispatch.now)
         self._holds: Counter[str] = Counter()
 
     @property
@@ -281,45 +282,33 @@ class Runtime:
         pool, name, cores = self._pools[role], self._name(worker), request.needs[CORE]
         with suppress(ValueError):
             pool.idle.remove(worker)
-        start = last_s = self.dispatch.now()
-        self._held[request.stage_id] = (request.job_id, worker, self.engine.cpu_s(worker))
-
-        def used() -> tuple[float, float]:
-            nonlocal last_s
-            began_s, last_s = last_s, self.dispatch.now()
-            before, now = self._held[request.stage_id][2], self.engine.cpu_s(worker)
-            self._held[request.stage_id] = (request.job_id, worker, now)
-            return last_s - began_s, max(now - before, 0.0)
-
+        start = self.dispatch.now()
+        self.usage.begin(request.stage_id, request.job_id, worker, cores)
         share = request.needs.get(DEVICE, 0) / len(self.cores)
-        grant = Reservation(worker, cores=cores, share=share, used=used)
+        grant = Reservation(worker, cores=cores, share=share, used=lambda: self.usage.split(request.stage_id))
         try:
             self._place(worker, role)
             yield grant
         finally:
-            grant.wall_s, grant.core_s = used()
+            grant.wall_s, grant.core_s = self.usage.end(request.stage_id)
             self.dispatch.pinned.pop(name, None)
-            del self._held[request.stage_id]
             pool.idle.append(worker)
             self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
 
     def in_use(self, job_id: str | None = None) -> float:
         """Return the core-seconds that stages have used which have not ended, of one job or of all."""
-        held = [(worker, before) for job, worker, before in self._held.values() if job_id in (None, job)]
-        return sum(max(self.engine.cpu_s(worker) - before, 0.0) for worker, before in held)
+        return self.usage.in_use(job_id)
 
     def claim(self, core_s: float) -> None:
         """Say that so many core-seconds have found somebody who pays for them."""
-        self._claimed_core_s += core_s
+        self.usage.claim(core_s)
 
     def unclaimed_core_s(self) -> float:
         """Return the core-seconds of the engine that nobody pays for yet: workers' starts, and work that was cut short.
 
         Stages that have not ended are left out.
         """
-        workers = [worker for pool in self._pools.values() for worker in pool.workers]
-        used_s = self.engine.own_cpu_s() + sum(self.engine.cpu_s(worker) for worker in workers)
-        return max(used_s - self._claimed_core_s - self.in_use(), 0.0)
+        return self.usage.unclaimed(worker for pool in self._pools.values() for worker in pool.workers)
 
     def hold(self, blob: str) -> bool:
         """Keep a blob until `release` was called as often as this; return whether it is there."""
@@ -385,7 +374,9 @@ class Runtime:
                 if other != self._name(worker) and set(pin.cores) & set(mine):
                     self.dispatch.pin(other, pin.place, self._shunned())
             return
-        self.dispatch.pin(self._name(worker), lambda cores: self.engine.place(worker, cores), self._shunned())
+        control = self.engine.control
+        move = (lambda _: None) if control is None else partial(control.place, worker)
+        self.dispatch.pin(self._name(worker), move, self._shunned())
 
     def _shunned(self) -> tuple[int, ...]:
         """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""

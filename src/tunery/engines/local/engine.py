@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing_extensions import override
 
 from tunery._errors import EngineError
 from tunery.blobs import Blobs, DirectoryBlobs
-from tunery.engines._base import Engine, OnUsage, WorkerSpec
+from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec
 from tunery.engines._payload import signatures
 from tunery.engines.local import _frames
 from tunery.engines.local._loop import Loop
@@ -50,6 +51,7 @@ class LocalEngine(Engine):
         self._ids = itertools.count(1)
         self._workers: dict[str, Worker] = {}
         self._loop = Loop(self.logs, startup_s, on_usage)
+        self.control = LocalControl(self._loop, self._workers)
         place = self.blobs.place
         self._place = None if place is None else asdict(place)
         # Runs at close, at garbage collection and at the interpreter's exit, whichever is first.
@@ -86,27 +88,8 @@ class LocalEngine(Engine):
         self._loop.kill(self._record(worker))
 
     @override
-    def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        record = self._record(worker)
-        record.cores = cores  # first: a process that is just being started is put right when it reports
-        record.keep_place()
-
-    @override
     def generation(self, worker: str) -> int:
         return self._record(worker).generation
-
-    @override
-    def pid(self, worker: str) -> int | None:
-        process = self._record(worker).process
-        return None if process is None or process.doomed else process.pid
-
-    @override
-    def cpu_s(self, worker: str) -> float:
-        return self._loop.used_cpu_s(self._record(worker))
-
-    @override
-    def own_cpu_s(self) -> float:
-        return self._loop.nursery_cpu_s()
 
     @override
     def close(self) -> None:
@@ -114,9 +97,39 @@ class LocalEngine(Engine):
         self._loop.close()  # where another thread, or a callback, has begun it: wait for the end
 
     def _record(self, worker: str) -> Worker:
-        if worker not in self._workers:
-            raise EngineError(f"there is no worker {worker!r}; this engine has {', '.join(self._workers) or 'none'}")
-        return self._workers[worker]
+        return _record(self._workers, worker)
+
+
+class LocalControl(HostControl):
+    """The processes of a `LocalEngine`, which it does not keep alive."""
+
+    def __init__(self, loop: Loop, workers: Mapping[str, Worker]) -> None:
+        self._loop, self._workers = loop, workers
+
+    @override
+    def place(self, worker: str, cores: tuple[int, ...]) -> None:
+        record = _record(self._workers, worker)
+        record.cores = cores  # first: a process that is just being started is put right when it reports
+        record.keep_place()
+
+    @override
+    def pid(self, worker: str) -> int | None:
+        process = _record(self._workers, worker).process
+        return None if process is None or process.doomed else process.pid
+
+    @override
+    def cpu_s(self, worker: str) -> float:
+        return self._loop.used_cpu_s(_record(self._workers, worker))
+
+    @override
+    def own_cpu_s(self) -> float:
+        return self._loop.nursery_cpu_s()
+
+
+def _record(workers: Mapping[str, Worker], name: str) -> Worker:
+    if name not in workers:
+        raise EngineError(f"there is no worker {name!r}; this engine has {', '.join(workers) or 'none'}")
+    return workers[name]
 
 
 def _close(loop: Loop, own: str | None, own_blobs: Blobs | None, owner: int) -> None:
