@@ -6,11 +6,23 @@ Our own are there by name, others by the entry point group `tunery.engines`.
 from importlib.metadata import EntryPoint, entry_points
 
 from tunery._errors import UsageError
-from tunery.engines._base import Engine, HostControl, OnUsage, Role, WorkerSpec
+from tunery.engines._base import HERE, Engine, HostControl, OnUsage, Role, WorkerSpec
 from tunery.engines.inline import InlineEngine
+from tunery.engines.joined import JoinedEngine
 from tunery.engines.local.engine import LocalEngine
 
-__all__ = ["Engine", "HostControl", "InlineEngine", "LocalEngine", "OnUsage", "Role", "WorkerSpec", "engine_class"]
+__all__ = [
+    "HERE",
+    "Engine",
+    "HostControl",
+    "InlineEngine",
+    "JoinedEngine",
+    "LocalEngine",
+    "OnUsage",
+    "Role",
+    "WorkerSpec",
+    "engine_class",
+]
 
 _GROUP = "tunery.engines"
 _OURS = {"local": "tunery.engines.local.engine:LocalEngine", "inline": "tunery.engines.inline:InlineEngine"}

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
 
+from tunery._errors import EngineError
 from tunery.blobs import Blobs
 from tunery.domain import Environment
 
@@ -18,6 +19,10 @@ The wall seconds count from when the worker took the call up; a call that ended 
 reported too. The creation of the service is reported as the method `__init__`. It is called before the call's future
 is resolved, on a thread of the engine: it must be quick.
 """
+
+
+HERE = "here"
+"""The name of the one host of an engine that has no other."""
 
 
 class Role(StrEnum):
@@ -40,7 +45,8 @@ class WorkerSpec:
     `Blobs` is given the blobs of the worker's host. `cores` is the set of CPUs it is pinned to (empty: all
     that this process may use), `threads` the compiler's thread count, `nice` its priority, `memory_bytes` its address
     space above what it starts with (None: no limit). `environment` says in which Python it runs and what its process
-    has imported already; by default nothing, so that it is there at once.
+    has imported already; by default nothing, so that it is there at once. `host` is one of `Engine.hosts`; "" is the
+    first.
     """
 
     role: Role
@@ -51,6 +57,7 @@ class WorkerSpec:
     nice: int = 0
     memory_bytes: int | None = None
     environment: Environment = field(default_factory=Environment)
+    host: str = ""
 
 
 class HostControl(ABC):
@@ -90,6 +97,11 @@ class Engine(ABC):
     control: HostControl | None = None
     """Placement and CPU seconds; None where the engine cannot know them, as of processes on another host."""
 
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names of the hosts that workers run on; the first is the one that has `blobs`."""
+        return (HERE,)
+
     @classmethod
     @abstractmethod
     def open(cls, scratch: Path, blobs: Blobs) -> Self:
@@ -98,12 +110,22 @@ class Engine(ABC):
         Both outlive it. This is how the engine that the setting `TUNERY_ENGINE` names is made.
         """
 
+    def host_of(self, spec: WorkerSpec) -> str:
+        """Return the host that a worker of this spec is started on.
+
+        Raises:
+            EngineError: this engine has no such host.
+        """
+        if spec.host and spec.host not in self.hosts:
+            raise EngineError(f"there is no host {spec.host!r}; this engine has {', '.join(self.hosts)}")
+        return spec.host or self.hosts[0]
+
     @abstractmethod
     def start(self, spec: WorkerSpec) -> str:
         """Start a worker and return its id; returns at once, the process comes up in the background.
 
         Raises:
-            EngineError: the service cannot be imported, or the engine is closed.
+            EngineError: the service cannot be imported, there is no such host, or the engine is closed.
             TypeError: a setting is unknown to the service's constructor or does not fit its annotation.
         """
 

@@ -13,6 +13,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,19 @@ class EngineContract(ABC):
             engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Nothing"))
         with pytest.raises(TypeError, match="second"):
             engine.start(WorkerSpec(Role.BUILDER, PROBE.service, {"second": 1}))
+        with pytest.raises(EngineError, match="nowhere"):
+            engine.start(replace(PROBE, host="nowhere"))
+
+    def test_a_worker_is_started_on_each_host(self, engine: Engine) -> None:
+        assert len(set(engine.hosts)) == len(engine.hosts) > 0
+        for host in engine.hosts:
+            worker = engine.start(replace(PROBE, host=host))
+            given = engine.blobs.put(host.encode(), temporary=True)
+            made = engine.call(worker, "reverse", given, deadline_s=PATIENCE_S).result(PATIENCE_S)
+            assert engine.blobs.has(made)
+            assert engine.blobs.get(made).read_bytes() == host.encode()[::-1]
+            engine.blobs.release(made)
+            assert not engine.blobs.has(made)
 
     def test_usage_is_reported_before_the_result_is_there(self, engine: Engine) -> None:
         worker = engine.start(PROBE)

@@ -192,6 +192,7 @@ class InlineEngine(Engine):
     @override
     def start(self, spec: WorkerSpec) -> str:
         self._check_open()
+        self.host_of(spec)
         methods = signatures(spec.service)
         names, body = list(spec.settings), methods.encode_settings(spec.settings)
         name = f"{spec.role.value}-{next(self._ids)}"

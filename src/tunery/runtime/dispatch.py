@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tunery._errors import UsageError, WorkError
 from tunery.devices.cpu.placement import granted_cores, usable_cores
+from tunery.engines import HERE
 from tunery.scheduling import (
     CapacityChanged,
     Event,
@@ -24,7 +25,8 @@ from tunery.scheduling import (
     StageWithdrawn,
 )
 
-CORE = "core"
+CORE = f"{HERE}/core"
+"""The cores of this host, which every engine's first host is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,11 @@ class Pin:
 
     cores: tuple[int, ...]
     place: Callable[[tuple[int, ...]], None]
+
+
+def core_of(host: str) -> str:
+    """Return the scheduler's name for the cores of a host."""
+    return f"{host}/core"
 
 
 class WithdrawnError(WorkError):

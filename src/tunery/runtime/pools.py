@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,17 @@ from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
 from tunery.domain import Artifact, Calibration, DeviceDescription
-from tunery.engines import Engine, Role, WorkerSpec
+from tunery.engines import HERE, Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_environment
 from tunery.runtime.device_lock import DeviceLock
-from tunery.runtime.dispatch import CORE, Dispatch, Pin, Span
+from tunery.runtime.dispatch import Dispatch, Pin, Span, core_of
 from tunery.runtime.foreign import Share
 from tunery.runtime.foreign_load import ForeignWatch
 from tunery.runtime.memory import worker_bytes
 from tunery.runtime.usage import StageUsage
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
-DEVICE = "device:cpu"
+DEVICE = f"{HERE}/device:cpu"
 MEASURER = "tunery.runtime.services:MeasurerHost"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
@@ -77,7 +77,8 @@ class Runtime:
     on a target that uses all cores, measuring and building alternate by resources alone. The measurers open the device
     of a `kind` and describe it; what they say is kept here. Where `share` is told so, there is one for each of several
     `slots`, and measurements that say so share the device. `cores` are those that it may use, `granted` is how many of
-    them at a time: a container may allow fewer.
+    them at a time: a container may allow fewer. All of that is about the engine's first host, `HERE` to the scheduler;
+    on each further one there are builders.
     """
 
     def __init__(
@@ -108,10 +109,15 @@ class Runtime:
         self.environment = worker_environment(dialect)
         self.granted = max(self.dispatch.granted, len(self.measure_cores))
         self._slot: dict[str, tuple[int, ...]] = {}
+        self._elsewhere: dict[str, str] = {}  # worker to host
+        self._asked: Counter[str] = Counter()  # host to builds that wait or run
         self._pools = self._start_workers(dialect)
         self._described = self._ask_device()
-        self.dispatch.add({self.resource(role): len(pool.workers) for role, pool in self._pools.items()})
+        self.dispatch.add({self.resource(role): len(self._of(role)) for role in self._pools})
         self.dispatch.add({DEVICE: len(self.cores)})
+        for host in self.engine.hosts[1:]:
+            builders = len(self._of(Role.BUILDER, host))
+            self.dispatch.add({core_of(host): builders, self.resource(Role.BUILDER, host): builders})
         self.foreign = foreign
         self.power = Power()  # it counts from here on, so that the import is measured
         self._watching: asyncio.Task[None] | None = None
@@ -123,9 +129,12 @@ class Runtime:
         """The state machine, for its log and for tests."""
         return self.dispatch.scheduler
 
-    def resource(self, role: str) -> str:
-        """Return the scheduler's name for the workers of a role."""
-        return f"{role}{self._label}"
+    def resource(self, role: str, host: str = HERE) -> str:
+        """Return the scheduler's name for a host's workers of a role."""
+        return f"{host}/{role}{self._label}"
+
+    def _of(self, role: str, host: str = HERE) -> list[str]:
+        return [worker for worker in self._pools[role].workers if self._elsewhere.get(worker, HERE) == host]
 
     def _start_workers(self, dialect: str) -> dict[str, WorkerPool]:
         def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> WorkerPool:
@@ -137,22 +146,27 @@ class Runtime:
         here = "tunery.runtime.services"
         narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
         measurers = [self._start_measurer(slot) for slot in self.slots]
+        builders = pool(Role.BUILDER, narrow, f"{here}:Builder", {"dialect": dialect, "device": self._kind}, nice=_NICE)
+        self._start_elsewhere(builders, narrow)
         return {
             Role.PREPARER: pool(
                 Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
             ),
             Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
             Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
-            Role.BUILDER: pool(
-                Role.BUILDER,
-                narrow,
-                f"{here}:Builder",
-                {"dialect": dialect, "device": self._kind},
-                nice=_NICE,
-            ),
+            Role.BUILDER: builders,
             Role.MEASURER: WorkerPool(measurers, list(measurers)),
             Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
         }
+
+    def _start_elsewhere(self, pool: WorkerPool, count: int) -> None:
+        """Start workers like a pool's on each further host."""
+        assert pool.spec is not None
+        for host in self.engine.hosts[1:]:
+            workers = [self.engine.start(replace(pool.spec, host=host)) for _ in range(count)]
+            self._elsewhere |= dict.fromkeys(workers, host)
+            pool.workers += workers
+            pool.idle += workers
 
     def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
         """Return how a measurer of a slot is started; `settings` are further ones of its service."""
@@ -244,28 +258,29 @@ class Runtime:
             WorkError: the stage needs what this machine does not have.
         """
         self._watch_others()
-        cores = len(self.measure_cores) if role is Role.MEASURER else 1
-        needs = {CORE: cores, self.resource(role.value): 1}
+        cores, host = len(self.measure_cores) if role is Role.MEASURER else 1, self._host_for(role, worker)
+        needs = {core_of(host): cores, self.resource(role.value, host): 1}
         if role is Role.MEASURER:
             needs[DEVICE] = -(-len(self.cores) // degree)
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
         request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane)
-        with self._wanting(role):
+        with self._wanting(role, host):
             await self.dispatch.permission(request)
             ok = False
             try:
                 async with self._lock.held() if role is Role.MEASURER else nullcontext():
-                    with self._working(request, role, worker or self._idle(role)) as grant:
+                    with self._working(request, role, worker or self._idle(role, host), cores) as grant:
                         yield grant
                 ok = True
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
 
     @contextmanager
-    def _wanting(self, role: Role) -> Iterator[None]:
+    def _wanting(self, role: Role, host: str) -> Iterator[None]:
         """Count who wants a worker; importing starts another where all are taken: no job waits for another's import."""
         pool = self._pools[role]
         pool.wanted += 1
+        self._asked[host] += role is Role.BUILDER
         try:
             if role in _GROWING and pool.spec and len(pool.workers) < min(pool.wanted, _MOST_IMPORTS):
                 worker = self.engine.start(pool.spec)
@@ -275,11 +290,12 @@ class Runtime:
             yield
         finally:
             pool.wanted -= 1
+            self._asked[host] -= role is Role.BUILDER
 
     @contextmanager
-    def _working(self, request: StageRequest, role: Role, worker: str) -> Iterator[Reservation]:
+    def _working(self, request: StageRequest, role: Role, worker: str, cores: int) -> Iterator[Reservation]:
         """Hold a worker on cores of its own, and tell what it used."""
-        pool, name, cores = self._pools[role], self._name(worker), request.needs[CORE]
+        pool, name = self._pools[role], self._name(worker)
         with suppress(ValueError):
             pool.idle.remove(worker)
         start = self.dispatch.now()
@@ -352,7 +368,7 @@ class Runtime:
 
     def _share_changed(self, share: Share) -> None:
         """Shrink or grow with what others leave us; a measurement that has waited long enough has room again."""
-        builders, measurers = (len(self._pools[role].workers) for role in (Role.BUILDER, Role.MEASURER))
+        builders, measurers = (len(self._of(role)) for role in (Role.BUILDER, Role.MEASURER))
         cores = min(share.cores, self.granted) if share.disturbed else self.granted
         now_s = self.dispatch.now()
         self.dispatch.decide(
@@ -366,6 +382,8 @@ class Runtime:
 
     def _place(self, worker: str, role: Role) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
+        if worker in self._elsewhere:
+            return  # its host has cores of its own
         pinned = self.dispatch.pinned
         if role is Role.MEASURER:
             mine = self._slot[worker]
@@ -382,13 +400,20 @@ class Runtime:
         """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
         return tuple(core for slot in self.slots for core in slot)
 
-    def _idle(self, role: Role) -> str:
+    def _host_for(self, role: Role, worker: str | None) -> str:
+        """Return where a stage runs: on its worker's host, else a build where the fewest are asked for."""
+        if worker is not None:
+            return self._elsewhere.get(worker, HERE)
+        hosts = (HERE, *self.engine.hosts[1:]) if role is Role.BUILDER else (HERE,)
+        return min(hosts, key=lambda host: self._asked[host])
+
+    def _idle(self, role: Role, host: str) -> str:
         """Return an idle worker.
 
         Of measurers the first, so that one that is alone is always on the same cores; of importers the one that worked
         last, which still knows what it has lowered.
         """
-        idle = self._pools[role].idle
+        idle = [worker for worker in self._pools[role].idle if self._elsewhere.get(worker, HERE) == host]
         if role in _GROWING:
             return idle[-1]
         return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]

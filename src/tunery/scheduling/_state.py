@@ -60,7 +60,7 @@ class Stage:
     @property
     def sort(self) -> str:
         """What its duration depends on besides its kind: the task kind and the devices it uses."""
-        devices = [name for name, _ in self.needs if name.startswith("device:")]
+        devices = [name for name, _ in self.needs if name.rpartition("/")[2].startswith("device:")]
         return "@".join((self.request.task_kind, *devices))
 
     @property

@@ -64,6 +64,7 @@ class LocalEngine(Engine):
 
     @override
     def start(self, spec: WorkerSpec) -> str:
+        self.host_of(spec)
         methods = signatures(spec.service)
         settings = methods.encode_settings(spec.settings)
         cores = spec.cores or tuple(sorted(os.sched_getaffinity(os.getpid())))
