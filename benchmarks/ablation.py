@@ -34,8 +34,7 @@ from studies._children import end_with_parent, watch
 
 from tunery._errors import WorkError
 from tunery.domain import Budget, Task
-from tunery.domain.request import Request
-from tunery.domain.trimming import Trimming
+from tunery.domain.request import Request, Trimming
 from tunery.reports.format import as_text, milliseconds, new_table
 from tunery.service.session import extract, tune_tasks
 

@@ -39,7 +39,7 @@ KNOWS_CPU = (
     "devices/",
     "runtime/dispatch.py",
     "runtime/extraction.py",
-    "runtime/memory.py",
+    "runtime/__init__.py",
     "runtime/opening.py",
     "runtime/pools.py",
     "accounting/power.py",
@@ -51,7 +51,7 @@ LINUX = re.compile(
     r"/proc|/sys/|schedstat|sched_[gs]etaffinity|cgroup|powercap|rapl|getrusage|SC_CLK_TCK|\bticks?\b|thermal",
     re.IGNORECASE,
 )
-KNOWS_NO_LINUX = ("measuring/", "runtime/foreign", "runtime/device_lock.py")
+KNOWS_NO_LINUX = ("measuring/", "runtime/foreign", "devices/lock.py")
 # Rooms that may import less than what lies below them.
 ONLY = {
     "scheduling": {"domain", "_errors"},

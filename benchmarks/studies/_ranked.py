@@ -18,8 +18,7 @@ from tunery.costmodels.training.splits import hold_out_networks
 from tunery.costmodels.training.train import judge, open_table
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
-from tunery.domain.request import Request
-from tunery.domain.trimming import Trimming
+from tunery.domain.request import Request, Trimming
 
 OURS = "ours, same data"
 """A model of our kind, trained on what MetaSchedule's own was trained on."""

@@ -10,8 +10,7 @@ from typing import Any
 
 from studies._judged import Way, ways
 from tunery.domain import Budget, JobStatus, Spend
-from tunery.domain.request import Progress, Request
-from tunery.domain.trimming import NONE, Trimming
+from tunery.domain.request import NO_TRIMMING, Progress, Request, Trimming
 from tunery.service.session import tune
 from tunery.store import Charge, open_store
 from tunery.tuning.allocation.trimming import Audit
@@ -21,10 +20,10 @@ WITHIN = 1.01
 ENOUGH = 0.5
 """Of the untrimmed run's time the other arms may use: what needs more is not worth waiting for."""
 ARMS: Mapping[str, Trimming] = {
-    "untrimmed": NONE,
-    "filter": replace(NONE, filter=True),
-    "abandonment": replace(NONE, abandon=True),
-    "allocation": replace(NONE, allocate=True),
+    "untrimmed": NO_TRIMMING,
+    "filter": replace(NO_TRIMMING, filter=True),
+    "abandonment": replace(NO_TRIMMING, abandon=True),
+    "allocation": replace(NO_TRIMMING, allocate=True),
     "all": Trimming(),
 }
 KINDS = ("wall_s", "core_s", "joules", "money")

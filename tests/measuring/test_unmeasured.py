@@ -10,7 +10,7 @@ from tunery.devices.fake import FakeDevice
 from tunery.dialects import Built
 from tunery.domain import Task
 from tunery.measuring.fake import FakeKernel
-from tunery.measuring.unmeasured import Unmeasured
+from tunery.measuring.references import Unmeasured
 from tunery.measuring.verification import tolerance
 
 

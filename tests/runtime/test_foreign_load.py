@@ -22,8 +22,7 @@ from tunery.domain.request import Progress
 from tunery.engines import Role
 from tunery.reports.text import tune_text
 from tunery.runtime import opening
-from tunery.runtime.foreign import Foreign
-from tunery.runtime.foreign_load import ForeignWatch
+from tunery.runtime.foreign_load import Foreign, ForeignWatch
 from tunery.runtime.pools import Runtime
 from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
 from tunery.service.manager import JobManager

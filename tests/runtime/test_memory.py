@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from tunery._errors import CrashError, ModelError
 from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role, WorkerSpec
-from tunery.runtime.memory import worker_bytes
+from tunery.runtime import worker_bytes
 from tunery.runtime.pools import Runtime
 from tunery.service.session import extract
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.runtime.foreign import Foreign
+from tunery.runtime.foreign_load import Foreign
 
 
 def test_measuring_waits_no_longer_than_the_patience_and_goes_on_marked() -> None:

@@ -10,6 +10,7 @@ from job_tools import expect_nothing_held, os_core_s, run_in, runtimes
 
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
+from tunery.devices.lock import DeviceLock
 from tunery.domain import (
     Budget,
     Calibration,
@@ -23,7 +24,6 @@ from tunery.domain import (
     Record,
 )
 from tunery.domain.request import Progress, Request, TuneReport
-from tunery.runtime.device_lock import DeviceLock
 from tunery.runtime.dispatch import Span
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune

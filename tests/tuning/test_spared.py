@@ -11,8 +11,7 @@ import pytest
 from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtimes
 
 from tunery.domain import Budget, Candidate, JobState, Measurement, Mode, Origin, Outcome, Record, Task
-from tunery.domain.request import Request
-from tunery.domain.trimming import NONE, Trimming
+from tunery.domain.request import NO_TRIMMING, Request, Trimming
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
@@ -80,7 +79,7 @@ def test_the_filter_drops_before_the_build_once_it_is_trusted_and_knows_its_erro
 
 
 def test_without_trimming_nothing_is_dropped_and_all_tasks_get_the_same(tmp_path: Path) -> None:
-    request = replace(request_in(tmp_path, SMOOTH, f"{TRIALS}trials"), trimming=NONE)
+    request = replace(request_in(tmp_path, SMOOTH, f"{TRIALS}trials"), trimming=NO_TRIMMING)
     report = tune(request)
     assert outcomes_of(report)["filtered"] == 0
     each = Counter(record.candidate.task_key for record in tried(tmp_path))

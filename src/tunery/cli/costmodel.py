@@ -58,8 +58,7 @@ def collect(
     from tunery.cli.console.interrupt import Interrupt
     from tunery.cli.console.live import LiveLine
     from tunery.costmodels.training.collect import collect as collect_records
-    from tunery.domain.request import Progress
-    from tunery.domain.trimming import Trimming
+    from tunery.domain.request import Progress, Trimming
 
     models, held = _models(networks), _models(hold_out) if hold_out else []
     request = options.make_request(

@@ -18,7 +18,7 @@ from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, T
 from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
-from tunery.runtime.memory import worker_bytes
+from tunery.runtime import worker_bytes
 from tunery.runtime.pools import Runtime
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}

@@ -9,9 +9,8 @@ from tunery.domain.environment import Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
-from tunery.domain.network import Network
+from tunery.domain.network import Network, TensorSpec
 from tunery.domain.task import Target, Task, Workload
-from tunery.domain.tensor import TensorSpec
 from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [

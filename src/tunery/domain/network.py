@@ -1,8 +1,21 @@
-"""An imported model."""
+"""An imported model, and the arrays that go in and out."""
 
+import math
 from dataclasses import dataclass
 
-from tunery.domain.tensor import TensorSpec
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One array that goes in or out: its name, static shape and NumPy dtype name (`float32`, `int64`, `bfloat16`)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from tunery.domain.keys import canonical_json, digest
-from tunery.domain.tensor import TensorSpec
+from tunery.domain.network import TensorSpec
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from tunery._errors import BlobError, BlobNotFoundError
 from tunery.blobs import Blobs
 from tunery.devices import Device
 from tunery.dialects import Array, Built, Codegen, Dialect
-from tunery.domain import Task, digest
+from tunery.domain import Task, Verification, digest
 from tunery.measuring.inputs import VERSION, make_inputs, numpy_dtype
-from tunery.measuring.verification import Expected, expect, finite_share
+from tunery.measuring.verification import Expected, compare, expect, finite_share, merge
 
 _KEPT_BYTES = 256 * 2**20
 _ENOUGH_FINITE = 0.9
@@ -97,6 +97,30 @@ class References:
     def _shrink(self) -> None:
         while len(self._kept) > 1 and sum(map(_size, self._kept.values())) > _KEPT_BYTES:
             self._kept.popitem(last=False)
+
+
+class Unmeasured:
+    """Compares candidates with references in this process; hangs and crashes are ended from outside."""
+
+    def __init__(self, dialect: Dialect, device: Device) -> None:
+        self._codegen, self._device = Codegen.of(dialect), device
+        self._references = References(dialect, device, None)
+
+    def verify(self, task: Task, built: Built, reference: Built) -> Verification:
+        """Return the verdict on as many independent inputs as delivery asks for, each into poisoned outputs."""
+        if built.path == reference.path:
+            return Verification("is the reference", Verification.FULL, 0.0, passed=True)
+        kernel = self._codegen.load(task, built, self._device)
+        verdicts = []
+        for number in range(Verification.FULL):
+            inputs, expected = self._references.get(task, reference, number)
+            kernel.bind(inputs)
+            kernel.poison()
+            kernel.run()
+            verdicts.append(compare(expected, kernel.outputs(), slack=kernel.slack))
+            if not verdicts[-1].passed:
+                break
+        return merge(verdicts)
 
 
 def _name(key: _Key) -> str:

@@ -1,9 +1,22 @@
 """Workers on hosts: pools of them, the services they run, and the scheduler that says when each stage may run."""
 
+from tunery._errors import CrashError, DeadlineError, EngineError
+from tunery.devices.cpu.placement import granted_bytes
 from tunery.dialects import get_dialect
-from tunery.domain import Environment
+from tunery.domain import Environment, Measurement, Outcome
+from tunery.engines import Role
 
 _SERVICES = ("tunery.runtime.services", "pydantic.dataclasses")  # the second is what decoding a call needs
+_LEAST = 512 << 20
+_PARTS = {
+    Role.PREPARER: (2, 12 << 30),
+    Role.IMPORTER: (2, 12 << 30),
+    Role.MEASURER: (2, 16 << 30),
+    Role.TRAINER: (2, 8 << 30),
+    Role.PROPOSER: (4, 8 << 30),
+    Role.BUILDER: (4, 8 << 30),
+}
+"""By role: which part of all memory one worker may take, and how much at most."""
 
 
 def preparer_environment() -> Environment:
@@ -18,3 +31,22 @@ def worker_environment(dialect: str) -> Environment:
         UsageError: no installed dialect has that name.
     """
     return get_dialect(dialect).environment().preloading(*_SERVICES)
+
+
+def worker_bytes(role: Role, granted: int | None = None) -> int:
+    """Return the address space that a worker of `role` may take above what it starts with.
+
+    One worker that takes all it may leaves the rest of the machine alive; several at once may together exceed the
+    memory, and then the kernel ends them first (`engines.local`). `granted` is this process's memory in bytes.
+    """
+    part, most = _PARTS[role]
+    return max(_LEAST, min(most, (granted_bytes() if granted is None else granted) // part))
+
+
+def failure(error: EngineError) -> Measurement:
+    """Return the outcome of a candidate whose worker did not answer."""
+    if isinstance(error, DeadlineError):
+        return Measurement(Outcome.TIMEOUT, detail=str(error))
+    if isinstance(error, CrashError):
+        return Measurement(Outcome.CRASHED, detail=str(error))
+    return Measurement(Outcome.RUN_FAILED, detail=str(error))

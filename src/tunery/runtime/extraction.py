@@ -12,9 +12,8 @@ from tunery.devices.cpu.placement import usable_cores
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
-from tunery.runtime import worker_environment
+from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
-from tunery.runtime.memory import worker_bytes
 from tunery.runtime.opening import workplace
 from tunery.store import Store, open_store
 

@@ -11,7 +11,7 @@ from tunery._errors import DialectError, EngineError, ModelError, UsageError, Wo
 from tunery.domain import Network, Target, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
-from tunery.runtime.memory import worker_bytes
+from tunery.runtime import worker_bytes
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import Store
 

@@ -19,14 +19,12 @@ from tunery._outputs import is_running
 from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
+from tunery.devices.lock import DeviceLock
 from tunery.domain import Artifact, Calibration, DeviceDescription
 from tunery.engines import HERE, Engine, Role, WorkerSpec
-from tunery.runtime import preparer_environment, worker_environment
-from tunery.runtime.device_lock import DeviceLock
+from tunery.runtime import preparer_environment, worker_bytes, worker_environment
 from tunery.runtime.dispatch import Dispatch, Pin, Span, core_of
-from tunery.runtime.foreign import Share
-from tunery.runtime.foreign_load import ForeignWatch
-from tunery.runtime.memory import worker_bytes
+from tunery.runtime.foreign_load import ForeignWatch, Share
 from tunery.runtime.usage import StageUsage
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 

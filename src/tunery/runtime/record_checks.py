@@ -8,8 +8,7 @@ from tunery.dialects import check_dialect
 from tunery.domain import Task
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
-from tunery.runtime import worker_environment
-from tunery.runtime.memory import worker_bytes
+from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.opening import workplace
 from tunery.store import ImportSummary, open_store
 

@@ -449,7 +449,7 @@ class Builder:
         Raises:
             DialectError: it, or the reference, does not build.
         """
-        from tunery.measuring.unmeasured import Unmeasured
+        from tunery.measuring.references import Unmeasured
 
         compiler = self._dialect if isinstance(self._dialect, NetworkCompiler) else None
         with self._scratch() as directory:

@@ -10,7 +10,7 @@ from typing import Any
 from tunery._errors import EngineError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Engine, WorkerSpec
-from tunery.runtime.failures import failure
+from tunery.runtime import failure
 
 RACE_DEADLINE_S = 120.0
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tunery.domain import Provenance
-from tunery.domain.trimming import Trimming
+from tunery.domain.request import Trimming
 from tunery.runtime.pools import Runtime
 from tunery.store import Store
 from tunery.tuning.account import Account

@@ -16,8 +16,7 @@ from tunery.costmodels.training.collect import affordable, collect, spread
 from tunery.costmodels.training.replay import generator, load
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Target, Task, Workload
-from tunery.domain.request import Progress
-from tunery.domain.trimming import Trimming
+from tunery.domain.request import Progress, Trimming
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.extraction import Extraction, extract_many
 from tunery.runtime.pools import Runtime

@@ -11,7 +11,7 @@ from job_tools import outcomes_of, records_in, run_in
 from tunery.dialects import Observation
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Origin, Outcome, Record
-from tunery.domain.trimming import Trimming
+from tunery.domain.request import Trimming
 from tunery.runtime.services import ProposerHost
 from tunery.tuning.allocation import failing as failing_module
 from tunery.tuning.allocation.failing import FailureModel

@@ -26,8 +26,7 @@ from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.measuring.settings import FULL_LENGTH
-from tunery.runtime import worker_environment
-from tunery.runtime.memory import worker_bytes
+from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.opening import workplace
 from tunery.runtime.record_checks import RecordChecks
 from tunery.runtime.services import Block

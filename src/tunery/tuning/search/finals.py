@@ -7,7 +7,7 @@ from tunery._errors import EngineError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Record, Task
 from tunery.engines import Role
 from tunery.measuring.selection import finalists
-from tunery.runtime.failures import failure
+from tunery.runtime import failure
 from tunery.runtime.foreign_load import marked
 from tunery.tuning.calls import Entrant, TaskBaselines, build_one, stage
 from tunery.tuning.charging import bill

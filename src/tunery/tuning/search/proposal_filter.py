@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tunery.dialects import Observation
 from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task, digest
-from tunery.domain.trimming import Trimming
+from tunery.domain.request import Trimming
 from tunery.runtime.services import Proposal
 from tunery.tuning.allocation.failing import LIKELY, FailureModel
 from tunery.tuning.allocation.trimming import Audit, CandidateFilter
