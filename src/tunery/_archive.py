@@ -65,6 +65,11 @@ class Archive:
         self.digest = hashlib.sha256(self.manifest_bytes).hexdigest()
         self.manifest = parse(self.manifest_bytes)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The members beside manifest and signature, in their order, with their bytes."""
+        return {name: info.file_size for name, info in self._infos.items() if name not in {MANIFEST, SIGNATURE}}
+
     def extract(self, name: str, path: Path, told: Mapping[str, Any] | None = None) -> None:
         """Write a member to a new file; `told` as for `open`.
 
@@ -224,6 +229,21 @@ def new_archive(path: Path) -> Iterator[ArchiveWriter]:
             with suppress(OSError):
                 path.unlink()
             raise
+
+
+def extend_manifest(path: Path, made: Path, facts: Mapping[str, Any]) -> None:
+    """Write a compiled network to the new file `made` with `facts` added to its manifest; a signature is left away.
+
+    Raises:
+        ArchiveError: it is no compiled network, or a damaged one.
+        OSError: the file cannot be written.
+    """
+    with open_archive(path) as source, new_archive(made) as archive:
+        for name in source.sizes:
+            with source.open(name) as file, archive.member(name) as member:
+                while chunk := file.read(_CHUNK):
+                    member.write(chunk)
+        archive.finish({**source.manifest, **facts})
 
 
 def add_signature(path: Path, signature: bytes) -> None:

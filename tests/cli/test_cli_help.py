@@ -28,7 +28,7 @@ COMMANDS = [
 
 def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
-        "bench", "compile", "doctor", "extract", "query", "serve", "spend", "tune", "version",
+        "bench", "compile", "doctor", "extract", "inspect", "query", "serve", "spend", "tune", "version",
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
         "devices list", "jobs cancel",
         "jobs list", "jobs pause", "jobs resume", "jobs show", "jobs submit", "keys create",

@@ -14,6 +14,7 @@ from tunery.cli import (
     devices,
     doctor,
     extract,
+    inspect,
     jobs,
     keys,
     query,
@@ -70,7 +71,7 @@ def _root(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, bench, query, serve, spend, doctor):
+for module in (tune, extract, compile, inspect, bench, query, serve, spend, doctor):
     module.register(app)
 GROUPS = {
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "keys": keys,

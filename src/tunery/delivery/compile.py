@@ -1,11 +1,15 @@
 """Building a network to one file, and checking its outputs before it is handed out."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
+from tunery._archive import extend_manifest
 from tunery._errors import DialectError, EngineError, TuneryError
 from tunery._outputs import NETWORK, check_output, publish
 from tunery.delivery.compare import Output, onnxruntime_outputs
@@ -91,8 +95,10 @@ async def compile_checked(
     if network.blob and not made.kept:
         say("comparing the network with ONNX Runtime")
         made = await _judged(work, made, theirs)
+    origin = await _origin(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
-        work.runtime.blobs.take(made.blob, directory / "network")
+        work.runtime.blobs.take(made.blob, directory / "blob")
+        extend_manifest(directory / "blob", directory / "network", {"origin": origin})
         if sign:
             from tunery.delivery.signing import read_key
             from tunery.delivery.signing import sign as add_signature
@@ -104,6 +110,22 @@ async def compile_checked(
     changed = work.imported is not None and work.imported.has_changed()
     report = replace(made.report, path=str(output), size_bytes=size_bytes, model_changed=changed)
     return report, network
+
+
+async def _origin(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> dict[str, Any]:
+    """Return what a file says of where it comes from: compiler, device, records and verification."""
+    device, imported = await work.runtime.device(), await work.model()
+    error = made.report.max_abs_error
+    return {
+        "tunery": version("tunery"),
+        "compiler": f"onnxruntime {version('onnxruntime')}" if made.kept else imported.compiler,
+        "device": {"name": device.name, "cores": len(device.cores), "fingerprint": device.fingerprint},
+        "rungs": dict(Counter(rung for rung, _ in made.report.coverage.values())),
+        "elsewhere": len(made.report.elsewhere),
+        "verified": {"against": f"onnxruntime {version('onnxruntime')}", "outputs": len(theirs), "max_abs_error": error}
+        if error is not None
+        else None,
+    }
 
 
 async def _judged(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> CompiledModel:

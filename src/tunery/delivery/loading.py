@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from tunery._archive import ArchiveError, open_archive
+from tunery._archive import Archive, ArchiveError, open_archive
 from tunery._errors import TuneryError, UsageError
 from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
 
@@ -55,11 +55,20 @@ def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str]:
     """Return the name of the file's dialect and its manifest's digest, once its signature is known to be trusted."""
     with open_archive(path) as archive:
         if trusted is not None:
-            from tunery.delivery.signing import check_signature, read_public_key
-
-            named = [trusted] if isinstance(trusted, str | Path) else trusted
-            check_signature(archive, path, [read_public_key(Path(each)) for each in named])
+            check_trusted(archive, path, trusted)
         name = archive.manifest.get("dialect")
         if not isinstance(name, str) or not 0 < len(name) <= 100:
             raise ArchiveError("its manifest names no dialect")
         return name, archive.digest
+
+
+def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:
+    """Check that a compiled network is signed with one of the keys whose files are named.
+
+    Raises:
+        UsageError: it is not, or one of the files is no public key.
+    """
+    from tunery.delivery.signing import check_signature, read_public_key
+
+    named = [trusted] if isinstance(trusted, str | Path) else trusted
+    check_signature(archive, path, [read_public_key(Path(each)) for each in named])

@@ -1,0 +1,95 @@
+"""`tunery inspect`: what a compiled file says of itself."""
+
+from collections.abc import Iterator
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say
+
+if TYPE_CHECKING:
+    from tunery.delivery.inspection import Inspection, Origin
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("inspect", epilog="Example: tunery inspect resnet18.tunery")(inspect)
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A compiled network.")],
+    *,
+    trusted: Annotated[
+        list[Path] | None, typer.Option("--trusted", metavar="KEY", help="Check its signature with this public key.")
+    ] = None,
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show what a compiled file is made of and where it comes from; nothing of it is run."""
+    from tunery.delivery.inspection import inspect as read
+    from tunery.delivery.inspection import said_in
+
+    found = read(file, trusted or None)
+    if json:
+        emit(said_in(found))
+        return
+    for name, text in _lines(found, verbose=verbose):
+        say(f"{name:<13} {text}")
+
+
+def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
+    from tunery.delivery.inspection import tensors
+    from tunery.domain import Target
+
+    file = found.file
+    yield "file", f"{found.path} ({_size(found.size_bytes)})"
+    yield "network", file.network or "not told"
+    if file.digest:
+        yield "model", file.digest
+    yield "dialect", file.dialect
+    if file.target and file.threads is not None:
+        yield "target", dumps(file.target) if verbose else str(Target(file.dialect, file.target, file.threads))
+    if file.versions:
+        yield "needs", ", ".join(f"{name} {number}" for name, number in file.versions.items())
+    yield from (("input", text) for text in tensors(file.inputs))
+    yield from (("output", text) for text in tensors(file.outputs))
+    yield "members", ", ".join(f"{name} {_size(count)}" for name, count in found.members.items()) or "none"
+    if file.segments:
+        yield "segments", f"{len(file.segments)} that ONNX Runtime runs, {_size(sum(file.segments))}"
+    if file.origin is None:
+        yield "origin", "not told: an earlier version of tunery wrote it"
+    else:
+        yield from _origin(file.origin)
+    if verbose:
+        yield from (("candidate", f"{key}  {used or 'compiler-default'}") for key, used in file.coverage.items())
+    yield (
+        "signature",
+        {
+            "none": "none",
+            "unchecked": "by whom is not known: name a public key with --trusted",
+            "trusted": "by a key that you trust",
+        }[found.signature],
+    )
+
+
+def _origin(origin: "Origin") -> Iterator[tuple[str, str]]:
+    yield "written by", f"tunery {origin.tunery}"
+    yield "compiler", origin.compiler
+    yield "device", f"{origin.device.name}, {origin.device.cores} cores  {origin.device.fingerprint}"
+    counts = [f"{count} {rung}" for rung, count in origin.rungs.items()]
+    counts += [f"{origin.elsewhere} nodes in ONNX Runtime"] if origin.elsewhere else []
+    yield "operators", ", ".join(counts) or "not told"
+    checked = origin.verified
+    yield (
+        "verified",
+        f"{checked.outputs} outputs against {checked.against}, largest deviation {checked.max_abs_error:.3g}"
+        if checked
+        else "not compared with ONNX Runtime",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"

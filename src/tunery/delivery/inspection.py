@@ -1,0 +1,143 @@
+"""What a compiled file says of itself, read without loading it; nothing in it is believed to be well formed."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from tunery._archive import Archive, ArchiveError, open_archive
+from tunery._errors import UsageError, misfit
+from tunery.delivery.loading import Trusted, check_trusted
+
+_MOST = 4096
+_Text = Annotated[str, Field(max_length=1000)]
+_Count = Annotated[int, Field(ge=0)]
+_Tensor = tuple[_Text, Annotated[list[int], Field(max_length=64)], _Text]
+_Tensors = Annotated[list[_Tensor], Field(max_length=_MOST)]
+
+
+@dataclass(frozen=True)
+class FileDevice:
+    """The device that a file was compiled for and compared on."""
+
+    name: _Text
+    cores: _Count
+    fingerprint: _Text
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a file's outputs were compared with before it was delivered, and their largest deviation."""
+
+    against: _Text
+    outputs: _Count
+    max_abs_error: float
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a file comes from; `rungs` counts operators by how strong the evidence for their kernels is.
+
+    `elsewhere` counts the nodes that ONNX Runtime runs.
+    """
+
+    tunery: _Text
+    compiler: _Text
+    device: FileDevice
+    rungs: dict[_Text, _Count]
+    elsewhere: _Count
+    verified: Verification | None
+
+
+@dataclass(frozen=True)
+class CompiledFile:
+    """What a compiled file says of itself: a file of an earlier version says less, and has no `origin`.
+
+    `versions` are those of the libraries that it was compiled with and needs; `segments` are the bytes of each part
+    that ONNX Runtime runs; `coverage` names the candidate of each workload, None for the compiler's default.
+    """
+
+    dialect: _Text
+    network: _Text = ""
+    digest: _Text = ""
+    threads: _Count | None = None
+    target: dict[_Text, JsonValue] = Field(default_factory=dict)
+    versions: dict[_Text, _Text] = Field(default_factory=dict)
+    inputs: _Tensors = Field(default_factory=list)
+    outputs: _Tensors = Field(default_factory=list)
+    segments: Annotated[list[_Count], Field(max_length=_MOST)] = Field(default_factory=list)
+    coverage: dict[_Text, _Text | None] = Field(default_factory=dict)
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A compiled file: its size, its members' sizes, what it says of itself, and its signature.
+
+    `signature` is `none`, `unchecked`, or `trusted` where it was checked.
+    """
+
+    path: str
+    size_bytes: int
+    manifest_digest: str
+    members: dict[str, int]
+    signature: str
+    file: CompiledFile
+
+
+_MANIFEST = TypeAdapter(CompiledFile)
+
+
+def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
+    """Return what a compiled file says of itself; nothing of it is run.
+
+    `trusted` is as for `load_compiled`. A signature covers all that is said here.
+
+    Raises:
+        UsageError: there is no such file, it is no compiled network, what it says makes no sense, or it is not signed
+            by a trusted key.
+    """
+    path = Path(path)
+    again = f"write one with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+    try:
+        size_bytes = path.stat().st_size
+        with open_archive(path) as archive:
+            signature = "none" if archive.signature is None else "unchecked"
+            if trusted is not None:
+                check_trusted(archive, path, trusted)
+                signature = "trusted"
+            return Inspection(str(path), size_bytes, archive.digest, archive.sizes, signature, _file(archive))
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}; {again}") from None
+    except ArchiveError as error:
+        raise UsageError(f"{path} is not a compiled network: {error}; {again}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}; name another file") from None
+
+
+def _file(archive: Archive) -> CompiledFile:
+    try:
+        return _MANIFEST.validate_python(archive.manifest)
+    except ValidationError as error:
+        raise ArchiveError(f"in its manifest {misfit(error.errors())}") from None
+
+
+def said_in(data: Inspection) -> dict[str, Any]:
+    """Return the documented JSON object of `inspect`."""
+    whole: dict[str, Any] = TypeAdapter(Inspection).dump_python(data)
+    file = whole.pop("file")
+    for side in ("inputs", "outputs"):
+        file[side] = [{"name": name, "shape": shape, "dtype": dtype} for name, shape, dtype in file[side]]
+    return {**whole, **file}
+
+
+def tensors(found: Sequence[_Tensor]) -> list[str]:
+    """Return tensors as text, `input: float32[1, 3, 224, 224]`; of many the first."""
+    shown = [f"{name}: {dtype}{shape}" for name, shape, dtype in found[:_SHOWN]]
+    return [*shown, f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else shown
+
+
+_SHOWN = 16
