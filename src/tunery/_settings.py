@@ -1,6 +1,7 @@
 """The settings of the environment, and where things live without them: the one module that reads either."""
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from platformdirs import user_cache_path, user_data_path
@@ -30,8 +31,13 @@ def settings() -> Settings:
     """Read the settings anew: nothing keeps an old value.
 
     Raises:
-        UsageError: a variable has a value that it cannot have.
+        UsageError: a variable has a value that it cannot have, or a name that is nearly one of ours.
     """
+    known = [name.upper() for name in Settings.model_fields]
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
+        meant = get_close_matches(name.removeprefix(PREFIX).upper(), known, n=1, cutoff=0.7)
+        if meant and meant[0] != name.removeprefix(PREFIX):
+            raise UsageError(f"the variable {name} is unknown; write {PREFIX}{meant[0]}")
     try:
         return Settings()
     except ValidationError as error:

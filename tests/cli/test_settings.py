@@ -56,6 +56,18 @@ def test_a_value_that_a_variable_cannot_have_is_named(run: Run, monkeypatch: pyt
         assert run("tune", "fake:demo", "--dialect", "fake", "--budget", "4trials").code == 0
 
 
+def test_a_misspelt_name_is_named_and_others_are_left_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_PORT", "tcp://10.0.0.1:80")  # as Kubernetes sets for a service of the name
+    assert run("records", "stats").code == 0
+    for name, meant in (("TUNERY_STROE", "TUNERY_STORE"), ("TUNERY_MODEL", "TUNERY_MODELS")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, "x")
+            answer = run("records", "stats")
+        assert answer.code == 2
+        assert name in answer.err
+        assert meant in answer.err
+
+
 @pytest.mark.jobs
 def test_models_and_store_follow_the_same_directory(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUNERY_STORE", raising=False)

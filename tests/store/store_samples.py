@@ -156,4 +156,3 @@ def multiply(store: Store, number: int) -> None:
         table, numbers, sa.true()
     )
     store.write(lambda connection: connection.execute(sa.insert(table).from_select(names, rows)))
-    store.write(lambda connection: connection.exec_driver_sql("ANALYZE"))  # as a server does by itself, a minute later

@@ -44,7 +44,12 @@ def version(
     """Show the versions of tunery, its compilers and Python."""
     from tunery.dialects import get_dialect, installed_dialects
 
-    compilers = [package for name in installed_dialects() for package in get_dialect(name).packages]
+    compilers: list[str] = []
+    for name in installed_dialects():
+        try:
+            compilers += get_dialect(name).packages
+        except ImportError:  # `tunery doctor` says why
+            compilers.append(name)
     found: dict[str, str | None] = {name: _installed(name) for name in ("tunery", *compilers, *_LIBRARIES)}
     found["python"] = platform.python_version()
     if json:

@@ -40,6 +40,11 @@ def entries(connection: Connection, task_key: str, provenance: Provenance, *, im
     return [replace(one, samples_s=samples.get(one.row_id, ())) for one in _history(connection, here)]
 
 
+def history(connection: Connection, task_key: str, provenance: Provenance) -> list[Entry]:
+    """Return the own `entries` of these conditions without the samples of finals."""
+    return _history(connection, _here(task_key, provenance))
+
+
 def ranked_entries(
     connection: Connection, task_key: str, provenance: Provenance, origin: Origin | None = None
 ) -> Iterator[Entry]:

@@ -12,9 +12,10 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task
 from tunery.store._claims import end_claims
-from tunery.store._entries import holds, ranked_entries
+from tunery.store._entries import history, holds, ranked_entries
 from tunery.store._ledger import Charge, insert_charges
-from tunery.store._rows import record_row, stored_task, target_row, task_row, to_record, workload_row
+from tunery.store._ranking import verdicts
+from tunery.store._rows import provenance_row, record_row, stored_task, target_row, task_row, to_record, workload_row
 from tunery.store._skipped import Skipped, classify
 from tunery.store.database import schema
 from tunery.store.database.codec import unpack
@@ -167,11 +168,14 @@ class Records(Database):
         def ask(connection: Connection) -> Counter[tuple[Any, ...]]:
             every = base.where(schema.tasks.c.workload_key == task.workload.key).group_by(*columns)
             counts = Counter({tuple(group): count for *group, count in connection.execute(every)})
-            mine = sa.and_(_records.c.task_key == task.key, holds(provenance), _own, _records.c.deliverable)
-            used = (entry.candidate_key for entry in ranked_entries(connection, task.key, provenance))
-            for keys in batched(used):
-                query = base.where(mine, _records.c.candidate_key.in_(keys)).group_by(*columns)
-                counts.subtract({tuple(group): count for *group, count in connection.execute(query)})
+            own = history(connection, task.key, provenance)
+            used = {entry.candidate_key for entry in verdicts(own) if entry.rank_s is not None}
+            here = (task.key, task.target.key, *provenance_row(provenance).values())
+            counts.subtract(
+                (*here, entry.outcome, True, False)
+                for entry in own
+                if entry.deliverable and entry.candidate_key in used
+            )
             return counts
 
         names = [column.name for column in columns]

@@ -1,0 +1,103 @@
+"""What a message tells the user to do exists, and doing it helps."""
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from importlib.metadata import requires
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from cli_tools import Run
+
+from tunery.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+FAKE = ("--dialect", "fake")
+
+
+def messages() -> Iterator[str]:
+    """Yield every text in the source that is not a docstring; what is put in at run time is a blank."""
+    for file in sorted((ROOT / "src").rglob("*.py")):
+        tree = ast.parse(file.read_text())
+        parts = {id(value) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for value in node.values}
+        docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if id(node) in parts | docs:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(str(v.value) if isinstance(v, ast.Constant) else "\0" for v in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+MESSAGES = list(messages())
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """Yield each command with its options."""
+    yield path, {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def test_every_command_that_is_advised_exists_with_its_options() -> None:
+    advised = {found for text in MESSAGES for found in re.findall(r"`tunery ([a-z][^`]*)`", text)}
+    assert len(advised) > 10
+    for line in advised:
+        words = line.split()
+        path = max((tuple(words[:n]) for n in range(3) if tuple(words[:n]) in COMMANDS), key=len)
+        assert path, f"there is no command `tunery {line}`"
+        for option in (word.split("=")[0] for word in words if re.fullmatch(r"-{1,2}[a-z][a-z-]*(=.*)?", word)):
+            assert option in COMMANDS[path], f"`tunery {line}`: no option {option}"
+
+
+def test_every_option_that_is_advised_exists() -> None:
+    known = {option for options in COMMANDS.values() for option in options}
+    advised = {found for text in MESSAGES for found in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b", text)}
+    assert advised <= known | {"--help"}
+
+
+def test_everything_to_be_installed_is_of_this_package() -> None:
+    lines = requires("tunery") or []
+    extras = {found for line in lines for found in re.findall(r"extra == ['\"]([\w-]+)['\"]", line)}
+    needed = {re.split(r"[\s\[<>=!~;]", line)[0].lower() for line in lines}
+    advised = {found for text in MESSAGES for found in re.findall(r"pip install '?([\w.-]+(?:\[[\w,-]+\])?)", text)}
+    assert len(advised) > 5
+    for name in advised:
+        base, _, extra = name.rstrip("]").partition("[")
+        assert extra in extras if base == "tunery" else base.lower() in needed, f"pip install {name}"
+
+
+def test_every_page_that_is_named_exists() -> None:
+    named = {found for text in MESSAGES for found in re.findall(r"\bdocs/[\w/-]+\.md", text)}
+    assert named
+    assert [page for page in named if not (ROOT / page).is_file()] == []
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("tune fake:demo --budget abc", "abc"),
+        ("tune fake:demo --budget 4trials --latency-target abc", "abc"),
+        ("tune fake:demo --budget 4trials --target zzz", "zzz"),
+        ("tune fake:demo --budget 4trials --threads 4000", "4000"),
+        ("tune fake:demo --budget 4trials --effort great", "great"),
+        ("tune fake:demo --budget 4trials --shape input", "input"),
+    ],
+)
+def test_the_example_in_a_message_works_in_place_of_what_was_wrong(run: Run, line: str, wrong: str) -> None:
+    words = shlex.split(line)
+    answer = run(*words, *FAKE)
+    assert answer.code == 2, answer.out
+    found = re.search(r"(?:use at most|one of|(?:write|use)(?: for example)?) '?([\w:?=.,/-]+)", answer.err)
+    assert found, answer.err
+    again = [found[1].rstrip(",.;") if word == wrong else word for word in words]
+    answer = run(*again, *FAKE)
+    assert answer.code == 0, answer.err
