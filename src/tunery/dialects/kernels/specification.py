@@ -1,0 +1,196 @@
+"""A kernel file as read and checked: all that is needed to build, run and verify the kernel, in plain data."""
+
+import base64
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from tunery._errors import DialectError
+from tunery.dialects import Array
+from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
+from tunery.dialects.kernels.space import ConfigurationSpace
+from tunery.domain import TensorSpec, canonical_json, digest
+
+DTYPES = (
+    "float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+)  # fmt: skip
+C_TYPES = {
+    "float32": "float", "float64": "double", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t",
+    "uint16": "uint16_t", "int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What an input holds: `random` numbers from `low` to `high`, other ones each time, or the `recorded` .npy file."""
+
+    low: float = -1.0
+    high: float = 1.0
+    recorded: str = ""
+
+    @property
+    def varies(self) -> bool:
+        """Whether it holds other numbers each time."""
+        return not self.recorded and self.low < self.high
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the C function, in its order: an array in, an array out, or a number (`value`, and no shape)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    output: bool = False
+    value: float | int | None = None
+    fill: Fill = Fill()
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Its shape and type."""
+        return TensorSpec(self.name, self.shape, self.dtype)
+
+    @property
+    def scalar(self) -> bool:
+        """Whether it is passed by value."""
+        return self.value is not None
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What is right: NumPy expressions by output, else another function in C, else what the default parameters give.
+
+    `inputs` and `outputs` are recorded .npy files by argument, which that default has to reproduce.
+    """
+
+    numpy: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    function: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The work items of an OpenCL kernel, as expressions of its parameters: in all, and in a group."""
+
+    global_size: tuple[str, ...]
+    local_size: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelSpecification:
+    """A kernel with its arguments, tuning parameters and reference; `hints` are configurations thought fast."""
+
+    function: str
+    language: Literal["c", "opencl"]
+    source: str
+    arguments: tuple[Argument, ...]
+    parameters: Mapping[str, tuple[Value, ...]]
+    restrictions: tuple[str, ...]
+    default: Mapping[str, Value]
+    problem: Mapping[str, int]
+    reference: Reference = Reference()
+    flags: tuple[str, ...] = ()
+    flop: float = 0.0
+    launch: Launch | None = None
+    hints: tuple[Mapping[str, Value], ...] = ()
+
+    @cached_property
+    def space(self) -> ConfigurationSpace:
+        """Its configurations.
+
+        Raises:
+            ExpressionError or EmptySpaceError: its restrictions are wrong, or leave nothing.
+        """
+        parsed = [parse(text, self.parameters, self.problem) for text in self.restrictions]
+        return ConfigurationSpace(self.parameters, parsed)
+
+    @cached_property
+    def key(self) -> str:
+        """Identity: whatever decides what is computed, or by which code; not what is merely thought fast."""
+        return digest(replace(self, hints=()).text)
+
+    @cached_property
+    def text(self) -> str:
+        """All of it as canonical JSON."""
+        plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        return canonical_json(
+            plain | {"parameters": [[name, list(values)] for name, values in self.parameters.items()]}
+        )
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """The arrays that are read."""
+        return tuple(one for one in self.arguments if not one.output and not one.scalar)
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """The arrays that are written."""
+        return tuple(one for one in self.arguments if one.output)
+
+    @property
+    def work(self) -> float:
+        """How many operations one execution takes: as told, or one for each element."""
+        return self.flop or float(sum(math.prod(one.shape) for one in self.arguments if not one.scalar))
+
+
+_ADAPTER: TypeAdapter[KernelSpecification] = TypeAdapter(KernelSpecification)
+
+
+def read_specification(text: str) -> KernelSpecification:
+    """Return the specification that `KernelSpecification.text` was.
+
+    Raises:
+        DialectError: it is none.
+    """
+    import json
+
+    try:
+        plain = json.loads(text)
+        plain["parameters"] = dict(plain["parameters"])
+        return _ADAPTER.validate_python(plain)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DialectError(f"a task's program is none of this dialect: {type(error).__name__}") from error
+
+
+def encoded(array: Array) -> str:
+    """Return an array as text."""
+    file = io.BytesIO()
+    np.save(file, array, allow_pickle=False)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def decoded(text: str) -> Array:
+    """Return the array that `encoded` took."""
+    found: Array = np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+    return found
+
+
+def evaluated(text: str | int, constants: Mapping[str, Value]) -> Value:
+    """Return the value of an expression of constants.
+
+    Raises:
+        ExpressionError: it has none.
+    """
+    return text if isinstance(text, int) else parse(text, (), constants)({})
+
+
+def extent(text: str | int, constants: Mapping[str, Value], what: str) -> int:
+    """Return a size of an array.
+
+    Raises:
+        ExpressionError: it is no whole number from 1 on.
+    """
+    value = evaluated(text, constants)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ExpressionError(f"{what} is {value!r:.40}, and should be a whole number from 1 on")
+    return value
