@@ -84,7 +84,7 @@ def test_every_page_that_is_named_exists() -> None:
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
-        ("tune fake:demo --budget abc", "abc"),
+        ("tune fake:demo --budget 4trials --budget abc", "abc"),
         ("tune fake:demo --budget 4trials --latency-target abc", "abc"),
         ("tune fake:demo --budget 4trials --target zzz", "zzz"),
         ("tune fake:demo --budget 4trials --threads 4000", "4000"),
