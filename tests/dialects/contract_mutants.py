@@ -738,6 +738,20 @@ class TestUnchecked(Base):
     expected = "test_a_compiled_network_runs"
 
 
+class Elsewhere(FakeCompiledNetwork):
+    def __call__(self, *arrays, out=None):
+        return super().__call__(*arrays)
+
+
+class IsElsewhere(Networks):
+    network = Elsewhere
+
+
+class TestElsewhere(Base):
+    made = IsElsewhere
+    expected = "test_a_compiled_network_runs"
+
+
 class Instant(FakeCompiledNetwork):
     def time(self, arrays, calls):
         return 0.0

@@ -1,9 +1,9 @@
 """Compiled networks behind the interface of ONNX Runtime's sessions: a program changes one import."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class InferenceSession:
     ) -> None:
         threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
         self._network = load_compiled(path, threads or None, trusted=trusted)
+        self._inputs = [spec.name for spec in self._network.inputs]
+        self._outputs = {spec.name: number for number, spec in enumerate(self._network.outputs)}
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs, in order."""
@@ -66,21 +68,35 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, Any],
         run_options: Any = None,  # noqa: ARG002 - for those who give it
+        *,
+        out: Sequence[Any] | None = None,
     ) -> list[Array]:
-        """Return the named outputs, or all; inputs are NumPy arrays, or what `np.asarray` takes, by name.
+        """Return the named outputs, or all; inputs are arrays or DLPack's tensors, or what `np.asarray` takes, by name.
+
+        With `out`, arrays or tensors for all of the network's outputs in their order, they are written there, as with
+        an `IOBinding` of ONNX Runtime's.
 
         Raises:
-            UsageError: an input is missing, unknown, or has another shape or dtype; or there is no such output.
+            UsageError: an input is missing, unknown, or has another shape or dtype; there is no such output; or `out`
+                does not fit.
         """
-        wanted = [spec.name for spec in self._network.inputs]
-        if odd := sorted(set(input_feed).symmetric_difference(wanted)):
-            state = "is no input" if odd[0] in input_feed else "is missing"
-            raise UsageError(f"input {odd[0]!r:.80} {state}; the network takes {', '.join(map(repr, wanted))}")
-        made = [spec.name for spec in self._network.outputs]
-        if unknown := [name for name in output_names or () if name not in made]:
-            raise UsageError(f"there is no output {unknown[0]!r:.80}; the network gives {', '.join(map(repr, made))}")
-        outputs = self._network(*(np.asarray(input_feed[name]) for name in wanted))
-        return outputs if output_names is None else [outputs[made.index(name)] for name in output_names]
+        if len(input_feed) != len(self._inputs) or not all(name in input_feed for name in self._inputs):
+            self._refuse_inputs(input_feed)
+        if output_names and (unknown := [name for name in output_names if name not in self._outputs]):
+            raise UsageError(f"there is no output {unknown[0]!r:.80}; the network gives {_listed(self._outputs)}")
+        given = [input_feed[name] for name in self._inputs]
+        arrays = [one if hasattr(one, "__dlpack__") else np.asarray(one) for one in given]
+        outputs = self._network(*arrays, out=out)
+        return [outputs[self._outputs[name]] for name in output_names] if output_names else outputs
+
+    def _refuse_inputs(self, feed: Mapping[str, Any]) -> NoReturn:
+        odd = sorted(set(feed).symmetric_difference(self._inputs))[0]
+        state = "is no input" if odd in feed else "is missing"
+        raise UsageError(f"input {odd!r:.80} {state}; the network takes {_listed(self._inputs)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _described(spec: TensorSpec) -> NodeArg:

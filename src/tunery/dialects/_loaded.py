@@ -3,13 +3,14 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import UsageError
+from tunery._errors import TuneryError, UsageError, WorkError
 from tunery.devices import ConstantBuffers
 from tunery.domain import TensorSpec
 
@@ -93,13 +94,35 @@ class CompiledNetwork(ABC):
         )
         return f"<compiled network: {' -> '.join(sides)}; threads={self.threads}>"
 
-    @abstractmethod
-    def __call__(self, *arrays: Array) -> list[Array]:
-        """Run once on NumPy arrays, one per input in order; return the outputs.
+    def __call__(self, *arrays: Any, out: Sequence[Any] | None = None) -> list[Array]:
+        """Run once on arrays, one per input in order; return the outputs.
+
+        An array is NumPy's, or anything on the CPU that speaks DLPack, such as torch's tensors; it is not copied to
+        look at it. With `out`, the outputs are written to these arrays or tensors, one per output in order, and
+        returned as views of them.
 
         Raises:
-            UsageError: wrong number, shape or dtype of inputs.
+            UsageError: wrong number, shape or dtype of inputs, or of `out`.
+            WorkError: the network cannot be run on these values.
         """
+        checked = self.checked(arrays)
+        places = None if out is None else self._places(out)
+        try:
+            outputs = self._run(checked)
+        except TuneryError:
+            raise
+        except Exception as error:  # of many kinds, from libraries: an index beyond a table, no memory
+            reason = " ".join(str(error).split())[:200]
+            raise WorkError(f"the network cannot be run on these inputs: {reason}; look at their values") from error
+        if places is None:
+            return outputs
+        for place, output in zip(places, outputs, strict=True):
+            place[...] = output
+        return places
+
+    @abstractmethod
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the outputs for arrays that fit, as arrays that nothing else writes to."""
 
     @abstractmethod
     def time(self, arrays: Sequence[Array], calls: int) -> float:
@@ -113,19 +136,69 @@ class CompiledNetwork(ABC):
         """
         return {}
 
-    def checked(self, arrays: Sequence[Array]) -> Sequence[Array]:
-        """Return `arrays` if they fit the inputs.
+    def checked(self, arrays: Sequence[Any]) -> Sequence[Array]:
+        """Return `arrays` as NumPy's, without a copy, if they fit the inputs.
 
         Raises:
             UsageError: they do not; the message names the first that does not.
         """
-        if len(arrays) != len(self.inputs):
-            raise UsageError(f"the network takes {len(self.inputs)} inputs, not {len(arrays)}")
-        for spec, array in zip(self.inputs, arrays, strict=True):
-            if not isinstance(array, np.ndarray | np.generic):
-                raise UsageError(f"input {spec.name!r} must be a NumPy array, not {type(array).__name__}")
-            if tuple(array.shape) != spec.shape or str(array.dtype) != spec.dtype:
-                raise UsageError(
-                    f"input {spec.name!r} must be {spec.dtype}{list(spec.shape)}, not {array.dtype}{list(array.shape)}"
-                )
-        return arrays
+        wanted = self._wanted
+        if len(arrays) != len(wanted):
+            raise UsageError(f"the network takes {len(wanted)} inputs, not {len(arrays)}")
+        return [
+            array
+            if type(array) is np.ndarray and array.dtype is dtype and array.shape == shape
+            else _fitting(array, "input", spec)
+            for array, (spec, shape, dtype) in zip(arrays, wanted, strict=True)
+        ]
+
+    @cached_property
+    def _wanted(self) -> list[tuple[TensorSpec, tuple[int, ...], Any]]:
+        return [(spec, spec.shape, _numpy_dtype(spec.dtype)) for spec in self.inputs]
+
+    def _places(self, out: Sequence[Any]) -> list[Array]:
+        if len(out) != len(self.outputs):
+            raise UsageError(f"the network gives {len(self.outputs)} outputs, not {len(out)}: give an array for each")
+        places = [_fitting(one, "output", spec) for one, spec in zip(out, self.outputs, strict=True)]
+        for spec, place in zip(self.outputs, places, strict=True):
+            if not place.flags.writeable or np.isscalar(place):
+                raise UsageError(f"the array for output {spec.name!r:.80} cannot be written; give one that can")
+        return places
+
+
+def _fitting(value: Any, what: str, spec: TensorSpec) -> Array:
+    """Return a value as an array, without a copy.
+
+    Raises:
+        UsageError: it is none, or not the one of `spec`.
+    """
+    array: Array = value
+    if isinstance(value, np.generic):
+        array = np.asarray(value)
+    elif not isinstance(value, np.ndarray):
+        if not hasattr(value, "__dlpack__"):
+            raise UsageError(f"{what} {spec.name!r:.80} must be an array of NumPy's or DLPack's, not {_type_of(value)}")
+        try:
+            array = np.from_dlpack(value)
+        except Exception as error:  # each library has its own for what it cannot give away
+            raise UsageError(
+                f"{what} {spec.name!r:.80}, a {_type_of(value)}, cannot be read as an array of the CPU's: "
+                f"{' '.join(str(error).split())[:200]}"
+            ) from error
+    if array.shape != spec.shape or str(array.dtype) != spec.dtype:
+        raise UsageError(
+            f"{what} {spec.name!r:.80} must be {spec.dtype}{list(spec.shape)}, not {array.dtype}{list(array.shape)}"
+        )
+    return array
+
+
+def _type_of(value: Any) -> str:
+    return type(value).__name__
+
+
+def _numpy_dtype(name: str) -> Any:
+    """Return NumPy's dtype of a name; None where NumPy alone has none."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None

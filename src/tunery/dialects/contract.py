@@ -556,6 +556,12 @@ class DialectContract(ContractFixtures):
         found, again = loaded(*given), loaded(*given)
         assert [(a.shape, str(a.dtype)) for a in found] == [(s.shape, s.dtype) for s in network.outputs]
         self.check(again, found, network.outputs)
+        places = [np.zeros_like(one) for one in found]
+        assert all(np.shares_memory(a, b) for a, b in zip(loaded(*given, out=places), places, strict=True) if b.size)
+        self.check(places, found, network.outputs)
+        with pytest.raises(UsageError):
+            loaded(*given, out=places[1:])
+        self.check(loaded(*given), found, network.outputs)
         assert 0 < loaded.time(given, 2) < math.inf, "two calls took no time"
         assert list(loaded.checked(given)) == given, "inputs that fit are changed"
         for wrong in ([*given, given[0]], [given[0][..., None], *given[1:]]):

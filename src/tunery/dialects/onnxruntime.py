@@ -8,7 +8,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 from typing_extensions import override
 
 from tunery._archive import Archive, ArchiveError, new_archive, open_archive
@@ -106,17 +105,17 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         self._session = Session(model, self.threads, spinning=True)
 
     @override
-    def __call__(self, *arrays: Array) -> list[Array]:
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
         found: list[Array] = self._session.get().run(None, self._feed(arrays))
         return found
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
-        feed, run = self._feed(arrays), self._session.get().run
+        feed, run = self._feed(self.checked(arrays)), self._session.get().run
         start = time.perf_counter_ns()
         for _ in range(calls):
             run(None, feed)
         return (time.perf_counter_ns() - start) * 1e-9
 
     def _feed(self, arrays: Sequence[Array]) -> dict[str, Array]:
-        return {spec.name: np.asarray(one) for spec, one in zip(self.inputs, self.checked(arrays), strict=True)}
+        return {spec.name: one for spec, one in zip(self.inputs, arrays, strict=True)}

@@ -60,7 +60,7 @@ class FakeCompiledNetwork(CompiledNetwork):
         self.inputs = tuple(_named(n, spec) for n, task in numbered for spec in task.workload.input_specs)
         self.outputs = tuple(_named(n, spec) for n, task in numbered for spec in task.workload.output_specs)
 
-    def __call__(self, *arrays: Array) -> list[Array]:
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
         self._bind(arrays)
         results: list[Array] = []
         for kernel in self._kernels:
@@ -69,12 +69,12 @@ class FakeCompiledNetwork(CompiledNetwork):
         return results
 
     def time(self, arrays: Sequence[Array], calls: int) -> float:
-        self._bind(arrays)
+        self._bind(self.checked(arrays))
         pairs = zip(self._tasks, self._kernels, strict=True)
         return sum((kernel.time(calls * task.weight) for task, kernel in pairs), 0.0)
 
     def _bind(self, arrays: Sequence[Array]) -> None:
-        waiting = list(self.checked(arrays))
+        waiting = list(arrays)
         for task, kernel in zip(self._tasks, self._kernels, strict=True):
             count = len(task.workload.input_specs)
             kernel.bind(waiting[:count])

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 A = TypeVar("A")
 
@@ -17,6 +17,7 @@ A = TypeVar("A")
 class _Callers:
     def __init__(self, *, forked: bool = False) -> None:
         self.forked = forked
+        self._main = 0 if forked else threading.main_thread().ident
         self._called = False
         self._helpers: ThreadPoolExecutor | None = None
         self._starting = threading.Lock()
@@ -25,20 +26,19 @@ class _Callers:
         """Begin anew, in a process that was forked."""
         self.__init__(forked=self.forked or self._called)  # type: ignore[misc]
 
-    def run(self, function: Callable[[], A]) -> A:
-        if not self.forked and threading.current_thread() is threading.main_thread():
+    def run(self, function: Callable[..., A], *given: Any) -> A:
+        if threading.get_ident() == self._main:
             self._called = True
-            return function()
+            return function(*given)
         with self._starting:
             if self._helpers is None:
                 self._helpers = ThreadPoolExecutor(int(os.environ["TVM_NUM_THREADS"]), "tunery-caller")
-        return self._helpers.submit(function).result()
+        return self._helpers.submit(function, *given).result()
 
 
 _callers = _Callers()
 os.register_at_fork(after_in_child=_callers.reset)
 
 
-def run(function: Callable[[], A]) -> A:
-    """Return what a function returns that calls compiled code; it may run in another thread."""
-    return _callers.run(function)
+run = _callers.run
+"""Returns what a function returns that calls compiled code; it may run in another thread."""

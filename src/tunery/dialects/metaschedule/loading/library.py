@@ -15,6 +15,7 @@ import numpy as np
 
 from tunery._errors import UsageError
 from tunery.dialects import Array
+from tunery.domain import TensorSpec
 
 # The compiler's `_tvm` says why.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
@@ -62,15 +63,61 @@ def empty(shape: Sequence[int], dtype: str) -> Any:
 def tensor(array: Array) -> Any:
     """Return a new tensor with an array's values."""
     made = empty(array.shape, _name(array.dtype))
-    write(made, array)
+    if array.size:
+        whole = np.ascontiguousarray(array)
+        _fill(made, ctypes.c_void_p(whole.ctypes.data), whole.nbytes)
     return made
 
 
-def write(target: Any, array: Array) -> None:
-    """Copy an array's values into a tensor of its shape and dtype."""
-    if array.size:
-        whole = np.ascontiguousarray(array)
-        _fill(target, ctypes.c_void_p(whole.ctypes.data), whole.nbytes)
+class Input:
+    """A buffer that compiled code reads, and in whose place it may read a large array where that lies."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.tensor = empty(spec.shape, spec.dtype)
+        self._array = _memory_of(self.tensor, spec)
+        self._address = ctypes.c_void_p.from_address(self.tensor.__chandle__() + _TENSOR_HEADER)
+        self._own = self._address.value
+
+    def copy(self, array: Array) -> None:
+        """Have compiled code read a copy of an array."""
+        self._array[...] = array
+
+    def place(self, array: Array) -> None:
+        """Have compiled code read an array where it is, if it may, until `reset`."""
+        if array.nbytes >= _LARGE and array.flags.c_contiguous and not array.ctypes.data % _ALIGNMENT:
+            self._address.value = array.ctypes.data
+        else:
+            self._array[...] = array
+
+    def reset(self) -> None:
+        """Have compiled code read the buffer again, which is freed by its address."""
+        self._address.value = self._own
+
+
+_TENSOR_HEADER = 24  # of tvm_ffi's objects (TVMFFIObject in its c_api.h), before a tensor's DLTensor and its address
+_ALIGNMENT = 64  # that compiled code relies on
+_LARGE = 1 << 15  # bytes; to look where an array lies costs more than to copy fewer
+
+
+def _memory_of(tensor: Any, spec: TensorSpec) -> Array:
+    """Return a tensor's memory as an array."""
+    dtype = _numpy(spec.dtype)
+    held = (ctypes.c_char * (spec.size * dtype.itemsize)).from_address(tensor.data_ptr())
+    return np.frombuffer(held, dtype).reshape(spec.shape)
+
+
+def address(tensor: Any) -> int:
+    """Return where a tensor lies."""
+    return int(tensor.data_ptr())
+
+
+def view(source: Any) -> Array:
+    """Return an array on a tensor's memory, which it keeps; a copy where NumPy alone does not know the dtype."""
+    try:
+        found: Array = np.from_dlpack(source)
+    except (RuntimeError, BufferError):
+        return read(source)
+    return found
 
 
 def read(source: Any) -> Array:

@@ -4,6 +4,7 @@ import os
 import tempfile
 import threading
 import time
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,42 +39,52 @@ class TvmNetwork(CompiledNetwork):
             **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
             **manifest.get("kernels", {}),
         }  # fmt: skip
-        self._process = os.getpid()
         self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
-        self._buffers = [library.empty(spec.shape, spec.dtype) for spec in self.inputs]
+        _networks.add(self)
+        self._buffers = [library.Input(spec) for spec in self.inputs]
+        self._outputs = _Outputs(len(self.outputs))
         machine = library.Machine(self._library)
         if machine.parameters("main") != len(self._buffers) + len(self._weights):
             raise ValueError("it has not the weights that its code takes")
-        self._run = machine.bound("main", [*self._buffers, *self._weights])
+        self._arguments = [*(buffer.tensor for buffer in self._buffers), *self._weights]
+        self._call = machine.bound("main", self._arguments)
 
     @override
-    def __call__(self, *arrays: Array) -> list[Array]:
-        checked = self.checked(arrays)
-        with self._lock():
-            return callers.run(lambda: self._call(checked))
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        with self._running:
+            return callers.run(self._run_here, arrays)
 
-    def _call(self, arrays: Sequence[Array]) -> list[Array]:
-        with self._segments:
-            _use_threads(self.threads)
+    def _run_here(self, arrays: Sequence[Array]) -> list[Array]:
+        library.configure_threads(1, self.threads)
+        if not self._outputs.known:
             self._fill(arrays)
-            results = self._run()
-        return [library.read(one) for one in ([results] if library.is_tensor(results) else results)]
+            with self._segments:
+                return self._outputs.taken(self._call())
+        for buffer, array in zip(self._buffers, arrays, strict=True):
+            buffer.place(array)
+        try:
+            if not self._segments:
+                return self._outputs.taken(self._call())
+            with self._segments:
+                return self._outputs.taken(self._call())
+        finally:
+            for buffer in self._buffers:
+                buffer.reset()
 
-    def _lock(self) -> threading.Lock:
-        """Return what lets in one call at a time; a fork may have copied it while another thread held it."""
-        if self._process != os.getpid():
-            self._process, self._running = os.getpid(), threading.Lock()
-        return self._running
+    def begin_anew(self) -> None:
+        """Forget, in a process that was forked, that another thread may have been calling."""
+        self._running = threading.Lock()
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         checked = self.checked(arrays)
-        return callers.run(lambda: self._time(checked, calls))
+        with self._running:
+            return callers.run(self._time, checked, calls)
 
     def _time(self, arrays: Sequence[Array], calls: int) -> float:
-        _use_threads(self.threads)
+        library.configure_threads(1, self.threads)
         self._fill(arrays)
-        run = self._run
+        run = self._call
         with self._segments:
             start = time.perf_counter_ns()
             for _ in range(calls):
@@ -83,10 +94,11 @@ class TvmNetwork(CompiledNetwork):
     @override
     def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
         checked = self.checked(arrays)
-        return callers.run(lambda: self._profile(checked, calls))
+        with self._running:
+            return callers.run(self._profile, checked, calls)
 
     def _profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
-        _use_threads(self.threads)
+        library.configure_threads(1, self.threads)
         self._fill(arrays)
         spent: Counter[str] = Counter()
         started = [0]
@@ -99,14 +111,14 @@ class TvmNetwork(CompiledNetwork):
             return 0
 
         with self._segments:
-            self._run()
+            self._call()
         # An instrument cannot be taken off again, so this is another machine on the same library.
         run = library.Machine(self._library).watched("main", watch)
         taken: list[Counter[str]] = []
         for _ in range(1 + calls):
             spent.clear()
             with self._segments:
-                run(*self._buffers, *self._weights)
+                run(*self._arguments)
             taken.append(Counter(spent))
         # Without the new machine's first call; and medians, as the network itself is told by.
         by_workload: defaultdict[str, float] = defaultdict(float)
@@ -126,13 +138,42 @@ class TvmNetwork(CompiledNetwork):
 
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, arrays, strict=True):
-            library.write(buffer, array)
+            buffer.copy(array)
 
 
-def _use_threads(threads: int) -> None:
-    """Have the kernels that this thread calls from now on use so many threads.
+class _Outputs:
+    """Takes what a call returns: as it is where each call makes it anew, else copied.
 
-    TVM keeps a pool for each thread that calls kernels, and it takes every processor of the process, whatever the
-    target says. Another network in this process may want another number, so it is set before each call; that is free.
+    A network may give an input, a constant, or one tensor twice. That shows once the outputs of two calls are held,
+    with inputs at the same addresses; those of both are copied.
     """
-    library.configure_threads(1, threads)  # 1: any cores, fastest first
+
+    def __init__(self, count: int) -> None:
+        self.known = False
+        self._count = count
+        self._first: list[Any] = []
+        self._anew: list[bool] = []
+
+    def taken(self, results: Any) -> list[Array]:
+        tensors = [results] if self._count == 1 and library.is_tensor(results) else list(results)
+        if self.known:
+            views = [library.view(one) for one in tensors]
+            return [view if anew else view.copy() for view, anew in zip(views, self._anew, strict=True)]
+        if self._first:
+            places, before = [library.address(one) for one in tensors], [library.address(one) for one in self._first]
+            self._anew = [places.count(one) == 1 and one not in before for one in places]
+            self.known, self._first = True, []
+        else:
+            self._first = tensors
+        return [library.view(one).copy() for one in tensors]
+
+
+_networks: "weakref.WeakSet[TvmNetwork]" = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for network in list(_networks):
+        network.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -26,6 +26,10 @@ class SegmentCalls:
         for number in range(len(models)):
             _register(number)
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._sessions)
+
     def __enter__(self) -> None:
         """Serve this thread's calls until the context ends; another network of the thread is served again after it."""
         self._before = getattr(_current, "segments", None)

@@ -1,0 +1,201 @@
+"""A compiled file where it runs: start-up, memory of 1 and 4 processes, size on disk, and a call, beside ONNX Runtime.
+
+    python benchmarks/delivery.py zoo:mobilenet_v2 tiny --json delivery.json
+
+`tiny` and `small` are made here: one and four products of a row with 32 x 32 and 128 x 128 weights, which show what a
+call costs beside its kernels. Every number comes from processes of its own; `kernels` is what the virtual machine
+takes in a loop without Python, `run` what a call through the session takes.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NETWORKS = (
+    "tiny", "small", "zoo:mlp-mnist", "zoo:ds-cnn", "zoo:mobilenet_v2", "zoo:resnet18", "zoo:bert-mini",
+    "zoo:squeezenet1_1",
+)  # fmt: skip
+MADE = {"tiny": (32, 32), "small": (128, 128, 128, 128, 64)}
+STARTS, PROCESSES, CALLS_S = 5, 4, 0.3
+
+
+def make(sizes: tuple[int, ...], path: Path) -> None:
+    """Write a network of dense layers with ReLU for one row."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for number, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+        weights.append(
+            numpy_helper.from_array(rng.standard_normal((rows, columns), np.float32) / rows**0.5, f"w{number}")
+        )
+        nodes.append(helper.make_node("MatMul", [f"x{number}", f"w{number}"], [f"m{number}"]))
+        nodes.append(helper.make_node("Relu", [f"m{number}"], [f"x{number + 1}"]))
+    ends = [
+        [helper.make_tensor_value_info(f"x{at}", TensorProto.FLOAT, [1, size])]
+        for at, size in ((0, sizes[0]), (len(sizes) - 1, sizes[-1]))
+    ]
+    graph = helper.make_graph(nodes, path.stem, *ends, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+
+
+# What a process of its own does: open, call, say what that took, then wait to be looked at.
+CHILD = """
+import json, sys, time
+began = time.time()
+path, kind, threads, calls_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+import numpy as np
+if kind == "tunery":
+    import tunery
+    session = tunery.InferenceSession(path, type("Options", (), {"intra_op_num_threads": threads}))
+else:
+    import onnxruntime
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+opened = time.time()
+kinds = {"float": "float32", "double": "float64"}
+feed = {
+    one.name: np.ones(one.shape, kinds.get(one.type[7:-1], one.type[7:-1])) for one in session.get_inputs()
+}
+session.run(None, feed)
+done = time.time()
+
+def fastest(once, calls):
+    best, until = float("inf"), time.perf_counter() + calls_s
+    while time.perf_counter() < until:
+        start = time.perf_counter_ns()
+        for _ in range(calls):
+            once()
+        best = min(best, (time.perf_counter_ns() - start) * 1e-9 / calls)
+    return best
+
+run_s = kernels_s = None
+if calls_s:
+    once = fastest(lambda: session.run(None, feed), 1)
+    calls = max(1, min(200, int(2e-3 / once)))
+    run_s = fastest(lambda: session.run(None, feed), calls)
+    if kind == "tunery":
+        network = __import__("tunery").load_compiled(path, threads)
+        arrays = list(feed.values())
+        kernels_s = min(network.time(arrays, calls) / calls for _ in range(max(5, int(calls_s / once / calls))))
+print(json.dumps({"begun": began, "opened": opened, "done": done, "run_s": run_s, "kernels_s": kernels_s}), flush=True)
+sys.stdin.read()
+"""
+
+
+class Child:
+    """A process that has a network open, until `close`."""
+
+    def __init__(self, path: Path, kind: str, threads: int, calls_s: float = 0.0) -> None:
+        self._began = time.time()
+        command = [sys.executable, "-c", CHILD, str(path), kind, str(threads), str(calls_s)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        self.said: dict[str, Any] = json.loads(self._process.stdout.readline())
+
+    @property
+    def start_s(self) -> float:
+        """From the start of its program to its first outputs."""
+        return float(self.said["done"]) - self._began
+
+    @property
+    def pss_bytes(self) -> int:
+        """Its share of the memory that it uses: a page of several processes counts by parts."""
+        rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
+        return 1024 * next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def measured(path: Path, kind: str, threads: int) -> dict[str, Any]:
+    """Return start-up, memory and calls of a network's file."""
+    starts = []
+    for _ in range(STARTS):
+        child = Child(path, kind, threads)
+        starts.append(child.start_s)
+        alone = child.pss_bytes
+        child.close()
+    several = [Child(path, kind, threads) for _ in range(PROCESSES)]
+    together = sum(child.pss_bytes for child in several)
+    for child in several:
+        child.close()
+    called = Child(path, kind, threads, CALLS_S)
+    called.close()
+    return {
+        "start_s": statistics.median(starts), "pss_1": alone, "pss_4": together, "size": path.stat().st_size,
+        "run_s": called.said["run_s"], "kernels_s": called.said["kernels_s"],
+    }  # fmt: skip
+
+
+def compared(model: str, place: Path, threads: int, store: str) -> dict[str, Any]:
+    """Compile a model as predicted and return what is measured of both files."""
+    from tunery.delivery.inspection import inspect
+    from tunery.domain.request import FillPolicy, Request
+    from tunery.models import prepare
+    from tunery.service.session import compile_model
+
+    if model in MADE:
+        make(MADE[model], place / f"{model}.onnx")
+        model = str(place / f"{model}.onnx")
+    theirs, ours = Path(prepare(model, {}, place).path), place / "network.tunery"
+    compile_model(Request(model, threads=threads, store=store), ours, FillPolicy(), force=True)
+    return {
+        "dialect": inspect(ours).file.dialect,
+        "tunery": measured(ours, "tunery", threads),
+        "onnxruntime": measured(theirs, "onnxruntime", threads),
+    }
+
+
+def table(rows: dict[str, dict[str, Any]]) -> str:
+    """Return the rows as a table in Markdown: tunery / ONNX Runtime."""
+    lines = [
+        "| network | start, s | memory of 1, MB | of 4, MB | file, MB | call, µs | over kernels, µs |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in rows.items():
+        ours, theirs = row["tunery"], row["onnxruntime"]
+        over = 1e6 * (ours["run_s"] - ours["kernels_s"])
+        cells = [
+            f"{ours['start_s']:.2f} / {theirs['start_s']:.2f}",
+            *(f"{ours[key] / 1e6:.3g} / {theirs[key] / 1e6:.3g}" for key in ("pss_1", "pss_4", "size")),
+            f"{1e6 * ours['run_s']:.4g} / {1e6 * theirs['run_s']:.4g}",
+            f"{over:.1f}" if row["dialect"] != "onnxruntime" else "in ONNX Runtime",
+        ]
+        lines.append(f"| {name.removeprefix('zoo:')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*", default=NETWORKS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="keep the numbers here; networks that are in it are not run again")
+    parser.add_argument("--store", help="take the kernels from these records (without: as predicted)")
+    options = parser.parse_args()
+    rows: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
+    for model in options.networks:
+        if model not in rows:
+            with tempfile.TemporaryDirectory(prefix="tunery-delivery-") as place:
+                store = options.store or str(Path(place, "store.db"))
+                rows[model] = compared(model, Path(place), options.threads, store)
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=1))
+    print(table({model: rows[model] for model in options.networks}))
+
+
+if __name__ == "__main__":
+    main()
