@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tunery.delivery import fallback
+from tunery.delivery.placing import judging
 
 Winner = Callable[[str], None]
 
@@ -17,6 +17,6 @@ def let_win(monkeypatch: pytest.MonkeyPatch) -> Winner:
         async def timed(_: object) -> list[tuple[float, float]]:
             return [(1e-6, 1e-3) if winner == "tunery" else (1e-3, 1e-6)]
 
-        monkeypatch.setattr(fallback, "time_in_turns", timed)
+        monkeypatch.setattr(judging, "time_in_turns", timed)
 
     return choose

@@ -288,8 +288,8 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
         done.append("chosen")
         return found
 
-    choose = compiling._chosen
+    choose = compiling.Linker.choices
     monkeypatch.setattr(compiling, "onnxruntime_outputs", outputs)
-    monkeypatch.setattr(compiling, "_chosen", chosen)
+    monkeypatch.setattr(compiling.Linker, "choices", chosen)
     compile_model(request_, tmp_path / "net", FillPolicy(few_shot=few_shot))
     assert done == (["chosen", "outputs"] if few_shot else ["outputs", "chosen"])

@@ -456,6 +456,16 @@ class TestSilentAboutNodes(Base):
     expected = "test_nodes_left_to_onnx_runtime_have_reasons"
 
 
+class SuspectsAll(FakeDialect):
+    def differing(self, network, target, inputs):
+        return {"node": "it differs"}
+
+
+class TestSuspectsAll(Base):
+    made = SuspectsAll
+    expected = "test_no_node_differs_in_a_network_that_is_right"
+
+
 class AnyNetwork(FakeDialect):
     def own_network(self, source):
         return super().own_network("fake:any")

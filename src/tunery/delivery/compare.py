@@ -31,7 +31,8 @@ _BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
 _TORCH_COMPILES_S = 45.0
 _PROFILED = 20
 _DEADLINE_S = 900.0
-_SEED = 17
+SEED = 17
+"""What the inputs are made with that all contestants run on."""
 # Of an output's range: rounding in another order stays far below, a wrong kernel does not.
 _TOLERANCE, _TINY = 1e-2, 1e-4
 _FLIPPED = 0.01
@@ -247,7 +248,7 @@ async def _outputs(runtime: Runtime, service: str, blob: str, network: Network) 
 
 def _start(runtime: Runtime, service: str, path: Path | str, network: Network, **more: object) -> str:
     source = {"path": path} if isinstance(path, Path) else {"blob": path}
-    settings = {**source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": _SEED, **more}
+    settings = {**source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": SEED, **more}
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"
     return runtime.engine.start(

@@ -2,39 +2,28 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from tunery._archive import extend_manifest
-from tunery._errors import DialectError, EngineError, TuneryError
+from tunery._errors import DialectError, EngineError
 from tunery._outputs import NETWORK, check_output, publish
 from tunery.delivery.compare import Output, onnxruntime_outputs
-from tunery.delivery.fallback import judge
-from tunery.delivery.ladder import KnownTask
+from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.placing.judging import judge
+from tunery.delivery.placing.mending import mended
 from tunery.delivery.predict import get_ready
-from tunery.delivery.work import Work, open_tasks, task_shares
-from tunery.domain import Artifact, Candidate, Network, Rung, Target, Task
+from tunery.delivery.work import Work
+from tunery.domain import Network, Target
 from tunery.domain.request import CompileReport, FillPolicy, Request
 from tunery.engines import Role
-from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel, both
+from tunery.runtime.importing import IMPORT_DEADLINE_S, both
 from tunery.runtime.services import CompiledBlob
 from tunery.store import file_of
-from tunery.tuning.calls import BUILD_DEADLINE_S
 from tunery.tuning.learning import InitialModel
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledModel:
-    """A network that was compiled to the blob `blob`, or `kept` for ONNX Runtime; the report's `path` is empty."""
-
-    report: CompileReport
-    network: Network
-    blob: str
-    kept: bool = False
 
 
 def check_place(output: Path, request: Request, *, force: bool = False, sign: Path | None = None) -> None:
@@ -90,11 +79,15 @@ async def compile_checked(
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
     say("reading the model")
-    made, theirs = await both(_compile_and_allow(work, policy, allow, say), expected())
-    network = made.network
-    if network.blob and not made.kept:
-        say("comparing the network with ONNX Runtime")
-        made = await _judged(work, made, theirs)
+    linker = Linker(work, policy)
+    try:
+        made, theirs = await both(_compile_and_allow(work, linker, allow, say), expected())
+        network = made.network
+        if network.blob and not made.kept:
+            say("comparing the network with ONNX Runtime")
+            made = await _judged(work, linker, made, theirs, say)
+    finally:
+        linker.close()
     origin = await _origin(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "blob")
@@ -128,11 +121,19 @@ async def _origin(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> 
     }
 
 
-async def _judged(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> CompiledModel:
-    """Return the model, or one that ONNX Runtime runs where that is faster or what was compiled is wrong."""
+async def _judged(
+    work: Work, linker: Linker, made: CompiledModel, theirs: Sequence[Output], say: Callable[[str], None]
+) -> CompiledModel:
+    """Return the model; where it computes something else, with the operators at fault in ONNX Runtime, else all of it.
+
+    All of it also where that is faster.
+    """
     judged = await judge(work, made.network, made.blob, theirs)
-    if judged.reason:
-        kept = await _kept(work, made, judged.reason)
+    if judged.wrong:
+        say("looking for the operators that compute something else")
+        made, judged = await mended(linker, made, judged, theirs)
+    if reason := judged.wrong or judged.slower:
+        kept = await _kept(work, made, reason)
         return replace(kept, report=replace(kept.report, max_abs_error=0.0))
     report = replace(made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s)
     return replace(made, report=report)
@@ -156,18 +157,18 @@ async def compile_only(work: Work, *, tuned: bool = True, begun: Callable[[], No
         UsageError: the model, shapes or target are wrong.
         WorkError: the model does not compile.
     """
-    imported = await work.model(begun)
-    known, chosen = await _chosen(work, imported, FillPolicy() if tuned else None, tuned=tuned)
-    return await _link(work, imported, known, chosen)
+    linker = Linker(work, FillPolicy() if tuned else None, tuned)
+    try:
+        return await linker.compile(await work.model(begun))
+    finally:
+        linker.close()
 
 
 async def _compile_and_allow(
-    work: Work,
-    policy: FillPolicy | None,
-    allow: Callable[[Network], None],
-    say: Callable[[str], None],
+    work: Work, linker: Linker, allow: Callable[[Network], None], say: Callable[[str], None]
 ) -> CompiledModel:
     """Compile, and `allow` others to run the network's file as soon as that disturbs no measurement."""
+    policy = linker.policy
     measuring = policy is not None and policy.few_shot > 0
     ready: list[asyncio.Task[InitialModel | None]] = []
 
@@ -178,13 +179,13 @@ async def _compile_and_allow(
     try:
         imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)
         say(f"{_choosing(policy)} {len(imported.tasks)} tasks")
-        known, chosen = await _chosen(work, imported, policy, ready=ready[0] if ready else None)
+        known = await linker.choices(imported, ready[0] if ready else None)
     finally:
         await asyncio.gather(*ready, return_exceptions=True)
     allow(imported.network)
     say("compiling the network")
     try:
-        return await _link(work, imported, known, chosen)
+        return await linker.link(imported, known)
     except (DialectError, EngineError) as error:
         if not imported.network.blob:
             raise
@@ -196,68 +197,3 @@ def _choosing(policy: FillPolicy | None) -> str:
     if policy is None:
         return "building what is known of"
     return "measuring predictions for what is not known of" if policy.few_shot else "predicting what is not known of"
-
-
-async def _chosen(
-    work: Work,
-    imported: ImportedModel,
-    policy: FillPolicy | None,
-    *,
-    tuned: bool = True,
-    ready: "asyncio.Task[InitialModel | None] | None" = None,
-) -> tuple[KnownTask, dict[str, Candidate]]:
-    """Return what is known, and the candidates by workload key."""
-    known = await work.filled(imported, policy, ready)
-    workloads = {task.key: task.workload for task in imported.tasks}
-    chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and tuned}
-    return known, chosen
-
-
-async def _link(
-    work: Work, imported: ImportedModel, known: KnownTask, chosen: Mapping[str, Candidate]
-) -> CompiledModel:
-    workloads = {task.key: task.workload for task in imported.tasks}
-    parts = await _build_parts(work, imported.tasks, chosen, known.parts)
-    async with work.stage("compile", Role.IMPORTER) as grant:
-        compiled: CompiledBlob = await work.runtime.call(
-            grant.worker, "compile", imported.network, imported.target, chosen, parts, deadline_s=IMPORT_DEADLINE_S
-        )
-    for part in parts.values():
-        work.runtime.discard(part)
-    rungs = {workloads[c.task_key].key: (workloads[c.task_key].label, c.rung) for c in known.choices}
-    coverage = {  # a candidate that could not be used left its place to the default
-        rungs[key][0]: ((rungs[key][1] if used else Rung.DEFAULT).value, used)
-        for key, used in compiled.coverage.items()
-        if key in rungs
-    }
-    refused = {workloads[key].name: why for key, why in known.refused.items()}
-    report = CompileReport(
-        imported.network.name, "", compiled.size_bytes, coverage, tasks=task_shares(imported, known),
-        refused=refused, measured=known.measured, untuned=len(open_tasks(imported, known)),
-        left_out={rungs[key][0]: why for key, why in compiled.left_out.items() if key in rungs},
-        elsewhere=compiled.elsewhere,
-    )  # fmt: skip
-    return CompiledModel(report, imported.network, compiled.blob)
-
-
-async def _build_parts(
-    work: Work, tasks: Sequence[Task], chosen: Mapping[str, Candidate], known: Mapping[str, Artifact]
-) -> dict[str, Artifact]:
-    """Have all builders generate the code of the network's kernels, and return it by workload key.
-
-    `known` has by task key what verifying a prediction has left; what fails is left to the compilation.
-    """
-    parts: dict[str, Artifact] = {}
-
-    async def one(task: Task, candidate: Candidate) -> None:
-        part = known.get(task.key)
-        if part is None:
-            with suppress(TuneryError):
-                async with work.stage("build", Role.BUILDER, task.workload.kind) as grant:
-                    part = await work.runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
-        if part is not None:
-            parts[task.workload.key] = part
-
-    own = [(task, chosen[task.workload.key]) for task in tasks if task.workload.key in chosen]
-    await asyncio.gather(*(one(task, candidate) for task, candidate in own))
-    return parts

@@ -75,6 +75,14 @@ class Work:
             prepared(self.imported.network)
         return self.imported
 
+    def settle(self, imported: ImportedModel) -> None:
+        """Go on with this model, and store where its nodes run: nobody will tune those that run in ONNX Runtime."""
+        self.imported = imported
+        self.store.save_tasks(
+            imported.network, imported.tasks, target=imported.target, compiler=imported.compiler,
+            elsewhere=imported.elsewhere,
+        )  # fmt: skip
+
     async def provenance(self, imported: ImportedModel) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device = await self.runtime.device()

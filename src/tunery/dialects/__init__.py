@@ -8,6 +8,7 @@ from tunery._errors import UsageError
 from tunery.dialects._artifacts import Built, open_built, store_built
 from tunery.dialects._base import Capability, Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
+from tunery.dialects._nodes import node_labels
 from tunery.dialects._search import Observation, Proposer, Suggestions
 from tunery.domain import Network
 
@@ -31,6 +32,7 @@ __all__ = [
     "get_dialect",
     "installed_dialects",
     "named_dialect",
+    "node_labels",
     "open_built",
     "own_network",
     "store_built",

@@ -263,6 +263,21 @@ class NetworkCompiler(Capability):
             UsageError or DialectError: it is damaged, of other versions, or not that of the digest.
         """
 
+    def differing(
+        self,
+        network: Network,  # noqa: ARG002 - for those that can tell
+        target: Target,  # noqa: ARG002
+        inputs: Sequence[npt.NDArray[np.generic]],  # noqa: ARG002
+    ) -> Mapping[str, str]:
+        """Return which nodes the compiler computes otherwise than ONNX Runtime on such inputs, and how, by label.
+
+        Asked of a network whose outputs differ; nodes that run there already are not among them.
+
+        Raises:
+            DialectError: its nodes cannot be tried one by one.
+        """
+        return {}
+
     def build_part(self, task: Task, candidate: Candidate, directory: Path) -> Built | None:  # noqa: ARG002 - for those with parts
         """Write to `directory` what spares `compile` (and `build`) this candidate's code generation, if there is such.
 

@@ -593,6 +593,15 @@ class DialectContract(ContractFixtures):
         assert all(0 <= seconds < math.inf for seconds in profile.values()), f"no times: {dict(profile)}"
 
     @needs(NetworkCompiler)
+    def test_no_node_differs_in_a_network_that_is_right(
+        self, dialect: WholeDialect, network: Network, target: Target
+    ) -> None:
+        """A node that is named is no longer tuned, so it has to be one at fault."""
+        rng = np.random.default_rng(0)
+        told = dialect.differing(network, target, [random_array(spec, rng) for spec in network.inputs])
+        assert not told, f"nodes of a network that is right are said to differ: {sorted(told)}"
+
+    @needs(NetworkCompiler)
     def test_a_failed_compile_leaves_nothing(
         self, dialect: WholeDialect, network: Network, target: Target, task: Task, tmp_path: Path
     ) -> None:

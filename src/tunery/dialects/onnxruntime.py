@@ -16,6 +16,7 @@ from tunery._outputs import replacing
 from tunery.dialects._artifacts import Built
 from tunery.dialects._base import Dialect, NetworkCompiler
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, thread_count
+from tunery.dialects._nodes import node_labels
 from tunery.dialects._sessions import Session
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
@@ -54,8 +55,6 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         Raises:
             DialectError: the network has no file.
         """
-        import onnx
-
         if not network.path:
             raise DialectError(f"{network.name} has no ONNX file for ONNX Runtime to run")
         manifest = {
@@ -70,16 +69,11 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         with replacing(output) as part, new_archive(part) as archive:
             archive.add(_MODEL, Path(network.path))
             archive.finish(manifest)
-        nodes = onnx.load(network.path, load_external_data=False).graph.node
-        return Compiled(str(output), {}, elsewhere={_named(node): "" for node in nodes})
+        return Compiled(str(output), {}, elsewhere=dict.fromkeys(node_labels(Path(network.path)), ""))
 
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
         return OnnxRuntimeNetwork(path, threads, digest)
-
-
-def _named(node: Any) -> str:
-    return f"{node.op_type} {node.name or next(iter(node.output), '')}".strip()
 
 
 def _read(archive: Archive) -> tuple[dict[str, Any], bytes]:

@@ -1,7 +1,8 @@
 """An imported model, and the arrays that go in and out."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,8 @@ class Network:
     `digest` identifies the content of the original model together with the bound shapes, so the same request
     from two processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that
     is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
-    `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1.
+    `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX
+    Runtime runs it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
     """
 
     name: str
@@ -37,3 +39,4 @@ class Network:
     parameters: int
     blob: str = ""
     batch_of_one: tuple[str, ...] = ()
+    elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)

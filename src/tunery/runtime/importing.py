@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,7 +104,8 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
     core_s = sum(grant.core_s for grant in used)
-    return ImportedModel(network, target, compiler, tuple(tasks), wall_s, core_s, stamp, elsewhere)
+    placed = replace(network, elsewhere=elsewhere)
+    return ImportedModel(placed, target, compiler, tuple(tasks), wall_s, core_s, stamp, elsewhere)
 
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:

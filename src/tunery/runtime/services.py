@@ -24,11 +24,13 @@ from tunery.dialects import (
     Space,
     TaskSource,
     get_dialect,
+    node_labels,
     open_built,
     store_built,
 )
 from tunery.dialects.onnxruntime import NAME as ONNX_RUNTIME
 from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
+from tunery.measuring.inputs import make_inputs
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.preparing import Preparer
@@ -175,6 +177,15 @@ class Importer(Preparer):
             blob = self._blobs.put(directory / "network", temporary=True, move=True)
         size_bytes = self._blobs.get(blob).stat().st_size
         return CompiledBlob(blob, size_bytes, compiled.coverage, compiled.left_out, compiled.elsewhere)
+
+    def differing(self, network: Network, target: Target, seed: int) -> dict[str, str]:
+        """Return which nodes of a network compute something else than in ONNX Runtime, on inputs made with a seed."""
+        inputs = make_inputs(network.inputs, seed)
+        return dict(NetworkCompiler.of(self._dialect).differing(self._here(network), target, inputs))
+
+    def nodes(self, network: Network) -> list[str]:
+        """Return the labels of a network's nodes, in their order."""
+        return node_labels(Path(self._here(network).path))
 
     def keep(self, network: Network, target: Target, reason: str) -> CompiledBlob:
         """Make a file of the network as it is, for ONNX Runtime to run, for a reason that is told of all its nodes."""

@@ -238,6 +238,14 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         return compile_network(network, target, chosen, output, parts)
 
     @override
+    def differing(
+        self, network: Network, target: Target, inputs: Sequence[npt.NDArray[np.generic]]
+    ) -> Mapping[str, str]:
+        from tunery.dialects.metaschedule.codegen.trial import differing
+
+        return differing(network, target, inputs)
+
+    @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
         from tunery.dialects.metaschedule.loading.network import TvmNetwork
 

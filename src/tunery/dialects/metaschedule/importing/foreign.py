@@ -2,7 +2,8 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -34,14 +35,18 @@ _MOST_SMALL_STEPS, _LARGE_STEP = 4, 1 << 22  # steps, and multiplications of one
 _DEPENDS = "its size depends on the data"
 
 
-def foreign_nodes(graph: Graph) -> dict[int, str]:
-    """Return the nodes that are left to ONNX Runtime by rule, and why."""
+def foreign_nodes(graph: Graph, decided: Mapping[str, str] = MappingProxyType({})) -> dict[int, str]:
+    """Return the nodes that are left to ONNX Runtime by rule, and why; with those that are `decided`, by their labels.
+
+    Small islands are added where nothing was decided.
+    """
     known = _imported_operators()
     found: dict[int, str] = {}
     for at, node in enumerate(graph.nodes):
-        if reason := _outside(node, known) or next(filter(None, (rule(graph, node) for rule in _RULES)), ""):
+        decision = decided.get(graph.labels[at], "")
+        if reason := decision or _outside(node, known) or next(filter(None, (r(graph, node) for r in _RULES)), ""):
             found[at] = reason
-    return with_small_islands(graph, found)
+    return found if decided else with_small_islands(graph, found)
 
 
 def _imported_operators() -> frozenset[str]:

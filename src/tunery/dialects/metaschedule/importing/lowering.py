@@ -71,7 +71,7 @@ def lower(network: Network, target: Target) -> Lowered:
         DialectError: it can be taken in no way; the message names the operator.
     """
     graph = Graph(onnx.load(network.path))
-    reasons = foreign_nodes(graph)
+    reasons = foreign_nodes(graph, network.elsewhere)
     try:
         return _lowered_but(graph, reasons, target)
     except Exception as error:  # of whatever kind: TVM's importer raises many
@@ -136,7 +136,8 @@ def _imported(model: onnx.ModelProto, segments: Sequence[Segment] = ()) -> Any:
 
 
 _KEPT_BYTES = 512 << 20
-_kept: dict[tuple[str, str], Lowered] = {}  # one, for a compilation that follows an extraction in this process
+_kept: dict[tuple[str, str], tuple[Mapping[str, str], Lowered]] = {}
+"""One, for a compilation that follows an extraction in this process, with what was decided before it."""
 
 
 def lower_and_keep(network: Network, target: Target) -> Lowered:
@@ -144,7 +145,7 @@ def lower_and_keep(network: Network, target: Target) -> Lowered:
     lowered = lower(network, target)
     _kept.clear()
     if Path(network.path).stat().st_size <= _KEPT_BYTES:
-        _kept[network.digest, target.key] = lowered
+        _kept[network.digest, target.key] = network.elsewhere, lowered
     return lowered
 
 
@@ -154,7 +155,9 @@ def take_lowered(network: Network, target: Target) -> Lowered:
     Raises:
         DialectError: as `lower`.
     """
-    kept = _kept.get((network.digest, target.key)) or lower_and_keep(network, target)
+    decided, kept = _kept.get((network.digest, target.key), (None, None))
+    if kept is None or network.elsewhere not in (decided, kept.elsewhere):
+        kept = lower_and_keep(network, target)
     return replace(kept, module=kept.module.clone())
 
 

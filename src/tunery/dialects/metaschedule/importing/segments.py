@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 import onnx
 
 from tunery._errors import DialectError
+from tunery.dialects._nodes import labels
 from tunery.domain import TensorSpec
 
 OPERATOR = "TunerySegment"
@@ -41,6 +42,7 @@ class Graph:
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         self.model = model
         self.nodes = list(model.graph.node)
+        self.labels = labels(self.nodes)
         self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
         self.outputs = [value.name for value in model.graph.output]
         self.opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
@@ -205,10 +207,5 @@ def _in_order(graph: Graph, parts: Sequence[tuple[Sequence[int], onnx.NodeProto]
 
 
 def named(graph: Graph, reasons: Mapping[int, str]) -> dict[str, str]:
-    """Return the reasons by the nodes' operators and names, as they are told to people."""
-    found = {}
-    for at in sorted(reasons):
-        node = graph.nodes[at]
-        name = node.name or next((name for name in node.output if name), "")
-        found[f"{node.op_type} {name}".strip()] = reasons[at]
-    return found
+    """Return the reasons by the nodes' labels."""
+    return {graph.labels[at]: reasons[at] for at in sorted(reasons)}

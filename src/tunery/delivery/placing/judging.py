@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tunery._errors import WorkError
+from tunery._errors import TuneryError, WorkError
 from tunery.delivery.compare import Contestants, Output, checked_error
 from tunery.delivery.work import Work
 from tunery.domain import Network
@@ -24,12 +24,16 @@ Turn = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A compiled network beside ONNX Runtime: its largest error, what both take, and why it is not delivered, if so."""
+    """A compiled network beside ONNX Runtime: its largest error, what both take, and why it is not delivered, if so.
+
+    `wrong` says that it computes something else or fails, `slower` that ONNX Runtime is faster.
+    """
 
     error: float | None
     ours_s: float | None = None
     theirs_s: float | None = None
-    reason: str = ""
+    wrong: str = ""
+    slower: str = ""
 
 
 async def judge(work: Work, network: Network, blob: str, expected: Sequence[Output]) -> Judged:
@@ -42,16 +46,29 @@ async def judge(work: Work, network: Network, blob: str, expected: Sequence[Outp
             error = checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected)
             turns = await time_in_turns(contestants)
         except WorkError as wrong:
-            return Judged(None, reason=f"since {wrong}")
+            return Judged(None, wrong=f"since {wrong}")
         finally:
             contestants.end()
     ours_s, theirs_s = (median(side) for side in zip(*turns, strict=True))
-    reason = (
+    slower = (
         f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms with tunery's kernels"
         if is_slower(turns)
         else ""
     )
-    return Judged(error, ours_s, theirs_s, reason)
+    return Judged(error, ours_s, theirs_s, slower=slower)
+
+
+async def is_right(work: Work, network: Network, blob: str, expected: Sequence[Output]) -> bool:
+    """Return whether a compiled network computes what ONNX Runtime does."""
+    async with work.stage("check", Role.MEASURER):
+        contestants = Contestants.start(work.runtime, network, {_OURS: blob})
+        try:
+            checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected)
+        except TuneryError:
+            return False
+        finally:
+            contestants.end()
+    return True
 
 
 async def time_in_turns(contestants: Contestants) -> list[Turn]:

@@ -1,0 +1,79 @@
+"""A compiled network that computes something else: the operators at fault are found, and run in ONNX Runtime."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+from tunery._errors import DialectError, EngineError
+from tunery.delivery.compare import SEED, Output
+from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.placing.judging import Judged, is_right, judge
+from tunery.engines import Role
+from tunery.runtime.importing import ImportedModel
+
+_ROUNDS = 3
+_DEADLINE_S = 300.0
+_LONGEST_S = 120.0
+_AT_FAULT = "with it in place the compiled network computes something else"
+
+
+async def mended(
+    linker: Linker, made: CompiledModel, judged: Judged, theirs: Sequence[Output]
+) -> tuple[CompiledModel, Judged]:
+    """Return a network with the operators at fault in ONNX Runtime, and what it is like; or the one that was given.
+
+    First each operator is tried on what ONNX Runtime gives it. If all are right so, it is the compiler's work on
+    several of them: then the first node is looked for up to which the network must be left to ONNX Runtime. What helps
+    is stored, so that nobody tunes these operators.
+    """
+    imported, began = await linker.work.model(), time.monotonic()
+    for _ in range(_ROUNDS):
+        try:
+            found = await _differing(linker, imported) or await _first_fault(linker, imported, theirs, began)
+            if not found:
+                break
+            imported = await linker.placed(imported, {**imported.elsewhere, **found})
+            again = await linker.compile(imported)
+            verdict = await judge(linker.work, again.network, again.blob, theirs)
+        except (DialectError, EngineError):
+            break
+        if not verdict.wrong:
+            linker.work.settle(imported)
+            return again, verdict
+    return made, judged
+
+
+async def _differing(linker: Linker, imported: ImportedModel) -> Mapping[str, str]:
+    work = linker.work
+    try:
+        async with work.stage("check", Role.IMPORTER) as grant:
+            found: dict[str, str] = await work.runtime.call(
+                grant.worker, "differing", imported.network, imported.target, SEED, deadline_s=_DEADLINE_S
+            )
+    except (DialectError, EngineError):  # they cannot be tried
+        return {}
+    return found
+
+
+async def _first_fault(
+    linker: Linker, imported: ImportedModel, theirs: Sequence[Output], began: float
+) -> Mapping[str, str]:
+    """Return the first node that makes the network wrong if all after it run in ONNX Runtime, and all before it do not.
+
+    Found by halves, each half compiled.
+    """
+    async with linker.work.stage("check", Role.IMPORTER) as grant:
+        nodes = await linker.work.runtime.call(grant.worker, "nodes", imported.network, deadline_s=_DEADLINE_S)
+    native = [node for node in nodes if node not in imported.elsewhere]
+    right, wrong = 0, len(native)  # with so many of the first nodes compiled it is right, or wrong
+    while wrong - right > 1:
+        if time.monotonic() - began > _LONGEST_S:
+            return {}
+        count = (right + wrong) // 2
+        others = dict.fromkeys(native[count:], _AT_FAULT)
+        placed = await linker.placed(imported, {**imported.elsewhere, **others})
+        made = await linker.compile(placed, filled=False)
+        if await is_right(linker.work, made.network, made.blob, theirs):
+            right = count
+        else:
+            wrong = count
+    return {native[right]: _AT_FAULT} if native else {}
