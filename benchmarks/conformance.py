@@ -4,9 +4,10 @@
 
 Of the cases that come with the package `onnx` those are taken that this ONNX Runtime runs rightly. Each is prepared,
 lowered and compiled as `tunery compile --effort records` does without a record, in a process that serves many cases and
-is started anew when a case ends it. Many cases have as inputs what models have as constants (axes, shapes, sizes): one
-that is refused is tried again with its inputs of at most one dimension and eight values as constants. The table by
-operator is printed from the JSON that `-o` writes.
+is started anew when a case ends it. `native` is the share of cases of which ONNX Runtime runs no node. Many cases have
+as inputs what models have as constants (axes, shapes, sizes): one that is refused, or not native, is tried again with
+its inputs of at most one dimension and eight values as constants. The table by operator is printed from the JSON that
+`-o` writes.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -45,12 +47,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a case; `why` is the refusal or the difference in one line."""
+    """What became of a case; `why` is the refusal or the difference in one line.
+
+    `native` says that TVM runs it, and no node of it ONNX Runtime.
+    """
 
     name: str
     operator: str
     result: str
     why: str = ""
+    native: bool = False
 
 
 def collected(only: Sequence[str] = (), part: str = "") -> Iterator[Case]:
@@ -103,10 +109,14 @@ def _differs(found: Any, wanted: Any) -> str | None:
 
 
 def judge(case: Case, folder: Path) -> Verdict:
-    """Compile a case and run it, where it is refused with its parameters as constants."""
+    """Compile a case and run it, where it is refused or runs in ONNX Runtime with its parameters as constants."""
     verdict = _judge(case, folder)
-    if verdict.result == REFUSED and (constant := with_constants(case)):
+    if (verdict.result == REFUSED or (verdict.result == RIGHT and not verdict.native)) and (
+        constant := with_constants(case)
+    ):
         again = _judge(constant, folder)
+        if verdict.result == RIGHT and again.result == REFUSED:
+            return verdict
         return again if again.result == RIGHT else replace(again, why=f"{again.why} (as inputs: {verdict.why})"[:500])
     return verdict
 
@@ -133,10 +143,11 @@ def _judge(case: Case, folder: Path) -> Verdict:
     dialect = MetaScheduleDialect()
     path = folder / f"{case.name}.onnx"
     path.write_bytes(case.model)
-    result, why = RIGHT, ""
+    result, why, native = RIGHT, "", False
     try:
         network = prepare(str(path), {}, folder)
-        dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "compiled.tunery")
+        made = dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "compiled.tunery")
+        native, why = not made.elsewhere, "; ".join(dict.fromkeys(made.elsewhere.values()))
         compiled = dialect.load_network(folder / "compiled.tunery", 1)
         names = [one.name for one in onnx.load_from_string(case.model).graph.input]
         by_name = dict(zip(names, case.inputs, strict=True))
@@ -151,7 +162,7 @@ def _judge(case: Case, folder: Path) -> Verdict:
     finally:
         for left in folder.iterdir():
             left.unlink(missing_ok=True)
-    return Verdict(case.name, case.operator, result, " ".join(why.split())[:300])
+    return Verdict(case.name, case.operator, result, " ".join(why.split())[:300], native)
 
 
 def _serve(tasks: Any, answers: Any) -> None:
@@ -190,18 +201,35 @@ def judged(cases: Sequence[Case]) -> Iterator[Verdict]:
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """Return the table by operator, those with the most cases that are not right first."""
-    by_operator: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    by_operator: defaultdict[str, list[Verdict]] = defaultdict(list)
     for one in verdicts:
-        by_operator[one.operator][one.result] += 1
-    lines = ["| operator | right | refused | wrong | fault |", "| --- | --- | --- | --- | --- |"]
-    order = sorted(by_operator.items(), key=lambda item: (item[1][RIGHT] - item[1].total(), item[0]))
-    for operator, counts in order:
-        lines.append(
-            f"| {operator} | " + " | ".join(str(counts[k] or "") for k in (RIGHT, REFUSED, WRONG, FAULT)) + " |"
-        )
-    total = Counter(one.result for one in verdicts)
-    lines.append("| **all** | " + " | ".join(str(total[k]) for k in _RESULTS) + " |")
+        by_operator[one.operator].append(one)
+    lines = ["| operator | right | refused | wrong | fault | native |", "| --- | --- | --- | --- | --- | --- |"]
+    order = sorted(by_operator.items(), key=lambda item: (-sum(one.result != RIGHT for one in item[1]), item[0]))
+    for operator, its in [*order, ("**all**", list(verdicts))]:
+        counts = Counter(one.result for one in its)
+        cells = [str(counts[kind] or "") for kind in _RESULTS]
+        lines.append(f"| {operator} | {' | '.join(cells)} | {native_share(its):.0%} |")
     return "\n".join(lines)
+
+
+def native_share(verdicts: Sequence[Verdict]) -> float:
+    """Return how many of the right cases TVM runs wholly, as the mean over operators of the share of each."""
+    by_operator: defaultdict[str, list[bool]] = defaultdict(list)
+    for one in verdicts:
+        if one.result == RIGHT:
+            by_operator[one.operator].append(one.native)
+    return mean(mean(each) for each in by_operator.values()) if by_operator else 0.0
+
+
+def foreign_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """Say why right cases run in ONNX Runtime, the reason of most first, with the operators."""
+    operators: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for one in verdicts:
+        if one.result == RIGHT and not one.native:
+            operators[one.why][one.operator] += 1
+    order = sorted(operators.items(), key=lambda item: -item[1].total())
+    return [f"{found.total():4} {why}: {', '.join(name for name, _ in found.most_common(12))}" for why, found in order]
 
 
 def main() -> int:
@@ -220,6 +248,7 @@ def main() -> int:
     if given.output:
         given.output.write_text(json.dumps([asdict(one) for one in verdicts], indent=1))
     print(table(verdicts))
+    print("in ONNX Runtime, for these reasons:", *foreign_lines(verdicts), sep="\n")
     return int(any(one.result in {WRONG, FAULT} for one in verdicts))
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conformance import REFUSED, RIGHT, WRONG, Case, Verdict, collected, judge, table, with_constants
+from conformance import REFUSED, RIGHT, WRONG, Case, Verdict, collected, foreign_lines, judge, table, with_constants
 from onnx import TensorProto, helper
 
 SAMPLE = (
@@ -38,7 +38,7 @@ def cases() -> dict[str, Case]:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_a_case_is_right(cases: dict[str, Case], name: str, tmp_path: Path) -> None:
     verdict = judge(cases[name], tmp_path)
-    assert (verdict.result, verdict.why) == (RIGHT, "")
+    assert (verdict.result, verdict.why, verdict.native) == (RIGHT, "", True)
 
 
 def _case(given: str, value: float) -> Case:
@@ -68,7 +68,11 @@ def test_parameters_become_constants() -> None:
 
 
 def test_the_table_counts_by_operator() -> None:
-    verdicts = [Verdict("a", "Add", RIGHT), Verdict("b", "Add", REFUSED, "no"), Verdict("c", "Mul", WRONG, "1 differs")]
+    verdicts = [
+        Verdict("a", "Add", RIGHT, native=True), Verdict("b", "Add", REFUSED, "no"), Verdict("c", "Mul", WRONG, "1"),
+        Verdict("d", "If", RIGHT, "control flow"), Verdict("e", "If", RIGHT, "control flow"),
+    ]  # fmt: skip
     lines = table(verdicts).splitlines()
-    assert "| Add | 1 | 1 |  |  |" in lines
-    assert lines[-1] == "| **all** | 1 | 1 | 1 | 0 |"
+    assert "| Add | 1 | 1 |  |  | 100% |" in lines
+    assert lines[-1] == "| **all** | 3 | 1 | 1 |  | 50% |"
+    assert foreign_lines(verdicts) == ["   2 control flow: If"]
