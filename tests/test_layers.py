@@ -13,7 +13,7 @@ import tunery
 
 ROOT = Path(tunery.__file__).parent
 LEVELS = (
-    {"cli", "_api", "reports", "__init__", "__main__", "service", "costmodels.training"},
+    {"cli", "_api", "reports", "__init__", "__main__", "service", "torch", "costmodels.training"},
     {"tuning", "delivery"},
     {"runtime"},
     {"scheduling", "engines", "accounting"},
@@ -67,7 +67,7 @@ ONLY = {
 HEAVY = {
     "tvm": ("dialects/metaschedule/",),
     "tvm_ffi": ("dialects/metaschedule/",),
-    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/torch_contestants.py"),
+    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/torch_contestants.py", "torch.py"),
     "xgboost": ("costmodels/training/rival.py",),
 }
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))

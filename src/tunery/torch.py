@@ -1,0 +1,183 @@
+"""Compiled networks as torch's modules, and tunery as a backend of `torch.compile`; both run on the CPU, for inference.
+
+import tunery.torch
+
+module = tunery.torch.wrap("resnet18.tunery")
+scores = module(image)
+
+fast = torch.compile(model.eval(), backend="tunery")
+with torch.inference_mode():
+    scores = fast(image)
+"""
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._dynamo
+
+from tunery._errors import TuneryError
+from tunery.delivery.loading import Trusted, load_compiled
+
+if TYPE_CHECKING:
+    from tunery.dialects import CompiledNetwork
+
+__all__ = ["CompiledModule", "compile_graph", "wrap"]
+
+Run = Callable[..., Any]
+
+
+class CompiledModule(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
+    """A compiled network as a module: tensors in, in the order of its inputs; a tensor out, or a tuple of several.
+
+    Tensors are shared with the network, not copied. It has no parameters and computes no gradients.
+    """
+
+    def __init__(self, network: "CompiledNetwork") -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *tensors: Any) -> Any:
+        """Run the network.
+
+        Raises:
+            UsageError: wrong number, shape or dtype of tensors, or one that requires a gradient or is not on the CPU.
+        """
+        outputs = tuple(torch.from_numpy(one) for one in self.network(*tensors))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def extra_repr(self) -> str:
+        """Return what it takes and gives."""
+        return repr(self.network)
+
+
+def wrap(path: str | Path, threads: int | None = None, *, trusted: Trusted | None = None) -> CompiledModule:
+    """Return a compiled file as a module; the arguments are those of `tunery.load_compiled`.
+
+    Raises:
+        UsageError: as `tunery.load_compiled`.
+    """
+    return CompiledModule(load_compiled(path, threads, trusted=trusted))
+
+
+class _FallBackError(Exception):
+    """Torch runs the graph, for a reason."""
+
+
+def compile_graph(graph: Any, inputs: Sequence[Any]) -> Run:
+    """Compile a graph of `torch.compile`: its backend `tunery`.
+
+    Parameters and buffers become constants of the network. What cannot be compiled, or must not be since a gradient is
+    wanted, runs as it is in torch, and a warning says why.
+    """
+    try:
+        return _compiled(graph, inputs)
+    except (_FallBackError, TuneryError) as reason:
+        _warn(f"{reason}")
+    run: Run = graph.forward
+    return run
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"torch runs this graph, not tunery: {reason}", stacklevel=3)
+
+
+def _compiled(graph: Any, inputs: Sequence[Any]) -> Run:
+    from tunery.domain.request import FillPolicy, Request
+    from tunery.service.session import compile_model
+
+    _check(graph, inputs)
+    constants = {at: inputs[at] for at, node in enumerate(_placeholders(graph)) if _is_constant(node, inputs[at])}
+    program = _exported(graph, inputs, constants)
+    with tempfile.TemporaryDirectory(prefix="tunery-") as place:
+        source, file = Path(place, "graph.pt2"), Path(place, "graph.tunery")
+        torch.export.save(program, source)
+        compile_model(Request(str(source), threads=torch.get_num_threads(), trust=True), file, FillPolicy())
+        network = load_compiled(file)
+    if len(network.inputs) != len(inputs) - len(constants):
+        raise _FallBackError("not all of its inputs are used")
+    return _Constant(graph, CompiledModule(network), constants)
+
+
+def _check(graph: Any, inputs: Sequence[Any]) -> None:
+    """Raise `_FallBackError` for a graph that is not a function of tensors of the CPU to tensors, without gradients."""
+    if torch.is_grad_enabled() and any(isinstance(one, torch.Tensor) and one.requires_grad for one in inputs):
+        raise _FallBackError("it is to have gradients; call it under torch.inference_mode() or torch.no_grad()")
+    if not inputs or not all(isinstance(one, torch.Tensor) for one in inputs):
+        raise _FallBackError("it has a size that is not fixed, or no tensors; use torch.compile(..., dynamic=False)")
+    if not all(one.device.type == "cpu" and one.layout == torch.strided for one in inputs):
+        raise _FallBackError("it has tensors that are not dense ones of the CPU")
+    outputs = graph.graph.output_node().args[0]
+    if not all(isinstance(getattr(one, "meta", {}).get("example_value"), torch.Tensor) for one in outputs):
+        raise _FallBackError("it gives something else than tensors")
+
+
+def _placeholders(graph: Any) -> list[Any]:
+    return [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def _is_constant(node: Any, value: Any) -> bool:
+    """Whether an input is a parameter or a buffer of a module, as torch marks them."""
+    marked = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
+    return bool(marked) or isinstance(value, torch.nn.Parameter)
+
+
+def _exported(graph: Any, inputs: Sequence[Any], constants: Mapping[int, Any]) -> Any:
+    try:
+        program = torch.export.export(
+            _Frozen(graph, len(inputs), constants),
+            tuple(one for at, one in enumerate(inputs) if at not in constants),
+        )
+        signature = program.run_decompositions({}).graph_signature  # it shows what operators write inside
+    except Exception as error:  # of many kinds: an operator that is no function, a branch on values
+        raise _FallBackError(f"torch cannot export it ({' '.join(str(error).split())[:200]})") from error
+    if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
+        raise _FallBackError("it writes to its inputs or buffers; is the model in eval() mode?")
+    return program
+
+
+class _Frozen(torch.nn.Module):  # type: ignore[misc]
+    """A graph some of whose inputs are constants."""
+
+    def __init__(self, graph: Any, count: int, constants: Mapping[int, Any]) -> None:
+        super().__init__()
+        self._graph, self._count, self._at = graph, count, tuple(constants)
+        for at, value in constants.items():
+            self.register_buffer(f"constant{at}", value.detach())
+
+    def forward(self, *given: Any) -> Any:
+        rest = iter(given)
+        return self._graph(
+            *(getattr(self, f"constant{at}") if at in self._at else next(rest) for at in range(self._count))
+        )
+
+
+class _Constant:
+    """Calls a network in whose place torch runs the graph once a parameter or buffer is another one, or was written."""
+
+    def __init__(self, graph: Any, module: CompiledModule, constants: Mapping[int, Any]) -> None:
+        self._graph, self._module = graph, module
+        self._constants = [(at, one, _version(one)) for at, one in constants.items()]
+        self._given: list[int] = [at for at in range(len(_placeholders(graph))) if at not in constants]
+        self._stale = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        if self._stale:
+            return self._graph(*inputs)
+        if not all(inputs[at] is one and _version(one) == version for at, one, version in self._constants):
+            self._stale = True
+            _warn("its weights have changed since; call torch.compiler.reset() to have it compiled again")
+            return self._graph(*inputs)
+        found = self._module(*(inputs[at] for at in self._given))
+        return found if isinstance(found, tuple) else (found,)
+
+
+def _version(tensor: Any) -> int:
+    return -1 if tensor.is_inference() else int(tensor._version)
+
+
+if "tunery" not in torch._dynamo.list_backends(exclude_tags=()):
+    torch._dynamo.register_backend(compile_graph, "tunery")

@@ -1,0 +1,111 @@
+"""Compiled networks in torch: as modules, as a backend of `torch.compile`, and with its tensors."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tunery
+from tunery._errors import UsageError
+from tunery.dialects.onnxruntime import OnnxRuntimeDialect
+from tunery.models import prepare
+
+torch = pytest.importorskip("torch")
+
+import tunery.torch as subject  # noqa: E402
+
+
+@pytest.fixture(scope="module", name="file")
+def _file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("file")
+    dialect = OnnxRuntimeDialect()
+    network = prepare("zoo:mlp-mnist", {}, place)
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, place / "mlp.tunery")
+    return place / "mlp.tunery"
+
+
+def test_a_compiled_file_is_a_module(file: Path) -> None:
+    module, network = subject.wrap(file), tunery.load_compiled(file)
+    [spec] = network.inputs
+    image = torch.linspace(-1, 1, spec.size).reshape(spec.shape)
+    assert isinstance(module, torch.nn.Module)
+    found = torch.nn.Sequential(module, torch.nn.Softmax(-1))(image)
+    np.testing.assert_allclose(found, torch.softmax(torch.from_numpy(network(image.numpy())[0]), -1))
+    assert str(spec.shape[-1]) in repr(module)
+    for wrong in (image[..., :-1], image.double(), image.clone().requires_grad_(), image.to(torch.bfloat16), 1):
+        with pytest.raises(UsageError):
+            module(wrong)
+
+
+def test_tensors_go_in_and_out_of_a_session(file: Path) -> None:
+    session = tunery.InferenceSession(file)
+    [given], [made] = session.get_inputs(), session.get_outputs()
+    image, place = torch.ones(given.shape), torch.zeros(made.shape)
+    [expected] = session.run(None, {given.name: image.numpy()})
+    [found] = session.run(None, {given.name: image}, out=[place])
+    np.testing.assert_array_equal(place, expected)
+    assert found.ctypes.data == place.data_ptr()
+
+
+class Net(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.norm = torch.nn.Linear(32, 16), torch.nn.BatchNorm1d(16)
+
+    def forward(self, rows: Any) -> Any:
+        hidden = torch.relu(self.norm(self.dense(rows)))
+        return hidden, hidden.sum(1)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    with warnings.catch_warnings():  # torch's own, about Python and itself
+        warnings.simplefilter("ignore")
+        yield
+
+
+def told(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """Return what a call gives, and what tunery warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = call()
+    return found, [str(one.message) for one in caught if "tunery" in str(one.message)]
+
+
+@pytest.mark.tvm
+def test_torch_compiles_with_tunery(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "s.db"))
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    net, rows = Net().eval(), torch.linspace(-1, 1, 64).reshape(2, 32)
+    fast = torch.compile(net, backend="tunery")
+    with torch.no_grad():
+        expected = net(rows)
+        found, said = told(lambda: fast(rows))
+        assert not said
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+        assert "tvm" not in sys.modules
+        net.dense.weight.add_(1)
+        found, said = told(lambda: fast(rows))
+        torch.testing.assert_close(found, net(rows))
+        assert len(said) == 1
+
+
+@pytest.mark.parametrize("case", ["gradient", "training", "size"])
+def test_what_tunery_cannot_compile_runs_in_torch_and_is_said(case: str) -> None:
+    net, rows = Net(), torch.linspace(-1, 1, 64).reshape(2, 32)
+    net.train(case == "training")
+    fast = torch.compile(net, backend="tunery", dynamic=case == "size")
+    with torch.set_grad_enabled(case == "gradient"):
+        found, said = told(lambda: fast(rows))
+        assert len(said) == 1
+        assert "\n" not in said[0]
+        torch.testing.assert_close(found[0].shape, (2, 16))
+    if case == "gradient":
+        found[1].sum().backward()
+        assert net.dense.weight.grad is not None
