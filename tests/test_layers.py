@@ -37,6 +37,7 @@ BESIDE = {
 # tuning know a device by its contract.
 KNOWS_CPU = (
     "devices/",
+    "engines/remote/facts.py",
     "runtime/dispatch.py",
     "runtime/extraction.py",
     "runtime/__init__.py",

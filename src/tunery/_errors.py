@@ -14,6 +14,8 @@ TuneryError                what happened, with which value, and what to do next
 └── EngineError            a worker did not answer
     ├── DeadlineError      it ran past its deadline and was killed
     ├── CrashError         its process ended
+    │   └── LostWorkerError  its host was lost with it: no fault of the call, which may be made elsewhere
+    ├── HostError          a host cannot be used; the message says what is missing there
     └── RemoteError        the method raised; carries the remote type and message
 """
 
@@ -90,6 +92,14 @@ class CrashError(EngineError):
         super().__init__(message)
         self.exitcode = exitcode
         self.out_of_memory = out_of_memory
+
+
+class LostWorkerError(CrashError):
+    """The worker's host went away during the call, which says nothing of the call: make it again."""
+
+
+class HostError(EngineError):
+    """A host cannot be used: its command fails, or what answers is no agent of this version."""
 
 
 class RemoteError(EngineError):

@@ -1,8 +1,10 @@
 """All engines against the contract suite."""
 
+import sys
 from functools import partial
 
-from tunery.engines import Engine, InlineEngine, JoinedEngine, LocalEngine, OnUsage
+from tunery.blobs import FakeBlobs
+from tunery.engines import AgentEngine, Engine, InlineEngine, JoinedEngine, LocalEngine, OnUsage
 from tunery.engines.contract import EngineContract
 
 
@@ -21,4 +23,10 @@ class TestJoinedEngine(EngineContract):
         def tell(host: str, worker: str, method: str, wall_s: float, cpu_s: float) -> None:
             on_usage(f"{host}/{worker}", method, wall_s, cpu_s)
 
-        return JoinedEngine({host: LocalEngine(on_usage=partial(tell, host)) for host in ("one", "two")})
+        one = LocalEngine(on_usage=partial(tell, "one"))
+        return JoinedEngine({"one": one, "two": LocalEngine(on_usage=partial(tell, "two"), blobs=one.blobs)})
+
+
+class TestAgentEngine(EngineContract):
+    def make(self, on_usage: OnUsage) -> Engine:
+        return AgentEngine("far", f"{sys.executable} -m tunery agent --stdio", FakeBlobs(), on_usage)

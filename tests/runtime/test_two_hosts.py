@@ -1,5 +1,7 @@
 """Two hosts on one machine: each has directories of its own, and what one has built the other gets by content."""
 
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -7,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_tools import expect_nothing_held, raced, records_in, run_in, runtimes
+from job_tools import expect_nothing_held, raced, records_in, run_in, runtimes, wait_until
 
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, JobState, Mode, Outcome
-from tunery.engines import HERE, JoinedEngine, LocalEngine, Role, WorkerSpec
+from tunery.engines import HERE, AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.runtime.pools import MEASURER
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
 FAR = "far"
+
+
+def agent(directory: Path) -> str:
+    """Return the command of an agent with directories of its own."""
+    places = [f"{name}={directory}" for name in ("TUNERY_CACHE", "XDG_DATA_HOME", "TMPDIR")]
+    return shlex.join(["env", *places, sys.executable, "-m", "tunery", "agent", "--stdio"])
 
 
 class TwoHosts(JoinedEngine):
@@ -29,16 +37,12 @@ class TwoHosts(JoinedEngine):
 
     @classmethod
     def open(cls, scratch: Path, blobs: Blobs) -> "TwoHosts":
-        far = LocalEngine(cls.far / "logs", blobs=DirectoryBlobs(cls.far / "blobs"))
-        return cls({HERE: LocalEngine.open(scratch, blobs), FAR: far})
+        cls.far.mkdir()
+        return cls({HERE: LocalEngine.open(scratch, blobs), FAR: AgentEngine(FAR, agent(cls.far), blobs)})
 
     def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Future[Any]:
         self.calls[worker.partition("/")[0], method] += 1
         return super().call(worker, method, *args, deadline_s=deadline_s)
-
-    def close(self) -> None:
-        super().close()
-        self.blobs_of(FAR).close()
 
 
 @pytest.fixture
@@ -70,11 +74,11 @@ def test_both_hosts_build_and_one_measures(tmp_path: Path) -> None:
 def test_what_one_host_has_built_the_other_measures(tmp_path: Path) -> None:
     dialect = FakeDialect()
     task = dialect.extract(fake_network("fake:moved"), dialect.resolve_target("native", 1))[0]
+    (tmp_path / "far").mkdir()
     with (
-        DirectoryBlobs(tmp_path / "a" / "blobs") as here,
-        DirectoryBlobs(tmp_path / "b" / "blobs") as far,
-        JoinedEngine({HERE: LocalEngine(tmp_path / "a" / "logs", blobs=here),
-                      FAR: LocalEngine(tmp_path / "b" / "logs", blobs=far)}) as engine,
+        DirectoryBlobs(tmp_path / "here") as blobs,
+        JoinedEngine({HERE: LocalEngine(tmp_path / "logs", blobs=blobs),
+                      FAR: AgentEngine(FAR, agent(tmp_path / "far"), blobs)}) as engine,
     ):  # fmt: skip
         builder = engine.start(WorkerSpec(
             Role.BUILDER, "tunery.runtime.services:Builder", {"dialect": "fake", "device": "cpu"}, host=FAR
@@ -84,15 +88,17 @@ def test_what_one_host_has_built_the_other_measures(tmp_path: Path) -> None:
             for candidate in (dialect.reference(task), dialect.baseline(task))
         )
         assert isinstance(artifact, Artifact)
-        assert far.has(artifact.blob)
-        assert not here.has(artifact.blob)
+        assert found(tmp_path / "far", artifact.blob)
         settings = {"dialect": "fake", "device": "cpu", "cores": usable_cores(), "slot": usable_cores()[:1]}
         measurer = engine.start(WorkerSpec(Role.MEASURER, MEASURER, settings))
         measured = engine.call(
             measurer, "race", task, artifact, dialect.baseline(task), None, reference, 1, 0.0, deadline_s=PATIENCE_S
         ).result(PATIENCE_S)
         assert measured.outcome is Outcome.OK
-        assert here.get(artifact.blob).read_bytes() == far.get(artifact.blob).read_bytes()
         engine.blobs.release(artifact.blob)
-        assert not here.has(artifact.blob)
-        assert not far.has(artifact.blob)
+        assert not engine.blobs.has(artifact.blob)
+        wait_until(lambda: not found(tmp_path / "far", artifact.blob))
+
+
+def found(directory: Path, blob: str) -> bool:
+    return any(directory.rglob(blob))

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from tunery.cli import (
+    agent,
     bench,
     compile,  # noqa: A004 - the command's name
     costmodel,
@@ -71,7 +72,7 @@ def _root(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, inspect, bench, query, serve, spend, doctor):
+for module in (tune, extract, compile, inspect, bench, query, serve, spend, doctor, agent):
     module.register(app)
 GROUPS = {
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "keys": keys,

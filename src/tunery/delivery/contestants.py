@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from tunery.blobs import Blobs
 from tunery.dialects import Array
-from tunery.domain import TensorSpec
+from tunery.domain import BlobDigest, TensorSpec
 from tunery.measuring.inputs import make_inputs
 
 
@@ -47,7 +47,7 @@ class Contestant(ABC):
 class CompiledContestant(Contestant):
     """A network compiled by a dialect."""
 
-    def __init__(self, blob: str, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
+    def __init__(self, blob: BlobDigest, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
         from tunery.delivery.loading import load_compiled
 
         super().__init__(inputs, seed)
@@ -64,7 +64,7 @@ class CompiledContestant(Contestant):
 class OnnxRuntimeContestant(Contestant):
     """ONNX Runtime on the CPU, with all its optimisations."""
 
-    def __init__(self, blob: str, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
+    def __init__(self, blob: BlobDigest, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
         import onnxruntime
 
         super().__init__(inputs, seed)

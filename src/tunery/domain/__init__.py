@@ -4,10 +4,10 @@ from tunery.domain.budget import CURRENCIES, LEAST, MOST, Budget, Prospect, Spen
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.check import Check, CheckState
 from tunery.domain.delivery import Choice, Rung
-from tunery.domain.device import Calibration, DeviceDescription, SharingPoint
+from tunery.domain.device import Calibration, DeviceDescription, HostFacts, SharingPoint
 from tunery.domain.environment import Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
-from tunery.domain.keys import canonical_json, digest
+from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
 from tunery.domain.network import Network, TensorSpec
 from tunery.domain.task import Target, Task, Workload
@@ -18,6 +18,7 @@ __all__ = [
     "LEAST",
     "MOST",
     "Artifact",
+    "BlobDigest",
     "Budget",
     "Calibration",
     "Candidate",
@@ -27,6 +28,7 @@ __all__ = [
     "Contender",
     "DeviceDescription",
     "Environment",
+    "HostFacts",
     "JobState",
     "JobStatus",
     "Measurement",

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tunery.domain.keys import BlobDigest
+
 
 class Origin(StrEnum):
     """Where a candidate came from."""
@@ -32,6 +34,6 @@ class Artifact:
     """A built candidate: the SHA-256 of its file, and what else the dialect needs to load it, in text of its own."""
 
     candidate_key: str
-    blob: str
+    blob: BlobDigest
     size_bytes: int
     manifest: str = ""

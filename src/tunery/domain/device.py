@@ -1,7 +1,7 @@
-"""A concrete thing that runs kernels."""
+"""A concrete thing that runs kernels, and the host that it is part of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -69,3 +69,25 @@ class Calibration:
     def neighbours_disturb(self) -> bool:
         """Whether even one neighbour distorts what is measured, so that nothing may run beside a measurement."""
         return self.slots > 1 and max(self.degrees.values(), default=1) == 1
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a host says of itself.
+
+    `version` is that of tunery, `packages` are those that tunery requires, by their versions, as far as they are
+    installed. `cores` are those that its agent may use, `granted` is how many of them at a time; `clock_s` is its time
+    (seconds since 1970) when it said all this.
+    """
+
+    version: str
+    python: str
+    system: str
+    machine: str
+    node: str
+    cores: tuple[int, ...]
+    granted: int
+    memory_bytes: int
+    clock_s: float
+    devices: tuple[DeviceDescription, ...] = ()
+    packages: Mapping[str, str] = field(default_factory=dict)

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from mmap import mmap
-from typing import Any
+from typing import Annotated, Any, Final
 
 
 def canonical_json(value: Mapping[str, Any] | list[Any]) -> str:
@@ -20,3 +20,11 @@ def digest(*parts: str | bytes | mmap) -> str:
         state.update(len(data).to_bytes(8, "little"))
         state.update(data)
     return state.hexdigest()
+
+
+class BlobMark:
+    """Marks text that is the SHA-256 of a blob, or empty: whoever passes it on passes the blob on."""
+
+
+BLOB: Final = BlobMark()
+BlobDigest = Annotated[str, BLOB]

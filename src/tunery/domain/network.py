@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tunery.domain.keys import BlobDigest
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -37,6 +39,6 @@ class Network:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     parameters: int
-    blob: str = ""
+    blob: BlobDigest = ""
     batch_of_one: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -10,9 +10,11 @@ from tunery.engines._base import HERE, Engine, HostControl, OnUsage, Role, Worke
 from tunery.engines.inline import InlineEngine
 from tunery.engines.joined import JoinedEngine
 from tunery.engines.local.engine import LocalEngine
+from tunery.engines.remote.engine import AgentEngine
 
 __all__ = [
     "HERE",
+    "AgentEngine",
     "Engine",
     "HostControl",
     "InlineEngine",

@@ -1,5 +1,6 @@
 """What runs stages: worker processes that can be called, timed out and killed from outside."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 from tunery._errors import EngineError
 from tunery.blobs import Blobs
-from tunery.domain import Environment
+from tunery.domain import Environment, HostFacts
 
 OnUsage = Callable[[str, str, float, float], None]
 """What an engine may be given to report to: worker, method, wall seconds and CPU seconds of one call, as it ends.
@@ -120,6 +121,27 @@ class Engine(ABC):
             raise EngineError(f"there is no host {spec.host!r}; this engine has {', '.join(self.hosts)}")
         return spec.host or self.hosts[0]
 
+    def facts(self, host: str = "") -> HostFacts | None:  # noqa: ARG002 - one that has a further host says more
+        """Return what a further host says of itself; None while it is away, and of the host that the caller is on."""
+        return None
+
+    def trouble(self, host: str = "") -> str:  # noqa: ARG002
+        """Return in a sentence why a host is away, "" where it is not."""
+        return ""
+
+    def watch(self, changed: Callable[[str], None]) -> None:  # noqa: B027 - a host that cannot go away says nothing
+        """Have `changed` called with a host's name, on a thread of the engine, whenever it has come or gone."""
+
+    def hold_device(self, host: str = "") -> Future[Callable[[], None]]:
+        """Wait for the right to measure on a further host, beside whoever else measures there.
+
+        What the future gives lets go again; the right is gone as well when the connection to the host is.
+
+        Raises:
+            EngineError: the caller measures there by itself.
+        """
+        raise EngineError(f"{host or self.hosts[0]!r} is no further host")
+
     @abstractmethod
     def start(self, spec: WorkerSpec) -> str:
         """Start a worker and return its id; returns at once, the process comes up in the background.
@@ -160,3 +182,13 @@ class Engine(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def check_deadline(deadline_s: float) -> None:
+    """Refuse what is no deadline.
+
+    Raises:
+        ValueError: it is not a positive number of seconds.
+    """
+    if math.isnan(deadline_s) or deadline_s <= 0:
+        raise ValueError(f"a deadline of {deadline_s} s is not a positive number of seconds")

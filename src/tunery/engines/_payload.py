@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError
 from tunery import _errors
 from tunery._errors import EngineError, RemoteError, TuneryError
 from tunery.blobs import Blobs
+from tunery.engines._blob_fields import Finder, blob_finder, find_all
 
 _CONFIG = ConfigDict(ser_json_inf_nan="constants", ser_json_bytes="base64", val_json_bytes="base64")
 
@@ -33,6 +34,8 @@ class Signatures:
             raise EngineError(f"service {service!r} is not an importable module:Class: {error}") from error
         self._adapters: dict[tuple[str, int], TypeAdapter[Any]] = {}
         self._results: dict[str, TypeAdapter[Any]] = {}
+        self._finders: dict[tuple[str, int], list[Finder | None]] = {}
+        self._result_finders: dict[str, Finder | None] = {}
 
     def encode_settings(self, settings: Mapping[str, Any]) -> bytes:
         """Return the constructor's keyword arguments as JSON.
@@ -71,6 +74,25 @@ class Signatures:
         """Return the result that `encode_result` wrote."""
         return self._result_adapter(method).validate_json(body)[0]
 
+    def blobs_in_settings(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the blobs that the constructor's arguments name."""
+        hints = self._hints()
+        return find_all([blob_finder(hints.get(name, Any)) for name in settings], settings.values())
+
+    def blobs_in_arguments(self, method: str, args: tuple[object, ...]) -> tuple[str, ...]:
+        """Return the blobs that a call's arguments name."""
+        key = method, len(args)
+        if key not in self._finders:
+            self._finders[key] = [blob_finder(hint) for hint in self._argument_types(method, len(args))]
+        return find_all(self._finders[key], args)
+
+    def blobs_in_result(self, method: str, result: object) -> tuple[str, ...]:
+        """Return the blobs that a method's result names."""
+        if method not in self._result_finders:
+            hint = typing.get_type_hints(self._function(method), include_extras=True).get("return", Any)
+            self._result_finders[method] = blob_finder(hint)
+        return find_all([self._result_finders[method]], [result])
+
     def _settings_adapter(self, names: Sequence[str]) -> TypeAdapter[Any]:
         parameters: dict[str, inspect.Parameter] = {}
         if self.cls.__init__ is not object.__init__:
@@ -92,6 +114,9 @@ class Signatures:
         known = self._adapters.get((method, count))
         if known is not None:
             return known
+        return self._adapters.setdefault((method, count), _adapter(self._argument_types(method, count)))
+
+    def _argument_types(self, method: str, count: int) -> list[Any]:
         function = self._function(method)
         signature = inspect.signature(function)
         try:
@@ -103,7 +128,7 @@ class Signatures:
         for name, value in bound.arguments.items():
             repeated = len(value) if signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL else 1
             types += [hints.get(name, Any)] * repeated
-        return self._adapters.setdefault((method, count), _adapter(types[1:]))
+        return types[1:]
 
     def _result_adapter(self, method: str) -> TypeAdapter[Any]:
         known = self._results.get(method)
@@ -145,6 +170,8 @@ def error_from_data(data: Mapping[str, Any], where: str) -> TuneryError:
     `where` (worker and method) opens the message of a RemoteError only: a user's error keeps its exact sentence.
     """
     cls = getattr(_errors, data["ours"], RemoteError) if data["ours"] else RemoteError
+    if cls is RemoteError and data["kind"] == RemoteError.__name__:  # another host has passed it on
+        return RemoteError(data["message"], kind=data["values"]["kind"], trace=data["values"]["trace"])
     if cls is RemoteError:
         message = f"{where} raised {data['kind']}: {data['message']}"
         return RemoteError(message, kind=data["kind"], trace=data["trace"])

@@ -11,6 +11,7 @@ from typing import Any
 
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.blobs import Blobs
+from tunery.domain import BlobDigest
 
 
 class Colour(StrEnum):
@@ -62,7 +63,7 @@ class Probe:
         """Return the setting `home`."""
         return self._home
 
-    def reverse(self, digest: str) -> str:
+    def reverse(self, digest: BlobDigest) -> BlobDigest:
         """Return the digest of a blob that holds another's bytes backwards."""
         return self._blobs.put(self._blobs.get(digest).read_bytes()[::-1], temporary=True)
 

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from tunery._errors import CrashError, DeadlineError, EngineError
 from tunery.blobs import Blobs, FakeBlobs
-from tunery.engines._base import Engine, OnUsage, WorkerSpec
+from tunery.engines._base import Engine, OnUsage, WorkerSpec, check_deadline
 from tunery.engines._payload import Signatures, error_from_data, error_to_data, signatures
 
 _log = logging.getLogger(__name__)
@@ -202,8 +202,7 @@ class InlineEngine(Engine):
 
     @override
     def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Future[Any]:
-        if math.isnan(deadline_s) or deadline_s <= 0:
-            raise ValueError(f"a deadline of {deadline_s} s is not a positive number of seconds")
+        check_deadline(deadline_s)
         record = self._record(worker)
         self._check_open()
         call = _Call(method, record.methods.encode_arguments(method, args), len(args), deadline_s)

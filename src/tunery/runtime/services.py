@@ -29,7 +29,7 @@ from tunery.dialects import (
     store_built,
 )
 from tunery.dialects.onnxruntime import NAME as ONNX_RUNTIME
-from tunery.domain import Artifact, Candidate, Network, Target, Task, Verification, Workload
+from tunery.domain import Artifact, BlobDigest, Candidate, Network, Target, Task, Verification, Workload
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
@@ -126,7 +126,7 @@ class Specimen:
 class CompiledBlob:
     """A compiled network: as `Compiled`, but its file is a blob."""
 
-    blob: str
+    blob: BlobDigest
     size_bytes: int
     coverage: Mapping[str, str | None]
     left_out: Mapping[str, Mapping[str, str]]
@@ -427,12 +427,12 @@ class Builder:
             part = compiler.build_part(task, candidate, directory)
             return None if part is None else store_built(self._blobs, part)
 
-    def read(self, cost_model: str) -> None:
+    def read(self, cost_model: BlobDigest) -> None:
         """Read the cost model in a blob, which `pick` will be given."""
         load_cost_model(_text(self._blobs.get(cost_model)))
 
     def pick(  # noqa: PLR0917 - arguments cross a process border by position
-        self, task: Task, n: int, keep: int, cost_model: str, seed: int, transfer_states: Sequence[str]
+        self, task: Task, n: int, keep: int, cost_model: BlobDigest, seed: int, transfer_states: Sequence[str]
     ) -> Pick:
         """Predict, then check the `keep` candidates that the cost model in a blob thinks fastest until one is right.
 

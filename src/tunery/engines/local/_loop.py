@@ -307,7 +307,7 @@ class Loop:
             call.future.set_exception(error_from_data(header["failed"], f"{worker.name}.{call.method}"))
             return
         try:
-            result = worker.methods.decode_result(call.method, body)
+            result = call.decode(body)
         except ValueError as error:
             call.future.set_exception(EngineError(f"{worker.name}.{call.method} gave an unreadable result: {error}"))
         else:

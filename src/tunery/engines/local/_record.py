@@ -6,6 +6,7 @@ import math
 import signal
 import sys
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 
 from tunery._errors import TuneryError, tells_of_memory
 from tunery.engines._base import WorkerSpec
-from tunery.engines._payload import Signatures
 from tunery.engines.local._frames import Channel
 from tunery.engines.local._nursery import Nursery
 from tunery.engines.local._process import move
@@ -39,6 +39,7 @@ class Call:
     method: str
     message: bytes
     deadline_s: float
+    decode: Callable[[bytes], Any]
     future: Future[Any] = field(default_factory=Future)
     taken_at: float = 0.0
 
@@ -78,7 +79,7 @@ class Worker:
 
     name: str
     spec: WorkerSpec
-    methods: Signatures
+    setting_names: Sequence[str]
     settings: bytes
     cores: tuple[int, ...]
     log: Path
@@ -96,7 +97,7 @@ class Worker:
         """Return the first message's header: how the process settles in."""
         environment = self.spec.environment
         return {
-            "service": self.spec.service, "settings": list(self.spec.settings), "cores": list(self.cores),
+            "service": self.spec.service, "settings": list(self.setting_names), "cores": list(self.cores),
             "threads": self.spec.threads, "nice": self.spec.nice, "memory_bytes": self.spec.memory_bytes,
             "thread_variables": list(environment.thread_variables), "log": str(self.log), "blobs": self.blobs,
             "path": None if environment.python else sys.path,

@@ -1,14 +1,14 @@
 """This machine's processes as an engine."""
 
 import itertools
-import math
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from tunery._errors import EngineError
 from tunery.blobs import Blobs, DirectoryBlobs
-from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec
-from tunery.engines._payload import signatures
+from tunery.engines._base import Engine, HostControl, OnUsage, WorkerSpec, check_deadline
+from tunery.engines._payload import Signatures, signatures
 from tunery.engines.local import _frames
 from tunery.engines.local._loop import Loop
 from tunery.engines.local._record import Call, Worker
@@ -50,6 +50,7 @@ class LocalEngine(Engine):
         self.blobs = DirectoryBlobs(Path(own or "", "blobs")) if blobs is None else blobs
         self._ids = itertools.count(1)
         self._workers: dict[str, Worker] = {}
+        self._methods: dict[str, Signatures] = {}
         self._loop = Loop(self.logs, startup_s, on_usage)
         self.control = LocalControl(self._loop, self._workers)
         place = self.blobs.place
@@ -66,22 +67,43 @@ class LocalEngine(Engine):
     def start(self, spec: WorkerSpec) -> str:
         self.host_of(spec)
         methods = signatures(spec.service)
-        settings = methods.encode_settings(spec.settings)
+        name = self.start_encoded(spec, list(spec.settings), methods.encode_settings(spec.settings))
+        self._methods[name] = methods
+        return name
+
+    def start_encoded(self, spec: WorkerSpec, names: Sequence[str], settings: bytes) -> str:
+        """Start a worker whose settings, called `names`, are JSON already; those in `spec` are not looked at.
+
+        The service is imported in the worker alone: where it cannot be, each call fails with that.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
         cores = spec.cores or tuple(sorted(os.sched_getaffinity(os.getpid())))
         name = f"{spec.role.value}-{next(self._ids)}"
-        worker = Worker(name, spec, methods, settings, cores, self.logs / f"{name}.log", self._place)
+        worker = Worker(name, spec, names, settings, cores, self.logs / f"{name}.log", self._place)
         self._loop.add(worker)
         self._workers[name] = worker
         return name
 
     @override
     def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Future[Any]:
-        if math.isnan(deadline_s) or deadline_s <= 0:
-            raise ValueError(f"a deadline of {deadline_s} s is not a positive number of seconds")
-        record = self._record(worker)
-        body = record.methods.encode_arguments(method, args)
-        call = Call(method, _frames.pack({"method": method, "count": len(args)}, body), deadline_s)
+        check_deadline(deadline_s)
+        record, methods = self._record(worker), self._methods[worker]
+        body = methods.encode_arguments(method, args)
+        message = _frames.pack({"method": method, "count": len(args)}, body)
+        call = Call(method, message, deadline_s, partial(methods.decode_result, method))
         self._loop.enqueue(record, call)
+        return call.future
+
+    def call_encoded(self, worker: str, method: str, count: int, body: bytes, deadline_s: float) -> Future[bytes]:
+        """Call a method with `count` arguments that are JSON already; the future gives the result as JSON.
+
+        Raises:
+            EngineError: no such worker, or the engine is closed.
+        """
+        call = Call(method, _frames.pack({"method": method, "count": count}, body), deadline_s, bytes)
+        self._loop.enqueue(self._record(worker), call)
         return call.future
 
     @override

@@ -1,0 +1,207 @@
+"""Frames between an engine and an agent: a JSON header and a body of bytes behind their lengths, none too large.
+
+The agent begins with `MAGIC`, behind whatever the login shell printed, and the frame `hello`; the engine answers with
+`welcome`. `do` in a header says what a frame is. Blobs cross in chunks, between which other frames go first.
+
+    to the agent      welcome start call kill place hold free want chunk fetch release ping check close
+    from the agent    hello usage answer wanted chunk stored held pong checked
+"""
+
+import contextlib
+import json
+import os
+import struct
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO, Any
+
+PROTOCOL = 1
+MAGIC = b"\0tunery agent\0\n"
+MOST_HEADER_BYTES = 1 << 20
+MOST_BODY_BYTES = 1 << 28
+_LENGTHS = struct.Struct("<QI")
+_READ = _CHUNK = 1 << 18
+
+Frame = tuple[dict[str, Any], bytes]
+
+
+class ProtocolError(Exception):
+    """What came over the pipe is no frame; the message says what it is instead."""
+
+
+def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
+    """Return one frame.
+
+    Raises:
+        ValueError: it is larger than the other side takes.
+    """
+    head = json.dumps(header).encode()
+    if len(head) > MOST_HEADER_BYTES or len(body) > MOST_BODY_BYTES:
+        raise ValueError(f"{len(head) + len(body)} bytes are too many for one call to another host; use a blob")
+    return b"".join((_LENGTHS.pack(len(body), len(head)), head, body))
+
+
+class FrameReader:
+    """Takes frames from a descriptor; memory is taken as bytes arrive, never because a length says so."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+
+    def skip_to(self, mark: bytes, most: int) -> bytes | None:
+        """Read over up to `most` bytes and `mark`; return what was before it, or None at the end of the file.
+
+        Raises:
+            ProtocolError: the mark is not there.
+        """
+        while (at := self._buffer.find(mark)) < 0:
+            if len(self._buffer) > most:
+                raise ProtocolError(_shown(bytes(self._buffer)))
+            if not self._fill():
+                return None
+        before = bytes(self._buffer[:at])
+        del self._buffer[: at + len(mark)]
+        return before
+
+    @property
+    def unread(self) -> str:
+        """What has come and is no frame, shortened."""
+        return _shown(bytes(self._buffer)) if self._buffer else ""
+
+    def read(self) -> Frame | None:
+        """Wait for a frame; None at the end of the file.
+
+        Raises:
+            ProtocolError: something else comes, or a frame that is too large.
+        """
+        if not self._has(_LENGTHS.size):
+            return None
+        body_size, head_size = _LENGTHS.unpack_from(self._buffer)
+        if head_size > MOST_HEADER_BYTES or body_size > MOST_BODY_BYTES:
+            raise ProtocolError(f"a frame of {head_size} and {body_size} bytes, which is too large: {self.unread}")
+        head_end = _LENGTHS.size + head_size
+        if not self._has(head_end + body_size):
+            return None
+        view = memoryview(self._buffer)
+        head, body = bytes(view[_LENGTHS.size : head_end]), bytes(view[head_end : head_end + body_size])
+        view.release()
+        del self._buffer[: head_end + body_size]
+        try:
+            header = json.loads(head)
+        except ValueError:
+            raise ProtocolError(f"a frame whose header is not JSON: {_shown(head)}") from None
+        if not isinstance(header, dict) or not isinstance(header.get("do"), str):
+            raise ProtocolError(f"a frame that does not say what it is: {_shown(head)}")
+        return header, body
+
+    def _has(self, size: int) -> bool:
+        while len(self._buffer) < size:
+            if not self._fill():
+                return False
+        return True
+
+    def _fill(self) -> bool:
+        try:
+            data = os.read(self._descriptor, _READ)
+        except OSError:
+            data = b""
+        self._buffer += data
+        return bool(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    digest: str
+    file: IO[bytes]
+
+
+class FrameWriter:
+    """Writes frames on a thread of its own: nobody waits for the pipe, and a blob's chunks let other frames pass."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._frames: deque[bytes] = deque()
+        self._streams: deque[_Stream] = deque()
+        self._changed = threading.Condition()
+        self._ending = False
+        self._thread = threading.Thread(target=self._run, name="tunery-frames", daemon=True)
+        self._thread.start()
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Queue a frame.
+
+        Raises:
+            ValueError: it is too large.
+        """
+        self.send_packed(pack(header, body))
+
+    def send_packed(self, frame: bytes) -> None:
+        """Queue a frame that `pack` has made."""
+        with self._changed:
+            self._frames.append(frame)
+            self._changed.notify()
+
+    def stream(self, digest: str, file: IO[bytes]) -> None:
+        """Queue a blob, whose file is closed when it is sent."""
+        with self._changed:
+            self._streams.append(_Stream(digest, file))
+            self._changed.notify()
+
+    def end(self, wait_s: float) -> bool:
+        """Write the frames that are queued, then nothing more; return whether that is done within so many seconds."""
+        with self._changed:
+            self._ending = True
+            self._changed.notify()
+        self._thread.join(wait_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (data := self._next()) is not None:
+            view = memoryview(data)
+            try:
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+            except OSError:  # the other side is gone, which is noticed by reading
+                with self._changed:
+                    self._ending = True
+                    self._frames.clear()
+                    self._close_streams()
+                return
+
+    def _next(self) -> bytes | None:
+        with self._changed:
+            while not (self._frames or self._streams or self._ending):
+                self._changed.wait()
+            if self._frames:
+                return self._frames.popleft()
+            if not self._streams or self._ending:
+                self._close_streams()
+                return None
+            stream = self._streams[0]
+        header: dict[str, Any] = {"do": "chunk", "blob": stream.digest}
+        try:
+            data = stream.file.read(_CHUNK)
+        except OSError as error:
+            data, header = b"", {**header, "failed": str(error)}
+        if len(data) < _CHUNK:
+            header["last"] = True
+            stream.file.close()
+            with self._changed, contextlib.suppress(IndexError):
+                self._streams.popleft()
+        return pack(header, data)
+
+    def _close_streams(self) -> None:
+        while self._streams:
+            self._streams.popleft().file.close()
+
+
+def frames(reader: FrameReader) -> Iterator[Frame]:
+    """Yield frames until the end of the file; ProtocolError as `read` says."""
+    while (frame := reader.read()) is not None:
+        yield frame
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:80].decode(errors="replace")) + ("..." if len(data) > 80 else "")

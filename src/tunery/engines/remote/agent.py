@@ -1,0 +1,255 @@
+"""The agent: runs this host's local engine for an engine on another host, which talks to it over a pipe.
+
+It ends, and all workers with it, at the end of its input, when nothing is heard for several keep-alives, and at a frame
+that is none. What the workers print goes to their logs, what libraries print here to the standard error.
+"""
+
+import asyncio
+import contextlib
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from tunery._errors import BlobError, TuneryError
+from tunery.blobs import Blobs, DirectoryBlobs
+from tunery.devices.lock import DeviceLock
+from tunery.domain import Environment, HostFacts
+from tunery.engines._base import Role, WorkerSpec
+from tunery.engines._payload import error_to_data
+from tunery.engines.local.engine import LocalEngine
+from tunery.engines.remote._protocol import MAGIC, PROTOCOL, FrameReader, FrameWriter, ProtocolError, frames
+from tunery.engines.remote._receiving import Receiver
+from tunery.engines.remote.facts import host_checks, host_facts
+
+MISSED_KEEP_ALIVES = 4
+"""After as many intervals without a word the other side counts as gone."""
+_LAST_WORDS_S = 5.0
+
+
+def serve_stdio(cache: Path) -> int:
+    """Be this host's agent on the standard input and output until the other side is gone; return the exit code.
+
+    `cache` is where blobs live. Nothing else is read from, or written to, the two streams.
+
+    Raises:
+        BlobError: the cache cannot be written.
+    """
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    with DirectoryBlobs(cache / "blobs") as blobs, LocalAgent(reading, writing, blobs, cache / "measuring.lock") as one:
+        return one.serve()
+
+
+class LocalAgent:
+    """One conversation: frames come from `reading` and go to `writing`."""
+
+    def __init__(self, reading: int, writing: int, blobs: Blobs, device_lock: Path) -> None:
+        self._reader, self._writing = FrameReader(reading), writing
+        self._blobs, self._receiver = blobs, Receiver(blobs)
+        self._engine = LocalEngine(on_usage=self._used, blobs=blobs)
+        assert self._engine.control is not None
+        self._control = self._engine.control
+        self._names: dict[str, str] = {}  # the other side's name of a worker, ours
+        self._theirs: dict[str, str] = {}
+        self._device = _DeviceTurns(device_lock)
+        self._heard_s, self._keep_alive_s = time.monotonic(), math.inf
+        self._over = threading.Event()
+
+    def __enter__(self) -> "LocalAgent":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        self._engine.close()
+        self._device.close()
+        self._receiver.close()
+
+    def serve(self) -> int:
+        """Talk until the other side is gone."""
+        os.write(self._writing, MAGIC)
+        self._writer = FrameWriter(self._writing)
+        facts = TypeAdapter(HostFacts).dump_python(host_facts(), mode="json")
+        self._writer.send({"do": "hello", "protocol": PROTOCOL, **facts})
+        threading.Thread(target=self._watch, name="tunery-keep-alive", daemon=True).start()
+        try:
+            for header, body in frames(self._reader):
+                self._heard_s = time.monotonic()
+                if not self._handle(header, body):
+                    break
+        except ProtocolError as error:
+            self._writer.send({"do": "refused", "why": f"the agent got {error}"})
+            self._writer.end(_LAST_WORDS_S)
+            return 1
+        return 0
+
+    def _watch(self) -> None:
+        """End this process when the other side has been silent for too long; the kernel ends the workers with it."""
+        while not self._over.wait(min(self._keep_alive_s, 1.0)):
+            if time.monotonic() - self._heard_s > MISSED_KEEP_ALIVES * self._keep_alive_s:
+                self._engine.close()
+                self._blobs.close()
+                os._exit(1)
+
+    def _handle(self, header: dict[str, Any], body: bytes) -> bool:
+        """Do what a frame says; False when it says to end."""
+        if header["do"] == "close":
+            return False
+        known: Mapping[str, Callable[[dict[str, Any], bytes], None]] = {
+            "welcome": self._welcome, "start": self._start, "call": self._call, "kill": self._kill,
+            "place": self._place, "want": self._want, "chunk": self._chunk, "fetch": self._fetch,
+            "release": self._release, "hold": self._hold, "free": self._free, "ping": self._ping, "check": self._check,
+        }  # fmt: skip
+        try:
+            known[header["do"]](header, body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"a frame that it does not understand ({header['do']!r}: {error!r})") from error
+        return True
+
+    def _welcome(self, header: dict[str, Any], _body: bytes) -> None:
+        self._keep_alive_s = float(header["keep_alive_s"])
+
+    def _start(self, header: dict[str, Any], body: bytes) -> None:
+        spec = dict(header["spec"])
+        environment = Environment(**spec.pop("environment"))
+        made = WorkerSpec(**{**spec, "role": Role(spec["role"]), "cores": tuple(spec["cores"]),
+                             "environment": environment})  # fmt: skip
+        name = self._engine.start_encoded(made, header["settings"], body)
+        self._names[header["worker"]], self._theirs[name] = name, header["worker"]
+
+    def _call(self, header: dict[str, Any], body: bytes) -> None:
+        deadline_s = math.inf if header["deadline_s"] is None else float(header["deadline_s"])
+        name = self._names[header["worker"]]
+        call = self._engine.call_encoded(name, header["method"], int(header["count"]), body, deadline_s)
+        call.add_done_callback(partial(self._answer, header["id"], name))
+
+    def _answer(self, number: int, name: str, call: Future[bytes]) -> None:
+        error = call.exception()
+        header = {"do": "answer", "id": number, "failed": error is not None, **self._state(name)}
+        body = call.result() if error is None else json.dumps(error_to_data(error)).encode()
+        try:
+            self._writer.send(header, body)
+        except ValueError as large:
+            data = error_to_data(TuneryError(str(large)))
+            self._writer.send({**header, "failed": True}, json.dumps(data).encode())
+
+    def _state(self, name: str) -> dict[str, Any]:
+        return {
+            "worker": self._theirs[name], "generation": self._engine.generation(name),
+            "cpu_s": self._control.cpu_s(name), "pid": self._control.pid(name),
+        }  # fmt: skip
+
+    def _used(self, name: str, method: str, wall_s: float, cpu_s: float) -> None:
+        self._writer.send({
+            "do": "usage", "worker": self._theirs.get(name, name), "method": method, "wall_s": wall_s, "cpu_s": cpu_s,
+        })  # fmt: skip
+
+    def _kill(self, header: dict[str, Any], _body: bytes) -> None:
+        self._engine.kill(self._names[header["worker"]])
+
+    def _place(self, header: dict[str, Any], _body: bytes) -> None:
+        self._control.place(self._names[header["worker"]], tuple(map(int, header["cores"])))
+
+    def _want(self, header: dict[str, Any], _body: bytes) -> None:
+        """Say whether a blob is here, and keep it if so."""
+        here = True
+        try:
+            self._blobs.get(header["blob"])
+        except TuneryError:
+            here = False
+        self._writer.send({"do": "wanted", "blob": header["blob"], "here": here})
+
+    def _chunk(self, header: dict[str, Any], body: bytes) -> None:
+        whole = self._receiver.take(header, body)
+        if whole is not None:
+            self._writer.send({"do": "stored", "blob": whole[0], "failed": whole[1]})
+
+    def _fetch(self, header: dict[str, Any], _body: bytes) -> None:
+        try:
+            file = self._blobs.get(header["blob"]).open("rb")
+        except (TuneryError, OSError) as error:
+            self._writer.send({"do": "chunk", "blob": header["blob"], "last": True, "failed": str(error)})
+        else:
+            self._writer.stream(header["blob"], file)
+
+    def _release(self, header: dict[str, Any], _body: bytes) -> None:
+        with contextlib.suppress(BlobError):
+            self._blobs.release(header["blob"])
+
+    def _hold(self, header: dict[str, Any], _body: bytes) -> None:
+        def told(done: Future[None]) -> None:
+            if not done.cancelled():
+                error = done.exception()
+                self._writer.send({"do": "held", "id": header["id"], "failed": "" if error is None else str(error)})
+
+        self._device.take(header["id"]).add_done_callback(told)
+
+    def _free(self, header: dict[str, Any], _body: bytes) -> None:
+        self._device.give_back(header["id"])
+
+    def _ping(self, _header: dict[str, Any], _body: bytes) -> None:
+        own_s = self._control.own_cpu_s() + time.process_time()
+        used = {theirs: self._control.cpu_s(name) for theirs, name in self._names.items()}
+        self._writer.send({"do": "pong", "clock_s": time.time(), "own_cpu_s": own_s, "cpu_s": used})
+
+    def _check(self, _header: dict[str, Any], _body: bytes) -> None:
+        def look() -> None:
+            found = json.dumps([asdict(check) for check in host_checks()]).encode()
+            self._writer.send({"do": "checked"}, found)
+
+        threading.Thread(target=look, name="tunery-checks", daemon=True).start()
+
+
+class _DeviceTurns:
+    """The right to measure on this host, by the numbers of those who hold it or wait for it."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = DeviceLock(path)
+        self._loop = asyncio.new_event_loop()
+        self._held: dict[int, Future[None]] = {}
+        self._stacks: dict[int, AsyncExitStack] = {}
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tunery-device", daemon=True)
+        self._thread.start()
+
+    def take(self, number: int) -> Future[None]:
+        """Return what is done when `number` holds the device."""
+        self._held[number] = taken = asyncio.run_coroutine_threadsafe(self._take(number), self._loop)
+        return taken
+
+    async def _take(self, number: int) -> None:
+        stack = AsyncExitStack()
+        await stack.enter_async_context(self._lock.held())
+        self._stacks[number] = stack
+
+    def give_back(self, number: int) -> None:
+        """Let go of the device, or wait for it no longer."""
+        taken = self._held.pop(number, None)
+        if taken is not None:
+            taken.cancel()
+            asyncio.run_coroutine_threadsafe(self._give_back(number), self._loop)
+
+    async def _give_back(self, number: int) -> None:
+        stack = self._stacks.pop(number, None)
+        if stack is not None:
+            await stack.aclose()
+
+    def close(self) -> None:
+        """End the waiting; the kernel lets go of the lock with this process."""
+        for taken in self._held.values():
+            taken.cancel()
+        self._loop.call_soon_threadsafe(self._loop.call_soon, self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,72 @@
+"""What this host says of itself, and what it finds amiss."""
+
+import os
+import platform
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from tunery._locks import own_directory
+from tunery._settings import cache_directory
+from tunery.devices import open_device
+from tunery.devices.cpu.placement import granted_bytes, granted_cores, usable_cores
+from tunery.dialects import get_dialect, installed_dialects
+from tunery.domain import Check, CheckState, HostFacts
+
+_LEAST_DISK_BYTES = 2 << 30
+
+
+def host_facts() -> HostFacts:
+    """Return the facts of the host that this process runs on."""
+    return HostFacts(
+        version=version("tunery"),
+        python=platform.python_version(),
+        system=platform.system(),
+        machine=platform.machine(),
+        node=platform.node(),
+        cores=usable_cores(),
+        granted=granted_cores(),
+        memory_bytes=granted_bytes(),
+        clock_s=time.time(),
+        devices=(open_device("cpu").describe(),),
+        packages=dict(_packages()),
+    )
+
+
+def host_checks() -> Iterator[Check]:
+    """Look at what a host's workers need here, one after the other: the cache, and each dialect."""
+    yield cache_check()
+    for name in installed_dialects():
+        try:
+            yield from get_dialect(name).doctor()
+        except ImportError as error:
+            yield Check(name, CheckState.FAIL, f"the dialect does not load: {error}", "install it again")
+
+
+def cache_check() -> Check:
+    """Can blobs be written here, and is there room?"""
+    directory = cache_directory()
+    try:
+        own_directory(directory)
+        with tempfile.TemporaryFile(dir=directory):
+            free = shutil.disk_usage(directory).free
+    except OSError as error:
+        why = f"user {os.getuid()} cannot write {directory}: {error.strerror}"
+        return Check("cache", CheckState.FAIL, why, "give that user the directory, or set TUNERY_CACHE there")
+    found = f"{directory}, {free / (1 << 30):.1f} GiB free"
+    if free < _LEAST_DISK_BYTES:
+        return Check("cache", CheckState.WARN, found, f"make room for {_LEAST_DISK_BYTES >> 30} GiB")
+    return Check("cache", CheckState.OK, found)
+
+
+def _packages() -> Iterator[tuple[str, str]]:
+    for line in requires("tunery") or ():
+        name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        if "extra ==" not in line:
+            try:
+                yield name, version(name)
+            except PackageNotFoundError:
+                continue

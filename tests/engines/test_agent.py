@@ -1,0 +1,353 @@
+"""Agents, hosts and pipes that fail in every way they can: only calls in flight are lost, nothing is left behind."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from job_tools import family, wait_until
+
+from tunery._errors import CrashError, HostError, LostWorkerError
+from tunery.blobs import FakeBlobs
+from tunery.domain import Artifact, BlobDigest, Network
+from tunery.engines import AgentEngine, Role, WorkerSpec
+from tunery.engines._blob_fields import blob_finder
+from tunery.engines._probe import Probe
+from tunery.engines.remote._connection import agent_command
+from tunery.engines.remote._protocol import FrameReader, ProtocolError
+from tunery.engines.remote.engine import Timing
+
+PATIENCE_S = 120.0
+PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
+AGENT = f"{shlex.quote(sys.executable)} -m tunery agent --stdio"
+QUICK = Timing(keep_alive_s=1.0, first_retry_s=0.05)
+# An agent whose frames pass through `changed`, which a test writes; `BEFORE` is what is said instead of a greeting.
+BENT = """
+import sys
+from pathlib import Path
+from tunery.engines.remote import _protocol, agent, facts
+{change}
+sys.exit(agent.serve_stdio(Path(sys.argv[1])))
+"""
+
+
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Mark all processes that this test starts."""
+    monkeypatch.setenv("TUNERY_TEST_FAMILY", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def engine(mark: Path) -> Iterator[AgentEngine]:
+    with FakeBlobs() as blobs, AgentEngine("far", AGENT, blobs, timing=QUICK) as engine:
+        yield engine
+    wait_until(lambda: not family(mark))
+
+
+def bent(change: str, cache: Path) -> str:
+    """Return the command of an agent that the lines `change` have altered."""
+    return f"{shlex.join([sys.executable, '-c', BENT.format(change=change), str(cache)])} agent --stdio"
+
+
+def ask(engine: AgentEngine, worker: str, method: str, *args: object, deadline_s: float = PATIENCE_S) -> Any:
+    return engine.call(worker, method, *args, deadline_s=deadline_s).result(PATIENCE_S)
+
+
+def agent_of(engine: AgentEngine, worker: str) -> psutil.Process:
+    """Return the agent of a worker that has answered: the parent of its zygote."""
+    pid = engine.control.pid(worker)
+    zygote = psutil.Process(pid).parent()
+    agent = None if zygote is None else zygote.parent()
+    assert agent is not None
+    return agent
+
+
+def hanging(engine: AgentEngine, worker: str, directory: Path) -> Future[Any]:
+    """Begin a call that never ends, and return when it is at work."""
+    call = engine.call(worker, "meet", directory / "here", directory / "never", deadline_s=PATIENCE_S)
+    wait_until((directory / "here").exists)
+    return call
+
+
+def test_a_killed_agent_costs_the_call_in_flight_and_leaves_nothing(engine: AgentEngine, mark: Path) -> None:
+    worker = engine.start(PROBE)
+    assert ask(engine, worker, "count") == 1
+    flying = hanging(engine, worker, mark)
+    waiting = engine.call(worker, "count", deadline_s=PATIENCE_S)
+    before = {process.pid for process in family(mark)}
+    agent_of(engine, worker).kill()
+    with pytest.raises(LostWorkerError, match="far"):
+        flying.result(PATIENCE_S)
+    assert waiting.result(PATIENCE_S) == 1, "on a fresh worker of a fresh agent"
+    assert engine.generation(worker) == 2
+    wait_until(lambda: not before & {process.pid for process in family(mark)})
+
+
+def test_a_killed_worker_is_a_crash_and_its_host_stays(engine: AgentEngine, mark: Path) -> None:
+    worker = engine.start(PROBE)
+    ask(engine, worker, "count")
+    agent, flying = agent_of(engine, worker), hanging(engine, worker, mark)
+    os.kill(engine.control.pid(worker) or 0, signal.SIGKILL)
+    with pytest.raises(CrashError) as caught:
+        flying.result(PATIENCE_S)
+    assert not isinstance(caught.value, LostWorkerError)
+    assert ask(engine, worker, "count") == 1
+    assert agent_of(engine, worker) == agent
+
+
+def test_a_stopped_agent_is_given_up_and_replaced(engine: AgentEngine, mark: Path) -> None:
+    worker = engine.start(PROBE)
+    ask(engine, worker, "count")
+    agent, flying = agent_of(engine, worker), hanging(engine, worker, mark)
+    agent.suspend()
+    with pytest.raises(LostWorkerError):
+        flying.result(PATIENCE_S)
+    assert ask(engine, worker, "count") == 1
+    wait_until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_an_agent_that_hears_nothing_ends(tmp_path: Path, mark: Path) -> None:
+    """Its coordinator is stopped, or the network is cut: no end of file comes."""
+    with FakeBlobs() as blobs, AgentEngine("far", AGENT, blobs, timing=replace(QUICK, keep_alive_s=0.5)) as engine:
+        worker = engine.start(PROBE)
+        ask(engine, worker, "count")
+        agent = agent_of(engine, worker)
+        held, go = os.pipe()
+        engine._post(lambda: os.read(held, 1) and None)  # the engine's thread says nothing until then
+        wait_until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
+        os.write(go, b".")
+        assert ask(engine, worker, "count") == 1
+        os.close(held)
+        os.close(go)
+
+
+COORDINATOR = """
+import sys, time
+from tunery.blobs import FakeBlobs
+from tunery.engines import AgentEngine, Role, WorkerSpec
+engine = AgentEngine("far", sys.argv[1], FakeBlobs())
+worker = engine.start(WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe"))
+engine.call(worker, "count", deadline_s=100).result(100)
+engine.call(worker, "sleep", 1000.0, deadline_s=1000)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_nothing_survives_a_killed_coordinator(mark: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", COORDINATOR, AGENT], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        assert len(family(mark)) == 4  # the coordinator, the agent, its zygote, the worker
+        parent.kill()
+        parent.wait()
+    wait_until(lambda: not family(mark))
+
+
+@pytest.mark.parametrize(
+    ("change", "sign"),
+    [
+        ("agent.MAGIC = b'Welcome to this machine.'; agent.host_facts = sys.exit", "Welcome to this machine"),
+        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(b'garbage' * 99)", "too large"),
+        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(10 << 30, 20))",
+         str(10 << 30)),
+        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(0, 5) + b'{oops')",
+         "not JSON"),
+        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(0, 2) + b'[]')",
+         "what it is"),
+        ("agent.host_facts = lambda: __import__('dataclasses').replace(facts.host_facts(), cores='many')", "facts"),
+    ],
+)  # fmt: skip
+def test_what_is_no_agent_is_refused(change: str, sign: str, tmp_path: Path) -> None:
+    with (
+        FakeBlobs() as blobs,
+        AgentEngine("odd", bent(change, tmp_path), blobs, timing=replace(QUICK, patience_s=0.0)) as engine,
+    ):
+        worker = engine.start(PROBE)
+        with pytest.raises(LostWorkerError):
+            ask(engine, worker, "count")
+        wait_until(lambda: sign in engine.trouble())
+        assert engine.facts() is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["agent.PROTOCOL = 99",
+     "agent.host_facts = lambda: __import__('dataclasses').replace(facts.host_facts(), version='99.0')"],
+)  # fmt: skip
+def test_an_agent_of_another_version_is_refused_once_and_for_all(change: str, tmp_path: Path) -> None:
+    with FakeBlobs() as blobs, AgentEngine("old", bent(change, tmp_path), blobs) as engine:
+        worker = engine.start(PROBE)
+        with pytest.raises(HostError) as caught:
+            engine.wait(PATIENCE_S)
+        assert "99" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        with pytest.raises(LostWorkerError, match="99"):
+            ask(engine, worker, "count")
+
+
+def test_a_second_answer_is_none(tmp_path: Path) -> None:
+    twice = (
+        "once = _protocol.FrameWriter.send\n"
+        "def send(self, header, body=b''):\n"
+        "    for _ in range(1 + (header['do'] == 'answer')):\n"
+        "        once(self, header, body)\n"
+        "_protocol.FrameWriter.send = send"
+    )
+    with FakeBlobs() as blobs, AgentEngine("far", bent(twice, tmp_path), blobs, timing=QUICK) as engine:
+        worker = engine.start(PROBE)
+        calls = [engine.call(worker, "count", deadline_s=PATIENCE_S) for _ in range(20)]
+        assert [call.result(PATIENCE_S) for call in calls] == list(range(1, 21))
+        assert engine.generation(worker) == 1
+
+
+def test_a_frame_in_the_middle_of_a_run_that_is_none_costs_what_is_in_flight(tmp_path: Path) -> None:
+    broken = (
+        "once = _protocol.FrameWriter.send\n"
+        "def send(self, header, body=b''):\n"
+        "    marker = Path(sys.argv[1], 'broken')\n"
+        "    if header['do'] == 'answer' and not marker.exists():\n"
+        "        marker.touch()\n"
+        "        self.send_packed(b'\\xff' * 1000)\n"
+        "    once(self, header, body)\n"
+        "_protocol.FrameWriter.send = send"
+    )
+    with FakeBlobs() as blobs, AgentEngine("far", bent(broken, tmp_path), blobs, timing=QUICK) as engine:
+        worker = engine.start(PROBE)
+        with pytest.raises(LostWorkerError):
+            ask(engine, worker, "count")
+        assert ask(engine, worker, "count") == 1
+
+
+def test_an_agent_that_is_sent_garbage_ends_with_its_workers(mark: Path) -> None:
+    done = subprocess.run(
+        shlex.split(AGENT), input=b"\xff" * 1000, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 1
+    assert b"refused" in done.stdout
+    assert not family(mark)
+
+
+def test_a_host_without_room_loses_the_call_only(mark: Path) -> None:
+    narrow = f"sh -c {shlex.quote(f'ulimit -f 2000; exec {AGENT}')} agent --stdio"
+    with FakeBlobs() as blobs, AgentEngine("full", narrow, blobs, timing=QUICK) as engine:
+        worker = engine.start(PROBE)
+        with pytest.raises(LostWorkerError, match="takes no more"):
+            ask(engine, worker, "reverse", blobs.put(os.urandom(3 << 20), temporary=True))
+        small = blobs.put(b"small", temporary=True)
+        assert blobs.get(ask(engine, worker, "reverse", small)).read_bytes() == b"llams"
+
+
+@pytest.mark.parametrize(
+    ("command", "sign"), [("/nowhere/ssh pi@host", "/nowhere/ssh"), ("sh -c 'echo Permission denied. >&2'", "denied")]
+)
+def test_a_command_that_fails_says_why(command: str, sign: str) -> None:
+    with FakeBlobs() as blobs, AgentEngine("gone", command, blobs, timing=QUICK) as engine:
+        wait_until(lambda: sign in engine.trouble())
+        with pytest.raises(HostError, match=sign):
+            engine.wait(0)
+
+
+def test_words_of_a_login_shell_are_passed_over(mark: Path) -> None:
+    with (
+        FakeBlobs() as blobs,
+        AgentEngine("far", f"sh -c 'echo Welcome.; exec {AGENT}' agent --stdio", blobs) as engine,
+    ):
+        assert engine.wait(PATIENCE_S).cores
+
+
+def test_a_blob_crosses_once_in_each_direction(engine: AgentEngine) -> None:
+    worker, data = engine.start(PROBE), os.urandom(3 << 20)
+    given = engine.blobs.put(data, temporary=True)
+    made = ask(engine, worker, "reverse", given)
+    assert engine.blobs.get(made).read_bytes() == data[::-1]
+    engine._home.release(given)  # without the host's hearing of it: the bytes are there only
+    engine._home.release(made)
+    assert ask(engine, worker, "reverse", given) == made
+    assert engine.blobs.get(made).read_bytes() == data[::-1]
+
+
+def test_one_at_a_time_holds_the_device_of_a_host(engine: AgentEngine, mark: Path) -> None:
+    with FakeBlobs() as blobs, AgentEngine("again", AGENT, blobs, timing=QUICK) as other:
+        engine.wait(PATIENCE_S)
+        other.wait(PATIENCE_S)
+        let_go = engine.hold_device().result(PATIENCE_S)
+        waiting = other.hold_device()
+        worker = other.start(PROBE)
+        ask(other, worker, "count")
+        assert not waiting.done()
+        let_go()
+        theirs = waiting.result(PATIENCE_S)
+        again = engine.hold_device()
+        agent_of(other, worker).kill()
+        again.result(PATIENCE_S)()
+        theirs()  # of a connection that is over: without effect
+
+
+def test_a_host_says_what_it_is_and_when(engine: AgentEngine) -> None:
+    facts = engine.wait(PATIENCE_S)
+    assert set(facts.cores) == os.sched_getaffinity(0)
+    assert facts.python.split(".")[:2] == [str(part) for part in sys.version_info[:2]]
+    assert facts.packages["numpy"]
+    wait_until(lambda: engine.clock_off_s() is not None)
+    assert abs(engine.clock_off_s() or 0.0) < PATIENCE_S
+    assert {check.name for check in engine.checks().result(PATIENCE_S)} >= {"cache"}
+
+
+@pytest.mark.parametrize("command", ["", "  ", 'ssh "pi@host'])
+def test_a_connect_command_that_is_none_is_refused(command: str) -> None:
+    with pytest.raises(HostError):
+        agent_command(command)
+
+
+@dataclass
+class Nested:
+    one: Artifact
+    many: dict[str, tuple[Artifact, ...]]
+    maybe: Network | None
+    text: str
+
+
+def test_blobs_are_found_by_their_annotation() -> None:
+    def artifact(blob: str) -> Artifact:
+        return Artifact("key", blob, 1)
+
+    digest = "0" * 64
+    network = Network("n", "s", digest, "", (), (), 0, blob="d")
+    nested = Nested(artifact("a"), {"x": (artifact("b"), artifact("c"))}, network, digest)
+    for hint, value, found in (
+        (Nested, nested, ["a", "b", "c", "d"]),
+        (Nested, replace(nested, maybe=None), ["a", "b", "c"]),
+        (tuple[str, Artifact | None], (digest, artifact("e")), ["e"]),
+        (BlobDigest | None, "f", ["f"]),
+        (BlobDigest, "", []),
+    ):
+        finder = blob_finder(hint)
+        assert finder is not None
+        assert list(finder(value)) == found
+    assert blob_finder(str) is blob_finder(dict[str, list[int]]) is blob_finder(Probe) is None
+
+
+def test_memory_is_taken_as_bytes_come(tmp_path: Path) -> None:
+    torn = tmp_path / "torn"
+    torn.write_bytes(b"\x00\x00\x00\x0f\x00\x00\x00\x00\x02\x00\x00\x00{}")  # says 250 MB, and has two bytes
+    descriptor = os.open(torn, os.O_RDONLY)
+    before = psutil.Process().memory_info().rss
+    assert FrameReader(descriptor).read() is None
+    assert psutil.Process().memory_info().rss - before < 50 << 20
+    os.close(descriptor)
+    large = tmp_path / "large"
+    large.write_bytes(b"\xff" * 100)
+    descriptor = os.open(large, os.O_RDONLY)
+    with pytest.raises(ProtocolError, match="too large"):
+        FrameReader(descriptor).read()
+    os.close(descriptor)
