@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 Dims = Sequence[int | str | None]
@@ -55,3 +56,8 @@ def save(proto: onnx.ModelProto, path: Path) -> str:
     """Write the model and return its path as users write it."""
     path.write_bytes(proto.SerializeToString())
     return str(path)
+
+
+def run(path: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from frontend_models import conv_net, model, save
+from frontend_models import conv_net, model, run, save
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
@@ -179,6 +179,75 @@ def test_external_data_outside_the_models_directory_is_refused(tmp_path: Path) -
     proto = onnx.load(str(tmp_path / "in" / "m.onnx"), load_external_data=False)
     proto.graph.initializer[0].external_data[0].value = "../secret.bin"
     assert "cannot be read" in refusal(save(proto, tmp_path / "in" / "m.onnx"), tmp_path)
+
+
+def outside(name: str, location: str) -> TensorProto:
+    found = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", location), ("length", "16")):
+        found.external_data.add(key=key, value=value)
+    return found
+
+
+def reading(place: str, location: str) -> onnx.ModelProto:
+    """Return a model that adds a file's content to its input, which it names in one of the places for tensors."""
+    weight = outside("k", location)
+    zeros = onnx.SparseTensorProto(dims=[4], values=weight)
+    zeros.indices.CopyFrom(onnx.numpy_helper.from_array(np.arange(4), "k_places"))
+    constant = helper.make_node("Constant", [], ["k"], value=weight)
+    add = helper.make_node("Add", ["x", "k"], ["y"])
+    value = helper.make_tensor_value_info
+    if place == "initializer":
+        found = model([add], {"x": (4,)}, {"y": (4,)})
+        found.graph.initializer.append(weight)
+    elif place == "sparse initializer":
+        found = model([add], {"x": (4,)}, {"y": (4,)})
+        found.graph.sparse_initializer.append(zeros)
+    elif place == "sparse constant":
+        found = model([helper.make_node("Constant", [], ["k"], sparse_value=zeros), add], {"x": (4,)}, {"y": (4,)})
+    elif place == "branch":
+        inner = helper.make_graph([add], "inner", [], [value("y", TensorProto.FLOAT, [4])], [weight])
+        true = helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.array(True)))
+        choice = helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
+        found = model([true, choice], {"x": (4,)}, {"y": (4,)})
+    else:
+        opsets = [helper.make_opsetid("", 18)]
+        body = [constant, add]
+        if place == "branch in a function":
+            inner = helper.make_graph(body, "inner", [], [value("y", TensorProto.FLOAT, [4])])
+            true = helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.array(True)))
+            body = [true, helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)]
+        function = helper.make_function("own", "F", ["x"], ["y"], body, opsets)
+        found = model([helper.make_node("F", ["x"], ["y"], domain="own")], {"x": (4,)}, {"y": (4,)})
+        found.opset_import.append(helper.make_opsetid("own", 1))
+        found.functions.append(function)
+    return found
+
+
+PLACES = ("initializer", "sparse initializer", "sparse constant", "branch", "function", "branch in a function")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_model_names_no_file_but_those_beside_it(tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in the model the tensor is, and whatever lies in the directory that the user happens to be in."""
+    home, folder = tmp_path / "home", tmp_path / "models"
+    home.mkdir()
+    folder.mkdir()
+    (home / "key").write_bytes(np.arange(4, dtype="float32").tobytes())
+    monkeypatch.chdir(home)
+    for location in ("key", "../home/key", str(home / "key")):
+        assert "cannot be read" in refusal(save(reading(place, location), folder / "m.onnx"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("place", [place for place in PLACES if "sparse" not in place])
+def test_a_file_beside_the_model_is_read_wherever_it_is_named(tmp_path: Path, place: str) -> None:
+    path = save(reading(place, "w.bin"), tmp_path / "m.onnx")
+    digests = set()
+    for weights in (np.arange(4, dtype="float32"), np.ones(4, "float32")):
+        (tmp_path / "w.bin").write_bytes(weights.tobytes())
+        network = frontends.prepare(path, {}, tmp_path / "cache")
+        np.testing.assert_array_equal(run(network.path, {"x": np.zeros(4, "float32")})[0], weights)
+        digests.add(network.digest)
+    assert len(digests) == 2
 
 
 def test_a_future_opset_says_which_is_known(tmp_path: Path) -> None:

@@ -6,19 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from frontend_models import conv_net, model, save
+from frontend_models import conv_net, model, run, save
 from onnx import TensorProto, helper, numpy_helper
 
 from tunery import models as frontends
 from tunery._errors import ModelError
 from tunery.domain import TensorSpec
-
-
-def run(path: str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
 
 
 def test_a_dynamic_model_becomes_static_and_keeps_its_values(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a dialect's compiler has made, loaded into this process: kernels and networks."""
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,13 +72,18 @@ _MOST_THREADS = 4096
 def thread_count(asked: int | None, told: Any) -> int:
     """Return how many threads a compiled network takes: those asked for, else those that its file tells.
 
+    These are at most the machine's cores: a file of a larger machine, or one that lies, starts no more.
+
     Raises:
         ValueError: that is no number that any machine has.
     """
-    threads = int(told) if asked is None else asked
-    if not 1 <= threads <= _MOST_THREADS:
-        raise ValueError(f"it takes {threads} threads, not 1 to {_MOST_THREADS}")
-    return threads
+    if type(told) is not int or not 1 <= told <= _MOST_THREADS:
+        raise ValueError(f"it takes {told!r:.20} threads, not 1 to {_MOST_THREADS}")
+    if asked is None:
+        return min(told, os.cpu_count() or 1)
+    if not 1 <= asked <= _MOST_THREADS:
+        raise ValueError(f"it takes {asked} threads, not 1 to {_MOST_THREADS}")
+    return asked
 
 
 class CompiledNetwork(ABC):

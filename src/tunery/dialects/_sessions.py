@@ -5,6 +5,7 @@ import os
 from typing import Any
 
 _SILENT = 4
+_BESIDE = "session.model_external_initializers_file_folder_path"
 
 
 class Session:
@@ -20,6 +21,7 @@ class Session:
         self._options = onnxruntime.SessionOptions()
         self._options.intra_op_num_threads, self._options.inter_op_num_threads = threads, 1
         self._options.log_severity_level = _SILENT
+        self._options.add_session_config_entry(_BESIDE, os.devnull)  # no model of ours reads files
         if not spinning:
             self._options.add_session_config_entry("session.intra_op.allow_spinning", "0")
             self._options.add_session_config_entry("session.inter_op.allow_spinning", "0")

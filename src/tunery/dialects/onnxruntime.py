@@ -21,6 +21,8 @@ from tunery.dialects._sessions import Session
 from tunery.domain import Candidate, Network, Target, TensorSpec
 
 NAME = "onnxruntime"
+_DTYPES = {"float32": "float", "float64": "double"}
+"""What ONNX Runtime calls differently."""
 _FORMAT, _MODEL = "onnxruntime-1", "network.onnx"
 
 
@@ -76,6 +78,17 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         return OnnxRuntimeNetwork(path, threads, digest)
 
 
+def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:
+    """Tell whether specs fit a session's values; what a session does not know of a shape fits any."""
+    return len(told) == len(there) and all(
+        spec.name == value.name
+        and _DTYPES.get(spec.dtype, spec.dtype) == value.type.removeprefix("tensor(").removesuffix(")")
+        and (not value.shape or len(spec.shape) == len(value.shape))  # of an unknown rank it says that it is 0
+        and all(not isinstance(dim, int) or dim == extent for extent, dim in zip(spec.shape, value.shape, strict=False))
+        for spec, value in zip(told, there, strict=True)
+    )
+
+
 def _read(archive: Archive) -> tuple[dict[str, Any], bytes]:
     if archive.manifest["format"] != _FORMAT:
         raise ArchiveError(f"it has format {archive.manifest['format']!r:.20}, not {_FORMAT}")
@@ -97,6 +110,10 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
         self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
         self._session = Session(model, self.threads, spinning=True)
+        session = self._session.get()
+        for told, there in ((self.inputs, session.get_inputs()), (self.outputs, session.get_outputs())):
+            if not _agree(told, there):
+                raise ValueError("its description is not that of its network")
 
     @override
     def _run(self, arrays: Sequence[Array]) -> list[Array]:

@@ -200,7 +200,7 @@ def _open_zoo(text: str) -> _Source:
 def _parameters(model: onnx.ModelProto) -> int:
     """Count the numbers a network has learnt: floating-point constants, and integer matrices of quantised ones."""
     count = 0
-    for tensor in _onnx_file.tensors(model.graph):
+    for tensor in _onnx_file.tensors(model):
         quantised = tensor.data_type in (onnx.TensorProto.INT8, onnx.TensorProto.UINT8) and len(tensor.dims) > 1
         if quantised or tensor.data_type in _FLOATS:
             count += TensorSpec(tensor.name, tuple(tensor.dims), "float32").size

@@ -52,6 +52,7 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
         model = onnx.load_model_from_string(data)
     except Exception:  # noqa: BLE001 - protobuf's DecodeError, whose package has no types
         raise ModelError(f"{name!r} is not an ONNX model, or a truncated one; export or download it again") from None
+    del model.training_info[:]  # how it was trained: nobody reads that
     if not _readable(model):
         raise ModelError(f"{name!r} is corrupt: it holds names that are not text; export or download it again")
     _check_versions(model, name)
@@ -114,10 +115,18 @@ def _readable(model: onnx.ModelProto) -> bool:
         for value in (*graph.input, *graph.output):
             names += [value.name, *(dim.dim_param for dim in value.type.tensor_type.shape.dim)]
         names += [tensor.name for tensor in graph.initializer]
-        for node in graph.node:
-            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
-            names += [attribute.name for attribute in node.attribute]
+        names += _names_in(graph.node)
+    for function in model.functions:
+        names += [function.name, function.domain, *function.input, *function.output, *function.attribute]
+        names += [entry.domain for entry in function.opset_import]
+        names += _names_in(function.node)
     return all(isinstance(name, str) for name in names)
+
+
+def _names_in(nodes: Iterable[onnx.NodeProto]) -> Iterator[object]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
 
 
 def _check_versions(model: onnx.ModelProto, name: str) -> None:
@@ -135,7 +144,7 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
 
 def _read_external_data(model: onnx.ModelProto, path: Path) -> None:
     total = 0
-    for tensor in tensors(model.graph):
+    for tensor in tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -171,11 +180,36 @@ def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                     yield from graphs(nested)
 
 
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield all constant tensors: initialisers and the values of nodes' attributes, nested graphs included."""
-    for each in graphs(graph):
-        yield from each.initializer
-        for node in each.node:
-            for attribute in node.attribute:
-                if attribute.type == onnx.AttributeProto.TENSOR:
-                    yield attribute.t
+def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor that a model holds, wherever: of nested graphs, functions, attributes and sparse tensors."""
+    yield from _of_graph(model.graph)
+    for function in model.functions:
+        yield from _of_nodes(function.node)
+        yield from _of_attributes(function.attribute_proto)
+
+
+def _of_graph(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _of_nodes(graph.node)
+
+
+def _of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for node in nodes:
+        yield from _of_attributes(node.attribute)
+
+
+def _of_attributes(attributes: Iterable[onnx.AttributeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in attributes:
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
+        for sparse in attribute.sparse_tensors:
+            yield from (sparse.values, sparse.indices)
+        if attribute.HasField("sparse_tensor"):
+            yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
+        if attribute.HasField("g"):
+            yield from _of_graph(attribute.g)
+        for nested in attribute.graphs:
+            yield from _of_graph(nested)

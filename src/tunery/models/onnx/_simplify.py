@@ -4,6 +4,7 @@ Real files compute reshape targets, pads and sizes at run time; with static inpu
 is what makes the file importable for a compiler. The basic level keeps to standard operators.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +20,8 @@ from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs
 from tunery.models.onnx._fold import fold
 
 _SILENT = 4
+_NO_FILES = ("session.model_external_initializers_file_folder_path", os.devnull)
+"""What a model names is read with it, by `_file`; else ONNX Runtime would look in the working directory."""
 _WIDENED = "InsertedPrecisionFreeCast_"
 _MOST_NODES = 30_000
 """An import takes time with the square of the nodes: 20,000 activations take 100 s."""
@@ -142,6 +145,7 @@ def _asked(model: onnx.ModelProto, names: Sequence[str], aside: Collection[str])
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = _SILENT
+    options.add_session_config_entry(*_NO_FILES)
     try:
         data = copy.SerializeToString()
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"], enable_fallback=0)
@@ -177,6 +181,7 @@ def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) ->
     options.optimized_model_filepath = str(path)
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = _SILENT
+    options.add_session_config_entry(*_NO_FILES)
     data = _serialised(as_inputs(model, aside), sum(map(len, aside.values())))
     try:
         # Its fallback would print to standard output and try the same provider again.
