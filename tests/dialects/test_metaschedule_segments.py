@@ -248,3 +248,20 @@ def test_segments_are_convex_and_compute_what_the_whole_does(made: tuple[Graph, 
 def test_a_network_that_tvm_takes_has_no_segments() -> None:
     graph = chain([False, False], [(0, 1)])
     assert foreign_nodes(graph) == {}
+
+
+def test_a_segment_of_another_type_than_the_network_has_is_not_run(tmp_path: Path) -> None:
+    """It would write past the end: a session takes an address for what its own model says."""
+    from tunery.dialects.metaschedule.loading import library
+    from tunery.dialects.metaschedule.loading.segment_calls import SegmentCalls
+
+    node = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.DOUBLE)
+    path = written(tmp_path, [node], {"x": (FLOAT, [4])}, {"y": (TensorProto.DOUBLE, [4])})
+    calls = SegmentCalls([Path(path).read_bytes()], 1)
+    x, narrow, wide = (library.tensor(np.ones(4, dtype)) for dtype in ("float32", "float32", "float64"))
+    with pytest.raises(ValueError, match="float64"):
+        calls.run(0, [x, narrow])
+    with pytest.raises(ValueError, match="float32"):
+        calls.run(0, [wide, wide])
+    calls.run(0, [x, wide])
+    assert (wide.numpy() == 1).all()

@@ -100,9 +100,11 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
 
 def _read_segments(archive: Archive) -> list[bytes]:
     """Return the models, whose digest is the manifest's."""
-    lengths = [int(length) for length in archive.manifest["segments"]]
+    lengths = archive.manifest["segments"]
+    if not isinstance(lengths, list) or not all(type(length) is int and length > 0 for length in lengths):
+        raise ArchiveError("the lengths of its segments are no numbers")
     with archive.open(SEGMENTS) as file:
-        models = [file.read(length) for length in lengths if length > 0]
+        models = [file.read(length) for length in lengths]
     if [len(model) for model in models] != lengths:
         raise ArchiveError(f"its {SEGMENTS} is not as long as it says")
     return models

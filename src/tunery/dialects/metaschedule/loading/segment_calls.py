@@ -85,13 +85,24 @@ class _Session:
             self._binding, self._bound_to = session.io_binding(), session
             self._bind_inputs(self._binding, given[: len(self._inputs)])
             for (name, kind), tensor in zip(self._outputs, given[len(self._inputs) :], strict=True):
+                _check_type(name, kind, tensor)
                 self._binding.bind_output(name, "cpu", 0, kind, [int(dim) for dim in tensor.shape], tensor.data_ptr())
             self._places = places
         return self._binding
 
     def _bind_inputs(self, binding: Any, given: Sequence[Any]) -> None:
         for (name, kind), tensor in zip(self._inputs, given, strict=True):
+            _check_type(name, kind, tensor)
             binding.bind_input(name, "cpu", 0, kind, [int(dim) for dim in tensor.shape], tensor.data_ptr())
+
+
+def _check_type(name: str, kind: int, tensor: Any) -> None:
+    """Raise ValueError where a session would read or write another type than TVM's tensor has: it takes any address."""
+    import onnx
+
+    wanted = onnx.helper.tensor_dtype_to_np_dtype(kind).name
+    if str(tensor.dtype) != wanted:
+        raise ValueError(f"a segment's {name!r:.60} is {wanted}, and the network's is {tensor.dtype}")
 
 
 def _is_static(kind: Any) -> bool:
