@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tunery._errors import DialectError, TargetError
+from tunery.costmodels.columns import fold
+from tunery.dialects import Suggestions
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
 from tunery.dialects.fake._compiled import FakeCompiledNetwork
@@ -17,9 +19,79 @@ from tunery.domain import Check, CheckState, Environment, Origin, Outcome
 NO_PARTS = MappingProxyType({})
 
 
+class Searching(FakeProposer):
+    """A search that says with which options it was opened, in the score of what it proposes."""
+
+    opened = 0
+
+    def propose(self, n):
+        found = super().propose(n)
+        return [replace(each, score=(each.score or 0.0) + self.opened) for each in found] if self.opened else found
+
+
+class Able(FakeDialect):
+    """A dialect that can do all that may be left out, and has a use for all that it may be given."""
+
+    heeds = frozenset({
+        "open.warm_start", "open.generic_only_reason", "suggest.transfer_states", "suggest.several_fallbacks",
+        "compile.parts", "differing", "reject", "peak_flops.target", "use_cold_constants.buffers",
+    })  # fmt: skip
+
+    def elsewhere(self, network, target):
+        return {network.name: f"for {target.threads} threads"}
+
+    def open(self, task, history, cost_model, seed, *, warm_start=False, generic_only_reason=None):
+        found = super().open(task, history, cost_model, seed, generic_only_reason=generic_only_reason)
+        found.__class__ = Searching
+        found.opened = warm_start + 2 * bool(generic_only_reason)
+        return found
+
+    def suggest(self, task, n, cost_model, seed, transfer_states=(), *, several_fallbacks=False):
+        found = super().suggest(task, n + len(transfer_states), cost_model, seed).candidates[-n:]
+        fallbacks = [self.candidate(task, 0), self.candidate(task, 1)]
+        spare = [each for each in fallbacks if each.key not in {one.key for one in found}]
+        return Suggestions(found, task.key, tuple(spare[: 1 + several_fallbacks]))
+
+    def reject(self, task, candidate):
+        return f"{candidate.key} of {task.key}"
+
+    def differing(self, network, target, inputs):
+        found = {network.name: f"for {target.threads} threads, on {len(inputs)} inputs"}
+        return {} if network.name == "contract" else found
+
+    def features(self, task, candidates):
+        rows = super().features(task, candidates)
+        return np.stack([fold(np.tile(row, (0 if np.isnan(row).any() else 2, 2))) for row in rows])
+
+    def buffer_store_features(self, task, candidates):
+        return [np.tile(row, (2, 2)) for row in super().features(task, candidates)]
+
+    def build_part(self, task, candidate, directory):
+        return self.build(task, candidate, directory)
+
+    def peak_flops(self, target):
+        return 1e9 * target.threads
+
+    def compile(self, network, target, chosen, output, parts=NO_PARTS):
+        if not all(part.path.exists() for part in parts.values()):
+            raise DialectError("a part is missing")
+        return super().compile(network, target, chosen, output)
+
+    def load(self, task, built, device):
+        found = super().load(task, built, device)
+        found.__class__ = Cold
+        return found
+
+
+class Cold(FakeKernel):
+    def use_cold_constants(self, buffers):
+        buffers.take((1,), "float32")
+
+
 class Base(DialectContract):
-    made = FakeDialect
+    made = Able
     options = ""
+    heeds = Able.heeds
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -33,6 +105,11 @@ class Base(DialectContract):
 
     @pytest.fixture(scope="class")
     @classmethod
+    def other_network(cls):
+        return fake_network("fake:other?tasks=2&size=4")
+
+    @pytest.fixture(scope="class")
+    @classmethod
     def target(cls, dialect):
         return dialect.resolve_target("native", 1)
 
@@ -41,12 +118,17 @@ class Base(DialectContract):
     def cost_model(cls):
         return json.dumps({"weights": [1.0] * FEATURES})
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_cost_model(cls):
+        return json.dumps({"weights": [-1.0] * FEATURES})
+
 
 class TestSound(Base):
     pass
 
 
-class AnyTarget(FakeDialect):
+class AnyTarget(Able):
     def resolve_target(self, spec, threads):
         try:
             return super().resolve_target(spec, threads)
@@ -59,7 +141,7 @@ class TestAnyTarget(Base):
     expected = "test_an_unknown_target_raises_target_error"
 
 
-class ForgetsThreads(FakeDialect):
+class ForgetsThreads(Able):
     def extract(self, network, target):
         return super().extract(network, replace(target, threads=1))
 
@@ -69,7 +151,7 @@ class TestForgetsThreads(Base):
     expected = "test_task_keys_change_with_the_target"
 
 
-class Moody(FakeDialect):
+class Moody(Able):
     def extract(self, network, target):
         tasks = super().extract(network, target)
         return [replace(task, weight=task.weight + id(self) % 97 + 1) for task in tasks]
@@ -80,7 +162,7 @@ class TestMoody(Base):
     expected = "test_extraction_is_deterministic"
 
 
-class Lightest(FakeDialect):
+class Lightest(Able):
     def extract(self, network, target):
         return super().extract(network, target)[::-1]
 
@@ -90,7 +172,7 @@ class TestLightest(Base):
     expected = "test_extraction_finds_unique_tasks_with_positive_weights"
 
 
-class Forgetful(FakeDialect):
+class Forgetful(Able):
     def open(self, task, history, cost_model, seed, **options):
         return super().open(task, [], cost_model, seed, **options)
 
@@ -108,7 +190,7 @@ class Repeater(FakeProposer):
         return found
 
 
-class Repeats(FakeDialect):
+class Repeats(Able):
     def open(self, task, history, cost_model, seed, **options):
         return Repeater(FakeSpace(task), history, cost_model, seed)
 
@@ -124,7 +206,7 @@ class Undecided(FakeProposer):
         return [(self._space.candidate(index), "absurd") for index in sorted(self._seen)[:1]]
 
 
-class RefusesItsOwn(FakeDialect):
+class RefusesItsOwn(Able):
     def open(self, task, history, cost_model, seed, **options):
         return Undecided(FakeSpace(task), history, cost_model, seed)
 
@@ -140,7 +222,7 @@ class Sensitive(FakeProposer):
         super().observe(results)
 
 
-class Senses(FakeDialect):
+class Senses(Able):
     def open(self, task, history, cost_model, seed, **options):
         return Sensitive(FakeSpace(task), history, cost_model, seed)
 
@@ -150,7 +232,7 @@ class TestSenses(Base):
     expected = "test_every_outcome_is_heard"
 
 
-class Unseeded(FakeDialect):
+class Unseeded(Able):
     def open(self, task, history, cost_model, seed, **options):
         return super().open(task, history, cost_model, id(self) % 1000 + 1, **options)
 
@@ -160,7 +242,7 @@ class TestUnseeded(Base):
     expected = "test_proposals_are_deterministic_for_a_seed"
 
 
-class Amnesiac(FakeDialect):
+class Amnesiac(Able):
     seed = 0
 
     def forget(self, task):
@@ -175,7 +257,7 @@ class TestAmnesiac(Base):
     expected = "test_a_forgotten_task_can_be_searched_again"
 
 
-class Litters(FakeDialect):
+class Litters(Able):
     def build(self, task, candidate, directory):
         (directory / "log").touch()
         return super().build(task, candidate, directory)
@@ -186,7 +268,7 @@ class TestLitters(Base):
     expected = "test_garbage_raises_dialect_error_and_leaves_no_litter"
 
 
-class SaysWhere(FakeDialect):
+class SaysWhere(Able):
     def build(self, task, candidate, directory):
         built = super().build(task, candidate, directory)
         built.path.write_text(json.dumps(json.loads(built.path.read_text()) | {"made in": str(directory)}))
@@ -198,7 +280,7 @@ class TestSaysWhere(Base):
     expected = "test_build_is_repeatable"
 
 
-class KeepsNotesBeside(FakeDialect):
+class KeepsNotesBeside(Able):
     def build(self, task, candidate, directory):
         built = super().build(task, candidate, directory)
         built.path.with_suffix(".notes").touch()
@@ -215,7 +297,7 @@ class TestKeepsNotesBeside(Base):
     expected = "test_a_built_candidate_is_known_by_its_content"
 
 
-class BelievesTornFiles(FakeDialect):
+class BelievesTornFiles(Able):
     def load(self, task, built, device):
         try:
             return super().load(task, built, device)
@@ -228,7 +310,7 @@ class TestBelievesTornFiles(Base):
     expected = "test_a_built_candidate_is_known_by_its_content"
 
 
-class TakesAPartForAnother(FakeDialect):
+class TakesAPartForAnother(Able):
     def build_part(self, task, candidate, directory):
         return self.build(task, candidate, directory)
 
@@ -241,7 +323,7 @@ class TestTakesAPartForAnother(Base):
     expected = "test_a_part_spares_nothing_but_time"
 
 
-class Kernels(FakeDialect):
+class Kernels(Able):
     kernel = FakeKernel
 
     def load(self, task, built, device):
@@ -250,7 +332,7 @@ class Kernels(FakeDialect):
         return found
 
 
-class Aliasing(FakeKernel):
+class Aliasing(Cold):
     def bind(self, inputs):
         super().bind(inputs)
         self._inputs = list(inputs)
@@ -265,7 +347,7 @@ class TestAliases(Base):
     expected = "test_bind_copies_its_inputs"
 
 
-class Immune(FakeKernel):
+class Immune(Cold):
     def poison(self):
         pass
 
@@ -279,7 +361,7 @@ class TestImmune(Base):
     expected = "test_poison_overwrites_outputs_and_run_overwrites_poison"
 
 
-class MeasurementConcurrency(FakeKernel):
+class MeasurementConcurrency(Cold):
     def outputs(self):
         return self._outputs
 
@@ -308,7 +390,7 @@ class TestWrongProposals(Base):
     expected = "test_a_proposal_computes_what_the_reference_computes"
 
 
-class HalfFeatures(FakeDialect):
+class HalfFeatures(Able):
     def features(self, task, candidates):
         rows = super().features(task, candidates)
         rows[0, 0] = np.nan
@@ -320,7 +402,7 @@ class TestHalfFeatures(Base):
     expected = "test_features_have_a_row_per_candidate"
 
 
-class DropsChoices(FakeDialect):
+class DropsChoices(Able):
     def compile(self, network, target, chosen, output, parts=NO_PARTS):
         readable = {key: candidate for key, candidate in chosen.items() if "schedule" in candidate.body}
         compiled = super().compile(network, target, readable, output)
@@ -333,7 +415,7 @@ class TestDropsChoices(Base):
     expected = "test_a_failed_compile_leaves_nothing"
 
 
-class Uncovered(FakeDialect):
+class Uncovered(Able):
     def compile(self, network, target, chosen, output, parts=NO_PARTS):
         return super().compile(network, target, {}, output)
 
@@ -343,7 +425,7 @@ class TestUncovered(Base):
     expected = "test_compile_covers_every_task"
 
 
-class OneThread(FakeDialect):
+class OneThread(Able):
     def load_network(self, path, threads=None, digest=""):
         return super().load_network(path, 1, digest)
 
@@ -353,7 +435,7 @@ class TestOneThread(Base):
     expected = "test_a_compiled_network_runs"
 
 
-class Tuples(FakeDialect):
+class Tuples(Able):
     def extract(self, network, target):
         # A tuple inside plain data comes back from JSON as a list, and the keys no longer match.
         return super().extract(network, replace(target, config={**target.config, "isa": ("avx2",)}))
@@ -364,7 +446,7 @@ class TestTuples(Base):
     expected = "test_everything_round_trips_as_json"
 
 
-class BelievesKeys(FakeDialect):
+class BelievesKeys(Able):
     def check_workload(self, workload):
         pass
 
@@ -374,7 +456,7 @@ class TestBelievesKeys(Base):
     expected = "test_a_workload_with_anothers_key_is_refused"
 
 
-class RefusesAll(FakeDialect):
+class RefusesAll(Able):
     def check_body(self, body):
         raise DialectError("no")
 
@@ -384,7 +466,7 @@ class TestRefusesAll(Base):
     expected = "test_its_own_workloads_and_candidates_pass_the_checks"
 
 
-class AcceptsAll(FakeDialect):
+class AcceptsAll(Able):
     def check_body(self, body):
         pass
 
@@ -394,7 +476,7 @@ class TestAcceptsAll(Base):
     expected = "test_garbage_from_elsewhere_is_refused"
 
 
-class Renamed(FakeDialect):
+class Renamed(Able):
     @property
     def compiler(self):
         return f"fake {id(self)}"
@@ -405,7 +487,7 @@ class TestRenamed(Base):
     expected = "test_the_compiler_is_named_the_same_by_each_instance"
 
 
-class Misnamed(FakeDialect):
+class Misnamed(Able):
     name = "misnamed"
 
     def resolve_target(self, spec, threads):
@@ -417,7 +499,7 @@ class TestMisnamed(Base):
     expected = "test_a_target_is_plain_data_that_resolves_to_itself"
 
 
-class Unpacked(FakeDialect):
+class Unpacked(Able):
     packages = ("there-is-no-such-distribution",)
 
 
@@ -426,7 +508,7 @@ class TestUnpacked(Base):
     expected = "test_its_packages_are_installed"
 
 
-class LivesAlone(FakeDialect):
+class LivesAlone(Able):
     def environment(self):
         return Environment(variables={"OWNER": str(id(self))})
 
@@ -436,7 +518,7 @@ class TestLivesAlone(Base):
     expected = "test_its_processes_are_described_as_plain_data"
 
 
-class Complains(FakeDialect):
+class Complains(Able):
     def doctor(self):
         return [Check("compiler", CheckState.FAIL, "it does not load")]
 
@@ -446,7 +528,7 @@ class TestComplains(Base):
     expected = "test_its_checks_say_what_to_do"
 
 
-class SilentAboutNodes(FakeDialect):
+class SilentAboutNodes(Able):
     def elsewhere(self, network, target):
         return {"node": ""}
 
@@ -456,7 +538,7 @@ class TestSilentAboutNodes(Base):
     expected = "test_nodes_left_to_onnx_runtime_have_reasons"
 
 
-class SuspectsAll(FakeDialect):
+class SuspectsAll(Able):
     def differing(self, network, target, inputs):
         return {"node": "it differs"}
 
@@ -466,7 +548,7 @@ class TestSuspectsAll(Base):
     expected = "test_no_node_differs_in_a_network_that_is_right"
 
 
-class AnyNetwork(FakeDialect):
+class AnyNetwork(Able):
     def own_network(self, source):
         return super().own_network("fake:any")
 
@@ -476,7 +558,7 @@ class TestAnyNetwork(Base):
     expected = "test_a_network_of_its_own_has_a_name_that_is_found_again"
 
 
-class ForgetsWarm(FakeDialect):
+class ForgetsWarm(Able):
     def open(self, task, history, cost_model, seed, *, warm_start=False, **options):
         return super().open(task, [] if warm_start else history, cost_model, seed, **options)
 
@@ -487,7 +569,7 @@ class TestForgetsWarm(Base):
     expected = "test_a_search_takes_every_option"
 
 
-class ForgetsPlain(FakeDialect):
+class ForgetsPlain(Able):
     def open(self, task, history, cost_model, seed, *, generic_only_reason=None, **options):
         return super().open(task, [] if generic_only_reason else history, cost_model, seed, **options)
 
@@ -498,7 +580,7 @@ class TestForgetsPlain(Base):
     expected = "test_a_search_takes_every_option"
 
 
-class NoOptions(FakeDialect):
+class NoOptions(Able):
     def open(self, task, history, cost_model, seed):
         return super().open(task, history, cost_model, seed)
 
@@ -508,7 +590,7 @@ class TestNoOptions(Base):
     expected = "test_a_search_takes_every_option"
 
 
-class Unmodelled(FakeDialect):
+class Unmodelled(Able):
     def open(self, task, history, cost_model, seed, **options):
         return super().open(task, history, None, seed, **options)
 
@@ -523,7 +605,7 @@ class Unteachable(FakeProposer):
         pass
 
 
-class DoesNotLearn(FakeDialect):
+class DoesNotLearn(Able):
     def open(self, task, history, cost_model, seed, **options):
         return Unteachable(FakeSpace(task), history, cost_model, seed)
 
@@ -533,7 +615,7 @@ class TestDoesNotLearn(Base):
     expected = "test_a_search_uses_the_cost_model_it_is_given"
 
 
-class Generous(FakeDialect):
+class Generous(Able):
     def suggest(self, task, n, *others, **options):
         return super().suggest(task, n + 1, *others, **options)
 
@@ -543,7 +625,7 @@ class TestGenerous(Base):
     expected = "test_suggestions_are_candidates_of_the_task"
 
 
-class KeepsToItself(FakeDialect):
+class KeepsToItself(Able):
     def suggest(self, task, n, cost_model, seed, *, several_fallbacks=False):
         return super().suggest(task, n, cost_model, seed)
 
@@ -553,7 +635,7 @@ class TestKeepsToItself(Base):
     expected = "test_suggestions_are_candidates_of_the_task"
 
 
-class OneFallback(FakeDialect):
+class OneFallback(Able):
     def suggest(self, task, n, cost_model, seed, transfer_states=()):
         return super().suggest(task, n, cost_model, seed, transfer_states)
 
@@ -563,7 +645,7 @@ class TestOneFallback(Base):
     expected = "test_suggestions_are_candidates_of_the_task"
 
 
-class RejectsWithoutAReason(FakeDialect):
+class RejectsWithoutAReason(Able):
     def reject(self, task, candidate):
         return ""
 
@@ -573,7 +655,7 @@ class TestRejectsWithoutAReason(Base):
     expected = "test_what_is_not_worth_a_build_has_a_reason_and_is_named_once"
 
 
-class CalibratesAnother(FakeDialect):
+class CalibratesAnother(Able):
     def calibration_tasks(self, target):
         return super().calibration_tasks(replace(target, threads=target.threads + 1))
 
@@ -583,7 +665,7 @@ class TestCalibratesAnother(Base):
     expected = "test_calibration_tasks_are_of_known_kinds_and_can_be_searched"
 
 
-class OtherStores(FakeDialect):
+class OtherStores(Able):
     def buffer_store_features(self, task, candidates):
         return [np.ones((2, 4), np.float32) for _ in candidates]
 
@@ -593,7 +675,7 @@ class TestOtherStores(Base):
     expected = "test_features_of_stores_are_those_that_rows_are_folded_from"
 
 
-class WrongWay(FakeDialect):
+class WrongWay(Able):
     def identify(self, task, body):
         return replace(super().identify(task, body), key="0" * 16)
 
@@ -603,7 +685,7 @@ class TestWrongWay(Base):
     expected = "test_its_own_workloads_and_candidates_pass_the_checks"
 
 
-class AnyReference(FakeDialect):
+class AnyReference(Able):
     def reference(self, task):
         return replace(super().reference(task), key=f"{id(self):016x}")
 
@@ -613,7 +695,7 @@ class TestAnyReference(Base):
     expected = "test_baseline_and_reference_are_stable_candidates"
 
 
-class FoundBaseline(FakeDialect):
+class FoundBaseline(Able):
     def baseline(self, task):
         return replace(super().baseline(task), origin=Origin.SEARCH)
 
@@ -623,7 +705,7 @@ class TestFoundBaseline(Base):
     expected = "test_baseline_and_reference_are_stable_candidates"
 
 
-class NoPeak(FakeDialect):
+class NoPeak(Able):
     def peak_flops(self, target):
         return 0.0
 
@@ -633,7 +715,7 @@ class TestNoPeak(Base):
     expected = "test_the_peak_is_a_number_of_operations"
 
 
-class Lenient(FakeKernel):
+class Lenient(Cold):
     slack = float("nan")
 
 
@@ -646,7 +728,7 @@ class TestLenient(Base):
     expected = "test_what_a_kernel_says_of_itself_can_be_recorded"
 
 
-class Traited(FakeKernel):
+class Traited(Cold):
     traits = MappingProxyType({"tile": (4, 8)})  # a tuple comes back from JSON as a list
 
 
@@ -659,7 +741,7 @@ class TestTraited(Base):
     expected = "test_what_a_kernel_says_of_itself_can_be_recorded"
 
 
-class Lazy(FakeKernel):
+class Lazy(Cold):
     def run(self):
         pass
 
@@ -673,7 +755,7 @@ class TestLazy(Base):
     expected = "test_poison_overwrites_outputs_and_run_overwrites_poison"
 
 
-class Timeless(FakeKernel):
+class Timeless(Cold):
     def time(self, calls):
         return float("nan")
 
@@ -687,7 +769,7 @@ class TestTimeless(Base):
     expected = "test_time_is_positive_and_finite_and_leaves_results_right"
 
 
-class StaysCold(FakeKernel):
+class StaysCold(Cold):
     def use_cold_constants(self, buffers):
         self._inputs = [np.zeros_like(array) for array in self._inputs]
 
@@ -701,7 +783,7 @@ class TestStaysCold(Base):
     expected = "test_only_time_reads_weights_from_elsewhere"
 
 
-class Networks(FakeDialect):
+class Networks(Able):
     network = FakeCompiledNetwork
 
     def load_network(self, path, threads=None, digest=""):
@@ -710,7 +792,7 @@ class Networks(FakeDialect):
         return found
 
 
-class AnyDigest(FakeDialect):
+class AnyDigest(Able):
     def load_network(self, path, threads=None, digest=""):
         return super().load_network(path, threads)
 
@@ -777,7 +859,7 @@ class TestInstant(Base):
 
 
 class Guesses(FakeCompiledNetwork):
-    def profile(self, arrays, calls):
+    def profile(self, arrays):
         return {"kernel": float("nan")}
 
 
@@ -790,7 +872,7 @@ class TestGuesses(Base):
     expected = "test_a_profile_is_of_times"
 
 
-class Nameless(FakeDialect):
+class Nameless(Able):
     def load_network(self, path, threads=None, digest=""):
         found = super().load_network(path, threads, digest)
         found.inputs, found.outputs = found.outputs, found.inputs

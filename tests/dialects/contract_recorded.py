@@ -11,11 +11,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from contract_mutants import Base, TakesAPartForAnother
+from contract_mutants import Able, Base, Cold, Searching, TakesAPartForAnother
 from contract_surface import CONTRACTS, surface
 
 from tunery.dialects import CompiledNetwork, Kernel, Proposer
-from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer
 from tunery.dialects.fake._compiled import FakeCompiledNetwork
 
 
@@ -68,13 +67,13 @@ class Notes:
 
 class Noted(TakesAPartForAnother):
     def compile(self, *args: Any, **named: Any) -> Any:
-        return FakeDialect.compile(self, *args, **named)
+        return Able.compile(self, *args, **named)
 
 
 NOTES = Notes()
 NOTES.watch(Noted, CONTRACTS[:6])
-NOTES.watch(FakeProposer, (Proposer,))
-NOTES.watch(FakeKernel, (Kernel,))
+NOTES.watch(Searching, (Proposer,))
+NOTES.watch(Cold, (Kernel,))
 NOTES.watch(FakeCompiledNetwork, (CompiledNetwork,))
 
 

@@ -72,6 +72,8 @@ class GccDialect(Dialect, Space, Codegen):
         return Built(candidate.key, path, hashlib.sha256(path.read_bytes()).hexdigest())
 
     def load(self, task, built, device):
+        if device.kind != "cpu":
+            raise DialectError(f"{built.path} does not run on a device of kind {device.kind}")
         try:
             found = hashlib.sha256(built.path.read_bytes()).hexdigest()
         except OSError as error:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import contract_ignored
 import contract_mutants
 import pytest
 from contract_surface import surface
@@ -17,16 +18,34 @@ MUTANTS, RECORDED = HERE / "contract_mutants.py", HERE / "contract_recorded.py"
 
 @pytest.mark.jobs
 def test_each_broken_rule_is_caught(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", str(MUTANTS)]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
-    caught = set(re.findall(r"FAILED \S+::(\w+)::(\w+)", run.stdout))
+    run, caught = run_mutants("contract_mutants", tmp_path)
     source = MUTANTS.read_text()
     mutant = r"class (Test\w+)\(Base\):(?:\n    (?:made|options) = .*)*\n    expected = \"(\w+)\""
     planted = set(re.findall(mutant, source))
     assert len(planted) == source.count("expected = ") >= 20
-    assert planted - caught == set(), run.stdout
-    assert not [test for name, test in caught if name == "TestSound"], run.stdout
-    assert "ERROR" not in run.stdout, run.stdout
+    assert planted - caught == set(), run
+    assert not [test for name, test in caught if name == "TestSound"], run
+    assert "ERROR" not in run, run
+
+
+@pytest.mark.jobs
+def test_each_parameter_that_is_ignored_is_noticed(tmp_path: Path) -> None:
+    run, caught = run_mutants("contract_ignored", tmp_path, "-p", "contract_ignored")
+    planted = {contract_ignored.mutant(*each): each for each in surface() if each[2]}
+    assert len(planted) >= 60
+    ignored = {planted[name] for name in planted.keys() - {name for name, _ in caught}}
+    assert ignored == {("Space", "forget", "task")}, run  # what was freed is not seen from outside
+    assert "FAILED" in run, run
+
+
+def run_mutants(module: str, directory: Path, *options: str) -> tuple[str, set[tuple[str, str]]]:
+    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=no", "-p", "no:cacheprovider", *options]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    done = subprocess.run(
+        [*command, str(HERE / f"{module}.py")], cwd=directory, env=environment, capture_output=True, text=True,
+        timeout=280, check=False,
+    )  # fmt: skip
+    return done.stdout, set(re.findall(r"(?:FAILED|ERROR) \S+::(\w+)::(\w+)", done.stdout))
 
 
 def test_every_method_and_keyword_is_called(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ class Case:
         image, network = np.zeros((1, 16, 12, 12), np.float32), self.dialect.load_network(file)
         if not by_workload:
             network._workloads = {}  # type: ignore[attr-defined]
-        return set(network.profile([image, np.array([7])], 1))
+        return set(network.profile([image, np.array([7])]))
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,6 @@ _SPARED = ("untuned", *TORCH)  # what may fail and costs the others nothing
 _ROUNDS = 7
 _BESIDE_S = 2.0  # a contestant's start, and its first runs, which do not count
 _TORCH_COMPILES_S = 45.0
-_PROFILED = 20
 _DEADLINE_S = 900.0
 SEED = 17
 """What the inputs are made with that all contestants run on."""
@@ -160,7 +159,7 @@ class Contestants:
 async def _kernels(runtime: Runtime, worker: str) -> dict[str, float]:
     """Return what kernels take in one execution, nothing where that cannot be told: nothing else hangs on it."""
     try:
-        kernels: dict[str, float] = await _call(runtime, worker, "profile", _PROFILED)
+        kernels: dict[str, float] = await _call(runtime, worker, "profile")
     except TuneryError:
         return {}
     return kernels

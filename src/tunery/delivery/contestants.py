@@ -56,9 +56,9 @@ class CompiledContestant(Contestant):
     def _run(self) -> Sequence[Array]:
         return self._network(*self._arrays)
 
-    def profile(self, calls: int) -> dict[str, float]:
+    def profile(self) -> dict[str, float]:
         """Return the seconds that kernels take in one execution, by workload."""
-        return dict(self._network.profile(self._arrays, calls))
+        return dict(self._network.profile(self._arrays))
 
 
 class OnnxRuntimeContestant(Contestant):

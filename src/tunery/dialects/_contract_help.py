@@ -1,6 +1,6 @@
 """What the contract suite does to dialects, kernels and arrays, apart from what it asserts about them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tunery.devices import ConstantBuffers, Device, open_device
+from tunery.devices.fake import FakeDevice
 from tunery.dialects import (
     Array,
     Capability,
@@ -50,12 +51,13 @@ def _required(capability: type[Capability]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A task's baseline, loaded, with inputs and the reference's outputs for them."""
+    """A task's baseline, loaded, with inputs, and the reference's outputs for them and for those of the seed 1."""
 
     task: Task
     kernel: Kernel
     inputs: list[Array]
     expected: list[Array]
+    expected_of_others: list[Array]
 
 
 class ContractFixtures:
@@ -69,6 +71,8 @@ class ContractFixtures:
     """How far a baseline's floats may lie from the reference's."""
     garbage = "{no candidate}"
     """A candidate body that the compiler cannot read."""
+    heeds: frozenset[str] = frozenset()
+    """Parameters that a dialect need not have a use for, and that make a difference here, as `open.warm_start`."""
 
     needs_task_source = _required(TaskSource)
     needs_space = _required(Space)
@@ -99,6 +103,18 @@ class ContractFixtures:
 
     @pytest.fixture(scope="class")
     @classmethod
+    def other_task(cls, tasks: list[Task], task: Task) -> Task:
+        """Another task of the network that can be searched, the same one where there is none."""
+        return next((each for each in tasks if each.tunable and each.key != task.key), task)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_network(cls, network: Network) -> Network:
+        """Another small network; the same one unless the author gives one."""
+        return network
+
+    @pytest.fixture(scope="class")
+    @classmethod
     def other_target(cls, target: Target) -> Target:
         """A target that differs from `target` in anything that affects code."""
         return replace(target, threads=target.threads + 1)
@@ -113,6 +129,16 @@ class ContractFixtures:
     @classmethod
     def cost_model(cls, dialect: WholeDialect, task: Task) -> str:
         """A cost model as text: one that was trained on the dialect's features, if it has such."""
+        return cls._model(dialect, task, lambda number: 1e-3 * (1 + number))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_cost_model(cls, dialect: WholeDialect, task: Task) -> str:
+        """One that prefers what the other does not."""
+        return cls._model(dialect, task, lambda number: 1e-3 * (6 * cls.proposals - number))
+
+    @classmethod
+    def _model(cls, dialect: WholeDialect, task: Task, latency_s: Callable[[int], float]) -> str:
         from tunery.costmodels import BoostedModel, Dataset, with_task
 
         dataset, candidates = Dataset(), dialect.open(task, [], None, 0).propose(6 * cls.proposals)
@@ -120,7 +146,7 @@ class ContractFixtures:
         if rows is None:
             return "{}"
         for number, (candidate, row) in enumerate(zip(candidates, with_task(rows, task), strict=True)):
-            dataset.add(task.key, candidate.key, row, 1e-3 * (1 + number))
+            dataset.add(task.key, candidate.key, row, latency_s(number))
         return BoostedModel.fit(dataset).dumps()
 
     @pytest.fixture(scope="class")
@@ -139,9 +165,10 @@ class ContractFixtures:
         found = []
         for task in tasks[: cls.kernels]:
             inputs = cls.inputs(task, seed=0)
-            reference = load(dialect, task, dialect.reference(task), directory, device)
+            references = [load(dialect, task, dialect.reference(task), directory, device) for _ in range(2)]
             kernel = load(dialect, task, dialect.baseline(task), directory, device)
-            found.append(Loaded(task, kernel, inputs, outputs_of(reference, inputs)))
+            expected, others = map(outputs_of, references, (inputs, cls.inputs(task, seed=1)))
+            found.append(Loaded(task, kernel, inputs, expected, others))
         return found
 
     @pytest.fixture(scope="class")
@@ -167,6 +194,13 @@ class ContractFixtures:
         """Return inputs for a task: normal floats, and integers of 0 and 1, which are in range as any index."""
         rng = np.random.default_rng(seed)
         return [random_array(spec, rng) for spec in task.workload.input_specs]
+
+    @staticmethod
+    def check_calls(time: Callable[[int], float]) -> None:
+        """Check that many calls take longer than one; of each the fastest of a few counts."""
+        one_s = min(time(1) for _ in range(5))
+        calls = max(64, min(4096, round(0.01 / one_s)))
+        assert min(time(calls) for _ in range(3)) > 4 * one_s, f"{calls} calls took as long as one"
 
     @classmethod
     def check(cls, found: Sequence[Array], expected: Sequence[Array], specs: Sequence[TensorSpec]) -> None:
@@ -202,11 +236,20 @@ def random_array(spec: TensorSpec, rng: np.random.Generator) -> Array:
     return rng.standard_normal(spec.shape).astype(dtype)
 
 
+class NoDevice(FakeDevice):
+    """A device of a kind that no dialect knows."""
+
+    kind = "none"
+
+
 class AlignedZeros(ConstantBuffers):
-    """Zeros at a multiple of 64 bytes, for `Kernel.use_cold_constants`."""
+    """Zeros at a multiple of 64 bytes, for `Kernel.use_cold_constants`; counts what was taken."""
+
+    taken = 0
 
     def take(self, shape: Sequence[int], dtype: str) -> Array:
         """Return new ones."""
+        self.taken += 1
         kind = _dtype(dtype)
         room = np.zeros(int(np.prod(shape)) * kind.itemsize + 64, np.uint8)
         start = -room.ctypes.data % 64

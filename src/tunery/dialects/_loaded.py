@@ -134,12 +134,16 @@ class CompiledNetwork(ABC):
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         """Return the seconds `calls` back-to-back executions took."""
 
-    def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:  # noqa: ARG002 - see below
+    def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         """Return the median seconds that kernels take in one execution, summed over their calls.
 
         By the key of the workload that a kernel computes; by its name where it is none's, as a copy. Time between
         kernels is not in it. Empty where the compiler cannot tell.
+
+        Raises:
+            UsageError: wrong number, shape or dtype of inputs.
         """
+        self.checked(arrays)
         return {}
 
     def checked(self, arrays: Sequence[Any]) -> Sequence[Array]:

@@ -17,8 +17,9 @@
         def target(cls, dialect): return dialect.resolve_target("native", 1)
 
 The three fixtures have class scope or wider, so a slow compiler extracts and builds once. Class attributes set how much
-is tried; `task` (the task that is searched), `other_target`, `cost_model` and `inputs` may be overridden. Tests of what
-a dialect cannot do are skipped; one that takes no tasks from networks gives a fixture `tasks` instead of `network`.
+is tried, and what the dialect `heeds`; `task` (the task that is searched), the fixtures whose names begin with
+`other_`, `cost_model` and `inputs` may be overridden. Tests of what a dialect cannot do are skipped; one that takes no
+tasks from networks gives a fixture `tasks` instead of `network`.
 """
 
 import json
@@ -51,6 +52,7 @@ from tunery.dialects._contract_help import (
     AlignedZeros,
     ContractFixtures,
     Loaded,
+    NoDevice,
     WholeDialect,
     is_poison,
     keys,
@@ -151,10 +153,10 @@ class DialectContract(ContractFixtures):
     @needs(TaskSource)
     def test_a_network_of_its_own_has_a_name_that_is_found_again(self, dialect: WholeDialect, network: Network) -> None:
         """What is none of its networks is a user's mistake; one that comes from no file is known by its source."""
+        if network.source.startswith(f"{dialect.name}:"):
+            assert dialect.own_network(network.source) == network, f"{network.source} is another network"
         with pytest.raises(ModelError):
             dialect.own_network(f"{dialect.name}:")
-        if network.source.startswith(f"{dialect.name}:"):
-            assert type(dialect)().own_network(network.source) == network, f"{network.source} is another network"
 
     # Search
 
@@ -175,17 +177,31 @@ class DialectContract(ContractFixtures):
         assert keys(again) == keys(proposed), "the same seed proposed other candidates"
 
     @needs(Space)
-    def test_nothing_is_proposed_again_though_results_come_late(self, dialect: WholeDialect, task: Task) -> None:
+    def test_nothing_is_proposed_again_though_results_come_late(
+        self, dialect: WholeDialect, task: Task, proposed: list[Candidate]
+    ) -> None:
         """Pipelining asks before it tells; results come out of order, and not for all."""
         proposer = dialect.open(task, [], None, 1)
         assert proposer.propose(0) == [], "asked for none, got some"
         proposer.observe([])
         waiting = proposer.propose(self.proposals)
+        assert waiting or not proposed, "a search that is asked for none says that it is over"
         batch = proposer.propose(self.proposals)
         proposer.observe(tell_tale(batch, [Outcome.OK])[::-2])
         after = proposer.propose(self.proposals)
         seen = keys([*waiting, *batch, *after])
         assert len(set(seen)) == len(seen), "a candidate was proposed twice"
+
+    @needs(Space)
+    def test_what_is_observed_is_not_proposed(
+        self, dialect: WholeDialect, task: Task, proposed: list[Candidate]
+    ) -> None:
+        """Somebody else has paid for it: another search of the task, or an earlier process."""
+        proposer = dialect.open(task, [], None, 0)
+        proposer.observe([])
+        proposer.observe(tell_tale(proposed, [Outcome.OK]))
+        again = proposer.propose(self.proposals)
+        assert not set(keys(again)) & set(keys(proposed)), "what was observed is proposed"
 
     @needs(Space)
     def test_what_is_not_worth_a_build_has_a_reason_and_is_named_once(self, dialect: WholeDialect, task: Task) -> None:
@@ -212,7 +228,7 @@ class DialectContract(ContractFixtures):
     ) -> None:
         """Whatever was measured before a process was lost is not paid for again, with the same seed."""
         history = [*tell_tale(proposed, list(Outcome)), Observation(dialect.baseline(task), Outcome.OK, 1e-3)]
-        resumed = type(dialect)().open(task, history, None, 0).propose(self.proposals)
+        resumed = dialect.open(task, history, None, 0).propose(self.proposals)
         assert not set(keys(resumed)) & set(keys(proposed)), "a candidate of the history was proposed again"
 
     @needs(Space)
@@ -261,6 +277,64 @@ class DialectContract(ContractFixtures):
                 assert any(candidate.score is not None for candidate in batch), "the cost model was ignored"
 
     @needs(Space)
+    def test_a_search_uses_the_cost_model_that_it_was_given_last(
+        self, dialect: WholeDialect, task: Task, cost_model: str, other_cost_model: str
+    ) -> None:
+        """It learns as often as a job does."""
+        batches = []
+        for models in ((cost_model,), (cost_model, other_cost_model)):
+            proposer = dialect.open(task, [], None, 6)
+            for model in models:
+                proposer.learn(model)
+            batches.append([(candidate.key, candidate.score) for candidate in proposer.propose(self.proposals)])
+        if any(score is not None for _, score in batches[0]) and other_cost_model != cost_model:
+            assert batches[0] != batches[1], "the second cost model was ignored"
+
+    @needs(Space)
+    def test_an_answer_is_of_what_was_asked_alone(
+        self, dialect: WholeDialect, task: Task, other_task: Task, cost_model: str, other_cost_model: str
+    ) -> None:
+        """One process serves many tasks: one that was used for others answers as a new one does."""
+        used, fresh = (type(dialect)() for _ in range(2))
+        used.open(task, [], cost_model, 0).propose(1)
+        used.suggest(task, 1, cost_model, 0)
+        mine, theirs = (one.open(other_task, [], other_cost_model, 9).propose(self.proposals) for one in (used, fresh))
+        assert mine == theirs, "a search proposes by what was asked for another task"
+        suggested = [one.suggest(other_task, 2, other_cost_model, 9) for one in (used, fresh)]
+        assert suggested[0] == suggested[1], "candidates are suggested by what was asked for another task"
+        looks = used.open(task, [], None, 0).propose(self.proposals), used.open(other_task, [], None, 0).propose(2)
+        for each, candidates in zip((task, other_task), looks, strict=True):
+            if "reject" in self.heeds:
+                found = [(used.reject(each, one), type(dialect)().reject(each, one)) for one in candidates]
+                assert all(mine == theirs for mine, theirs in found), "a candidate is judged as another one"
+            for method in ("features", "buffer_store_features"):
+                left, right = (getattr(one, method)(each, candidates) for one in (used, type(dialect)()))
+                np.testing.assert_equal(left, right, err_msg=f"{method} of another task")
+
+    @needs(Space)
+    @pytest.mark.parametrize("option", ["warm_start", "generic_only_reason"])
+    def test_what_a_search_heeds_makes_a_difference(self, dialect: WholeDialect, task: Task, option: str) -> None:
+        """An author says which options these are; no dialect needs to have a use for each."""
+        if f"open.{option}" not in self.heeds:
+            pytest.skip(f"this dialect has no use for {option}")
+        more: dict[str, Any] = {option: True if option == "warm_start" else "a search of more has crashed"}
+        plain, other = (type(dialect)().open(task, [], None, 0, **given) for given in ({}, more))
+        assert plain.propose(self.proposals) != other.propose(self.proposals), f"{option} is ignored"
+
+    @needs(Space)
+    @pytest.mark.parametrize("option", ["transfer_states", "several_fallbacks"])
+    def test_what_suggestions_heed_makes_a_difference(
+        self, dialect: WholeDialect, task: Task, other_task: Task, cost_model: str, option: str
+    ) -> None:
+        """As for searches."""
+        if f"suggest.{option}" not in self.heeds:
+            pytest.skip(f"this dialect has no use for {option}")
+        state = dialect.suggest(other_task, self.proposals, cost_model, 7).transfer_state
+        more: dict[str, Any] = {option: True if option == "several_fallbacks" else (state,)}
+        found = [dialect.suggest(task, self.proposals, cost_model, 7, **given) for given in ({}, more)]
+        assert found[0] != found[1], f"{option} is ignored"
+
+    @needs(Space)
     def test_suggestions_are_candidates_of_the_task(self, dialect: WholeDialect, task: Task, cost_model: str) -> None:
         """They are few, the same in every process, and what one task taught is taken in for the next."""
         found = dialect.suggest(task, self.proposals, cost_model, 7)
@@ -278,11 +352,13 @@ class DialectContract(ContractFixtures):
 
     @needs(Space)
     def test_calibration_tasks_are_of_known_kinds_and_can_be_searched(
-        self, dialect: WholeDialect, target: Target
+        self, dialect: WholeDialect, target: Target, other_target: Target
     ) -> None:
         """A device is calibrated with their candidates, for the target that was asked for."""
         found = dialect.calibration_tasks(target)
         assert set(found) <= {"compute", "memory"}, f"tasks of the kinds {sorted(found)}"
+        others = dialect.calibration_tasks(other_target).values()
+        assert all(task.target == other_target for task in others), "they are for another target"
         for kind, task in found.items():
             assert task.target == target, f"the task of the kind {kind} has another target"
             assert task.tunable, f"the task of the kind {kind} has no candidates"
@@ -292,7 +368,7 @@ class DialectContract(ContractFixtures):
 
     @needs(Space, RecordChecker)
     def test_its_own_workloads_and_candidates_pass_the_checks(
-        self, dialect: WholeDialect, tasks: list[Task], task: Task, proposed: list[Candidate]
+        self, dialect: WholeDialect, tasks: list[Task], task: Task, other_task: Task, proposed: list[Candidate]
     ) -> None:
         """Records are exchanged between stores: what one search made is accepted by another, under the same keys."""
         for one in tasks:
@@ -301,6 +377,8 @@ class DialectContract(ContractFixtures):
             dialect.check_body(candidate.body)
             found = dialect.identify(task, candidate.body)
             assert (found.key, found.task_key) == (candidate.key, task.key), f"{candidate.key} is now {found.key}"
+        for candidate in dialect.open(other_task, [], None, 0).propose(1):
+            assert dialect.identify(other_task, candidate.body).task_key == other_task.key, "it is another task's"
 
     @needs(RecordChecker)
     def test_a_workload_with_anothers_key_is_refused(self, dialect: WholeDialect, tasks: list[Task]) -> None:
@@ -369,6 +447,45 @@ class DialectContract(ContractFixtures):
             with pytest.raises(DialectError):
                 dialect.load(task, replace(moved, path=path), device)
 
+    @needs(Codegen)
+    def test_a_device_of_an_unknown_kind_is_refused(
+        self, dialect: WholeDialect, task: Task, device: Device, tmp_path: Path
+    ) -> None:
+        """A kernel that was built for one kind of device is not run on whatever there is."""
+        built = dialect.build(task, dialect.baseline(task), tmp_path)
+        dialect.load(task, built, device)
+        with pytest.raises(DialectError):
+            dialect.load(task, built, NoDevice())
+
+    @needs(NetworkCompiler)
+    def test_a_part_is_of_what_was_asked(  # noqa: PLR0917 - pytest passes fixtures by name
+        self, dialect: WholeDialect, network: Network, target: Target, task: Task, other_task: Task, tmp_path: Path
+    ) -> None:
+        """Another task's, in another directory; a network that heeds parts cannot do without the file of one."""
+        made = []
+        for number, each in enumerate((task, other_task)):
+            chosen, directory = dialect.baseline(each), tmp_path / str(number)
+            directory.mkdir()
+            part = dialect.build_part(each, chosen, directory)
+            if part is None:
+                pytest.skip("this dialect has no parts")
+            assert part.candidate_key == chosen.key, "the part names another candidate"
+            assert part.path.parent == directory, f"{part.path} lies outside of {directory}"
+            alone = tmp_path / f"{number} alone"
+            alone.mkdir()
+            again = type(dialect)().build_part(each, chosen, alone)
+            assert again is not None, "a second instance has no parts"
+            assert again.path.read_bytes() == part.path.read_bytes(), "a part is of another task"
+            made.append(part)
+        if "compile.parts" in self.heeds:
+            part = made[0]
+            part.path.unlink()
+            with pytest.raises(DialectError):
+                dialect.compile(
+                    network, target, {task.workload.key: dialect.baseline(task)}, tmp_path / "network.bin",
+                    {task.workload.key: part},
+                )  # fmt: skip
+
     @needs(NetworkCompiler)
     def test_a_part_spares_nothing_but_time(  # noqa: PLR0917 - pytest passes fixtures by name
         self, dialect: WholeDialect, network: Network, target: Target, task: Task, compiled: Compiled, tmp_path: Path
@@ -430,7 +547,8 @@ class DialectContract(ContractFixtures):
         """What happens to the caller's arrays after bind changes nothing; a second bind replaces the first."""
         for item in loaded:
             inputs = [array.copy() for array in item.inputs]
-            item.kernel.bind(self.inputs(item.task, seed=1))
+            outputs = item.task.workload.output_specs
+            self.check(outputs_of(item.kernel, self.inputs(item.task, seed=1)), item.expected_of_others, outputs)
             item.kernel.bind(inputs)
             for array in inputs:
                 array.fill(0)
@@ -469,13 +587,16 @@ class DialectContract(ContractFixtures):
                 elapsed_s = item.kernel.time(calls)
                 assert 0 < elapsed_s < math.inf, f"{item.task.workload.name}: {calls} calls took {elapsed_s} s"
             self.check(item.kernel.outputs(), item.expected, item.task.workload.output_specs)
+        self.check_calls(loaded[0].kernel.time)
 
     @needs(Codegen)
     def test_only_time_reads_weights_from_elsewhere(self, loaded: list[Loaded]) -> None:
         """What is verified computes with the inputs that were bound, whatever was timed before."""
         for item in loaded:
-            item.kernel.use_cold_constants(AlignedZeros())
+            for buffers in (AlignedZeros(), AlignedZeros()):
+                item.kernel.use_cold_constants(buffers)
             assert 0 < item.kernel.time(2) < math.inf, f"{item.task.workload.name}: 2 calls took no time"
+            assert buffers.taken or "use_cold_constants.buffers" not in self.heeds, "no constant is read from there"
             item.kernel.poison()
             item.kernel.run()
             self.check(item.kernel.outputs(), item.expected, item.task.workload.output_specs)
@@ -489,10 +610,14 @@ class DialectContract(ContractFixtures):
             assert json.loads(json.dumps(traits)) == traits, f"{item.task.workload.name}: traits do not survive JSON"
 
     @needs(Codegen)
-    def test_the_peak_is_a_number_of_operations(self, dialect: WholeDialect, target: Target) -> None:
+    def test_the_peak_is_a_number_of_operations(
+        self, dialect: WholeDialect, target: Target, other_target: Target
+    ) -> None:
         """A roof that is zero or NaN would break every comparison with it."""
         peak = dialect.peak_flops(target)
         assert peak is None or 0 < peak < math.inf, f"{peak} operations in a second"
+        if "peak_flops.target" in self.heeds:
+            assert dialect.peak_flops(other_target) != peak, "the target is ignored"
 
     # Features
 
@@ -543,6 +668,41 @@ class DialectContract(ContractFixtures):
         assert not [key for task in tasks[1:] if (key := compiled.coverage[task.workload.key])], "covered unasked"
 
     @needs(NetworkCompiler)
+    def test_a_file_is_of_what_was_asked_alone(  # noqa: PLR0917 - pytest passes fixtures by name
+        self,
+        dialect: WholeDialect,
+        network: Network,
+        other_network: Network,
+        other_target: Target,
+        compiled: Compiled,
+        tmp_path: Path,
+    ) -> None:
+        """Another network's, for another target, without what was chosen before, where it was asked for."""
+        path = tmp_path / "network.bin"
+        made = dialect.compile(other_network, other_target, {}, path)
+        assert Path(made.path) == path, f"asked for {path}, got {made.path}"
+        assert not [key for key in made.coverage.values() if key], "covered unasked"
+        first, second = (dialect.load_network(Path(each.path)) for each in (compiled, made))
+        assert second.threads == other_target.threads, "it is for another target"
+        for loaded, asked in ((first, network), (second, other_network)):
+            described = [(spec.name, spec.shape, spec.dtype) for spec in loaded.inputs]
+            assert described == [(spec.name, spec.shape, spec.dtype) for spec in asked.inputs], "another network"
+
+    @needs(TaskSource)
+    def test_tasks_are_of_the_network_that_was_asked_for(
+        self, dialect: WholeDialect, network: Network, other_network: Network, target: Target, other_target: Target
+    ) -> None:
+        """One process takes tasks from many networks."""
+        used = type(dialect)()
+        used.extract(network, target)
+        used.elsewhere(network, target)
+        asked = other_network, other_target
+        assert used.extract(*asked) == type(dialect)().extract(*asked), "another network's tasks"
+        fresh = type(dialect)()
+        fresh.extract(*asked)
+        assert used.elsewhere(*asked) == fresh.elsewhere(*asked), "another network's nodes"
+
+    @needs(NetworkCompiler)
     def test_a_compiled_network_runs(
         self, dialect: WholeDialect, network: Network, target: Target, compiled: Compiled
     ) -> None:
@@ -563,12 +723,15 @@ class DialectContract(ContractFixtures):
             loaded(*given, out=places[1:])
         self.check(loaded(*given), found, network.outputs)
         assert 0 < loaded.time(given, 2) < math.inf, "two calls took no time"
+        self.check_calls(lambda calls: loaded.time(given, calls))
         assert list(loaded.checked(given)) == given, "inputs that fit are changed"
         for wrong in ([*given, given[0]], [given[0][..., None], *given[1:]]):
             with pytest.raises(UsageError):
                 loaded(*wrong)
             with pytest.raises(UsageError):
                 loaded.checked(wrong)
+            with pytest.raises(UsageError):
+                loaded.time(wrong, 1)
         other = dialect.load_network(Path(compiled.path), target.threads + 1)
         assert other.threads == target.threads + 1, "`threads` is accepted and ignored"
         self.check(other(*given), found, network.outputs)
@@ -588,17 +751,24 @@ class DialectContract(ContractFixtures):
         """Each kernel has its seconds, in one execution however often it is called for it."""
         rng = np.random.default_rng(0)
         loaded = dialect.load_network(Path(compiled.path))
-        profile = loaded.profile([random_array(spec, rng) for spec in network.inputs], 2)
+        given = [random_array(spec, rng) for spec in network.inputs]
+        profile = loaded.profile(given)
         assert all(profile), "a kernel without a name"
         assert all(0 <= seconds < math.inf for seconds in profile.values()), f"no times: {dict(profile)}"
+        with pytest.raises(UsageError):
+            loaded.profile([*given, given[0]])
 
     @needs(NetworkCompiler)
     def test_no_node_differs_in_a_network_that_is_right(
-        self, dialect: WholeDialect, network: Network, target: Target
+        self, dialect: WholeDialect, network: Network, other_network: Network, target: Target, other_target: Target
     ) -> None:
         """A node that is named is no longer tuned, so it has to be one at fault."""
         rng = np.random.default_rng(0)
-        told = dialect.differing(network, target, [random_array(spec, rng) for spec in network.inputs])
+        given, others = ([random_array(spec, rng) for spec in each.inputs] for each in (network, other_network))
+        told = dialect.differing(network, target, given)
+        if "differing" in self.heeds:
+            found = (one.differing(other_network, other_target, others) for one in (dialect, type(dialect)()))
+            assert next(found) == next(found), "another network's nodes differ"
         assert not told, f"nodes of a network that is right are said to differ: {sorted(told)}"
 
     @needs(NetworkCompiler)

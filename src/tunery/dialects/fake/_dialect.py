@@ -33,6 +33,7 @@ from tunery.domain import Candidate, Network, Origin, Target, Task, Workload, ca
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
 _SPEEDS = {"native": 1.0, "fake": 1.0, "fake-fast": 4.0}
 _MOST_SPEED = 1e6
+_DEVICES = {"cpu", "fake"}
 
 
 class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
@@ -108,6 +109,8 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
         return "its loops are scripted to be absurd" if absurd else None
 
     def load(self, task: Task, built: Built, device: Device) -> FakeKernel:
+        if device.kind not in _DEVICES:
+            raise DialectError(f"a fake kernel does not run on a device of kind {device.kind}")
         data = read(built.path)
         if data.get("task") != task.key or data.get("candidate") != built.candidate_key:
             raise DialectError(f"{built.path} was not built for candidate {built.candidate_key}")

@@ -19,7 +19,7 @@ class FakeProposer(Proposer):
     """Evolutionary search over configs. `learned` counts the cost models it was given.
 
     A cost model of the form `{"weights": [...]}` with one weight per feature ranks a pool of mutants, higher is faster;
-    any other is counted and otherwise ignored. One that is not `generic_only` acts out what is scripted to befall it.
+    any other is counted and ranks nothing. One that is not `generic_only` acts out what is scripted to befall it.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FakeProposer(Proposer):
         try:
             weights = np.asarray(json.loads(cost_model)["weights"], np.float64)
         except (ValueError, KeyError, TypeError):
-            return
+            weights = np.empty(0)
         self._weights = weights if weights.shape == (FEATURES,) and np.isfinite(weights).all() else None
 
     def _score(self, index: int) -> float | None:

@@ -23,6 +23,9 @@ from tunery.domain import TensorSpec
 _SUFFIXES = ("_prepacked", "_transformed")
 """What is added to a function's name when its weights are packed (by TVM) or transformed (by `arguments`)."""
 
+_PROFILED = 20
+"""Executions that a profile is the median of."""
+
 
 class TvmNetwork(CompiledNetwork):
     """A compiled network in this process, on Relax's virtual machine."""
@@ -92,12 +95,12 @@ class TvmNetwork(CompiledNetwork):
         return (time.perf_counter_ns() - start) * 1e-9
 
     @override
-    def profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
+    def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         checked = self.checked(arrays)
         with self._running:
-            return callers.run(self._profile, checked, calls)
+            return callers.run(self._profile, checked)
 
-    def _profile(self, arrays: Sequence[Array], calls: int) -> Mapping[str, float]:
+    def _profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         library.configure_threads(1, self.threads)
         self._fill(arrays)
         spent: Counter[str] = Counter()
@@ -115,7 +118,7 @@ class TvmNetwork(CompiledNetwork):
         # An instrument cannot be taken off again, so this is another machine on the same library.
         run = library.Machine(self._library).watched("main", watch)
         taken: list[Counter[str]] = []
-        for _ in range(1 + calls):
+        for _ in range(1 + _PROFILED):
             spent.clear()
             with self._segments:
                 run(*self._arguments)
