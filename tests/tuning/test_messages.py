@@ -40,6 +40,9 @@ def test_finals_that_were_left_out_are_counted() -> None:
     said = unreached_summary([state("a", reached=True)] * 3, 4, 0.0, unproven=2)
     assert said.startswith("no time was left for the finals of 2 of 3 tasks")
     assert "larger --budget" in said
+    again = unreached_summary([state("a", reached=True)] * 3, 4, 0.0, outdated=2)
+    assert "2 of 3 tasks" in again
+    assert "races alone" not in again, "their earlier finals count"
     assert "2 ms was reached, and no time was left for the finals of 2 tasks" in latency_target_summary(
         1e-3, 2e-3, served=False, unproven=2
     )

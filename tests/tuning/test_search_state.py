@@ -12,7 +12,7 @@ from search_tools import context_of, fake_tasks, runtime_in
 
 from tunery._errors import UsageError
 from tunery.dialects import Observation
-from tunery.domain import Candidate, Origin, Outcome
+from tunery.domain import Candidate, Mode, Origin, Outcome
 from tunery.store import open_store
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.search import events as ev
@@ -215,6 +215,26 @@ def test_a_record_of_before_is_neither_news_nor_proposed_again() -> None:
     assert state.handle(ev.ProposerOpening()) == ev.Tell((result("a").told,))
     build = (candidate("a"), candidate("b"))
     assert state.handle(ev.Proposed(build, fresh=1)) == ev.Build((candidate("b"),)), "another's filter is not ours"
+
+
+def test_a_stored_race_of_the_default_hides_no_race_that_is_faster() -> None:
+    default = Result(candidate("default", Origin.BASELINE), Outcome.OK, 1e-2)
+    state = SearchState(TASK)
+    state.handle(ev.Joined("job", 1))
+    state.handle(ev.Restored("job", (("job", default),), best=Best("default", 1e-2, final=False)))
+    state.handle(ev.Measured("job", result("a", latency_s=1e-3)))
+    assert state.best_s == pytest.approx(1e-3)
+
+
+def test_what_a_delivery_has_timed_hides_no_race_that_is_faster() -> None:
+    delivered = Result(candidate("near"), Outcome.OK, 5e-3, Mode.FINAL)
+    state = SearchState(TASK)
+    state.handle(ev.Joined("job", 1))
+    state.handle(ev.Restored("job", (("", delivered),), best=Best("near", 5e-3, final=True)))
+    state.handle(ev.BaselineTimed(1e-2))
+    assert state.best_s == pytest.approx(5e-3)
+    state.handle(ev.Measured("job", result("a", latency_s=1e-3)))
+    assert state.best_s == pytest.approx(1e-3)
 
 
 def test_a_log_that_leads_elsewhere_or_is_none_is_refused() -> None:

@@ -1,6 +1,7 @@
 import os
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,11 @@ from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtim
 from tunery._errors import StoreError
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Origin, Outcome
-from tunery.domain.request import Progress
+from tunery.domain.request import Progress, TuneReport
 from tunery.engines import Role
 from tunery.reports.text import tune_text
 from tunery.runtime.pools import Runtime
-from tunery.service.session import query
+from tunery.service.session import query, tune
 from tunery.store import Store, open_store
 from tunery.tuning.allowance import RunBudget
 
@@ -183,6 +184,62 @@ def test_stop_and_go_on(tmp_path: Path) -> None:
     assert set(raced(tmp_path).values()) == {1}
     assert before <= raced(tmp_path)
     assert done.job.spend.wall_s > stopped.job.spend.wall_s
+
+
+def stopped_in(phase: str, directory: Path, source: str) -> TuneReport:
+    """Tune until the job is in `phase`, and stop it there."""
+    stop = threading.Event()
+    report = run_in(directory, source, on_progress=lambda now: stop.set() if now.phase == phase else None, stop=stop)
+    assert report.job.state is JobState.STOPPED
+    return report
+
+
+def test_what_races_find_after_a_resume_counts_as_it_does_without_one(tmp_path: Path) -> None:
+    source = SOURCE + "&build_s=0.01"
+    assert stopped_in("search", tmp_path, source).job.spend.trials == 0, "only the untuned kernels were timed"
+    stop, seen = threading.Event(), list[Progress]()
+
+    def watch(progress: Progress) -> None:
+        seen.append(progress)
+        if progress.trials >= 12:
+            stop.set()
+
+    report = run_in(tmp_path, source, on_progress=watch, stop=stop)
+    assert (report.resumed, report.job.state) == (True, JobState.STOPPED)
+    latest = seen[-1]
+    assert latest.best_s is not None
+    assert latest.baseline_s is not None
+    assert latest.best_s < 0.8 * latest.baseline_s
+    best_s = {(r.candidate.task_key, r.measurement.latency_s) for r in records_in(tmp_path, Mode.RACE)}
+    for state in (one for one in report.job.tasks if one.tunable):
+        assert state.best_s == min(latency_s for key, latency_s in best_s if key == state.task_key and latency_s)
+    assert all(prospect.high_s <= latest.best_s for prospect in report.job.outlook)
+
+
+def test_a_latency_target_is_found_met_after_a_resume(tmp_path: Path) -> None:
+    source = "fake:awaited?tasks=1&build_s=0.01&noise=0"
+    before_s = stopped_in("search", tmp_path, source).before_s
+    assert before_s
+    target_s = 0.5 * before_s
+    report = tune(replace(request_in(tmp_path, source, "120trials"), latency_target_s=target_s))
+    assert report.resumed
+    assert report.after_s is not None
+    assert report.after_s <= target_s
+    assert report.job.spend.trials < 120, "it ended when the target was met"
+
+
+def test_what_had_finals_is_not_said_to_have_had_none(tmp_path: Path) -> None:
+    first = run_in(tmp_path, SOURCE + "&build_s=0.01", "16trials")
+    stop = threading.Event()
+
+    def watch(progress: Progress) -> None:
+        if progress.trials >= 20:
+            stop.set()
+
+    again = run_in(tmp_path, SOURCE + "&build_s=0.01", "64trials", on_progress=watch, stop=stop)
+    assert again.job.state is JobState.STOPPED
+    assert again.after_s == first.after_s, "the finals of before count"
+    assert "races alone" not in again.job.message
 
 
 def test_a_stop_before_the_start_measures_nothing(tmp_path: Path) -> None:

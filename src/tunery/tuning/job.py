@@ -25,7 +25,7 @@ from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
 from tunery.tuning.learning import start_for
-from tunery.tuning.messages import NO_TASKS, TOO_LITTLE, latency_target_summary, unreached_summary
+from tunery.tuning.messages import NO_TASKS, TOO_LITTLE, latency_target_summary, stop_summary, unreached_summary
 from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import Reporter
 from tunery.tuning.search.task_search import TaskSearch
@@ -134,9 +134,8 @@ class TuningJob:
         return self.status
 
     def _about_stop(self) -> str:
-        raced = sum(1 for search, _ in self._sums.weighted if search.finals_cost_s())
-        alone = f"; {raced} tasks had no finals yet, so their races alone count" if raced else ""
-        return f"stopped; the same command goes on where it stopped{alone}"
+        due = [search.state.had_finals for search, _ in self._sums.weighted if search.finals_cost_s()]
+        return stop_summary(due.count(False), due.count(True))
 
     async def _close(self, beside: list[asyncio.Task[None]]) -> None:
         """End what goes on beside the search, so that it has paid, and close the account."""
@@ -258,9 +257,11 @@ class TuningJob:
             return TOO_LITTLE
         fresh = self._context.trials - self._tried_before
         predicted = self._context.learning.warm_start
+        late = [search.state.had_finals for search in self.searches if search.task.key in self._unproven]
         return unreached_summary(
-            self._reporter.states(), fresh, self._allowance.earlier_s, len(self._unproven), predicted=predicted
-        )
+            self._reporter.states(), fresh, self._allowance.earlier_s,
+            unproven=late.count(False), outdated=late.count(True), predicted=predicted,
+        )  # fmt: skip
 
     async def _in_time(self, work: Coroutine[None, None, bool]) -> bool:
         """Do a task's step; when the budget is used up, what of it still waits for other jobs is given up.

@@ -23,14 +23,30 @@ def latency_target_summary(target_s: float, latency_s: float | None, *, served: 
     return f"{target}: {how} ({1e3 * latency_s:.4g} ms predicted)"
 
 
+def stop_summary(raced: int, outdated: int) -> str:
+    """Say how a stopped job goes on: `raced` tasks had no finals yet, `outdated` were raced on since their finals."""
+    said = ["stopped; the same command goes on where it stopped"]
+    if raced:
+        said.append(f"{raced} tasks had no finals yet, so their races alone count")
+    if outdated:
+        said.append(f"{outdated} tasks were searched on since their finals, which count until new ones are held")
+    return "; ".join(said)
+
+
 def unreached_summary(
-    states: Sequence[TaskState], fresh: int, earlier_s: float, unproven: int = 0, *, predicted: bool = False
+    states: Sequence[TaskState],
+    fresh: int,
+    earlier_s: float,
+    *,
+    unproven: int = 0,
+    outdated: int = 0,
+    predicted: bool = False,
 ) -> str:
     """Say how many tasks were not reached and what becomes of them, and why a resumed run found nothing.
 
-    `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used,
-    `unproven` the tasks whose finals the budget left no time for; `predicted` says that there is a cost model, which
-    chooses for what was not reached.
+    `fresh` are the candidates that this run tried, `earlier_s` is the time that earlier runs of the job had used. The
+    budget left no time for the finals of `unproven` tasks, which never had any, and of `outdated` ones, which were
+    searched on since theirs; `predicted` says that there is a cost model, which chooses for what was not reached.
     """
     said = []
     if not fresh and earlier_s:
@@ -42,4 +58,6 @@ def unreached_summary(
         said.append(f"{missed} of {len(tunable)} tasks were not reached and {how}")
     if unproven:
         said.append(f"no time was left for the finals of {unproven} of {len(tunable)} tasks, whose races alone count")
+    if outdated:
+        said.append(f"no time was left for new finals of {outdated} of {len(tunable)} tasks, whose earlier ones count")
     return f"{'; '.join(said)}: the same command with a larger --budget goes on" if said else ""

@@ -119,9 +119,11 @@ class _Finals:
 
     def best_s(self, raced_s: float | None) -> float | None:
         """Return the best latency known, where races gave `raced_s`: what others would give in finals."""
-        held_s = self.best.latency_s if self.best else None
-        if held_s is None or raced_s is None or self.raced_s is None or not self.stale:
+        held_s = self.best.latency_s if self.best and self.best.final else None
+        if held_s is None or raced_s is None or not self.stale:
             return held_s or raced_s
+        if self.raced_s is None:  # a delivery has held them, of what was never raced
+            return min(held_s, raced_s)
         return held_s * min(raced_s / self.raced_s, 1.0)
 
 
@@ -216,6 +218,11 @@ class SearchState:
         """The best latency known. Once finals were held it is what others would give: races may all be as lucky as
         those of that time."""
         return self._finals.best_s(self.raced_s())
+
+    @property
+    def had_finals(self) -> bool:
+        """Whether finals have decided which record is the best."""
+        return self._finals.best is not None and self._finals.best.final
 
     @property
     def untried(self) -> bool:
