@@ -111,6 +111,7 @@ class Planned(_Step):
             UsageError: the model, shapes, target, effort or store are wrong.
             WorkError: the model cannot be imported.
         """
+        from tunery.dialects import file_dialect
         from tunery.domain import Budget
         from tunery.domain.request import Request
         from tunery.service.session import tune
@@ -122,7 +123,8 @@ class Planned(_Step):
             model=self.placed.model.source,
             shapes=self.placed.model.shapes,
             target=self.placed.target,
-            dialect=self.placed.dialect,
+            dialect=(file_dialect(self.placed.model.source) if self.placed.dialect == DEFAULT_DIALECT else None)
+            or self.placed.dialect,
             threads=self.placed.threads,
             budget=Budget.parse(self.budget) if self.budget else Budget(),
             effort=effort or self.effort,

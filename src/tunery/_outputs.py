@@ -275,6 +275,7 @@ def _is_chart(file: BinaryIO) -> bool:
     return head.startswith(formats) and b"atplotlib" in head + file.read(_HEAD_BYTES)
 
 
+TEXT = Kind("a text that tunery wrote", begins_with(rb"/\* [^\n]*made by tunery|\{\s*\"made by\": \"tunery"))
 NETWORK = Kind("a compiled network", _is_network)
 RECORDS = Kind("a file of exported records", begins_with(rb'\{"format":\s*"tunery-records"'))
 DATASET = Kind("a dataset of records", _is_dataset)

@@ -10,6 +10,7 @@ pytest.importorskip("tvm")
 
 from metaschedule_models import small_network
 
+from tunery.costmodels.gaussian import GaussianProcess
 from tunery.dialects import Dialect, Observation, get_dialect
 from tunery.dialects.metaschedule.search.breeding import Breeder, extent_of, stepped
 from tunery.dialects.metaschedule.search.genomes import (
@@ -22,7 +23,7 @@ from tunery.dialects.metaschedule.search.genomes import (
     _sources,
     tilings,
 )
-from tunery.dialects.metaschedule.search.surrogate import Encoder, GaussianProcess
+from tunery.dialects.metaschedule.search.surrogate import Encoder
 from tunery.dialects.metaschedule.variants.program import (
     DesignSpace,
     expressions,

@@ -58,7 +58,6 @@ def compile_(
     """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
     if few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
-    _begin(dialect)
     from tunery.cli.console.live import LiveLine
     from tunery.reports.data import compile_data
     from tunery.service.session import compile_model
@@ -66,6 +65,7 @@ def compile_(
     request = options.make_request(
         model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
+    _begin(request.dialect)
     path = network_file(request, output, force=force)
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:
@@ -101,6 +101,8 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
         say(f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}")
     if report.model_changed:
         say(MODEL_CHANGED)
+    if report.texts:
+        say(f"source, header and parameters: {', '.join(report.texts)}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
     say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
     say(f"  outputs = {call(network)}")

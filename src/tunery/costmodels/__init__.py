@@ -4,6 +4,7 @@ dataset     rows and latencies in groups of one task; splits: what is held out, 
 boosted     the trees; automl: the search for the best recipe; rival: MetaSchedule's own model
 evaluation  metrics per operator kind and device, and the gate
 registry    versions on disk, and which of them is used; cards: what is said of each
+gaussian    a surrogate for the search of one task
 columns     what a row holds besides a dialect's own features
 """
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from tunery._archive import extend_manifest
 from tunery._errors import DialectError, EngineError
-from tunery._outputs import NETWORK, check_output, publish
+from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.compare import Output, onnxruntime_outputs
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.judging import judge
 from tunery.delivery.placing.mending import mended
 from tunery.delivery.predict import get_ready
 from tunery.delivery.work import Work
+from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain import Network, Target
 from tunery.domain.request import CompileReport, FillPolicy, Request
 from tunery.engines import Role
@@ -99,9 +100,18 @@ async def compile_checked(
             add_signature(directory / "network", read_key(sign))
         inputs = [*files_of(request), *([sign] if sign else [])]
         size_bytes = (directory / "network").stat().st_size
+        texts = {} if made.kept else NetworkCompiler.of(get_dialect(request.dialect)).texts(directory / "network")
+        beside = [output.with_name(f"{output.stem}.tuned{ending}") for ending in texts]
+        for path in beside:
+            check_output(path, TEXT, inputs=inputs, force=force)
         publish(directory / "network", output, NETWORK, inputs=inputs, force=force)
+    for path, text in zip(beside, texts.values(), strict=True):
+        with whole_file(path, TEXT, inputs=inputs, force=force) as file:
+            file.write(text.encode())
     changed = work.imported is not None and work.imported.has_changed()
-    report = replace(made.report, path=str(output), size_bytes=size_bytes, model_changed=changed)
+    report = replace(
+        made.report, path=str(output), size_bytes=size_bytes, model_changed=changed, texts=tuple(map(str, beside))
+    )
     return report, network
 
 

@@ -1,8 +1,12 @@
-"""Compilers behind one contract, found through the entry point group `tunery.dialects`."""
+"""Compilers behind one contract, found through the entry point group `tunery.dialects`.
+
+The group `tunery.files` says by a file name's ending which dialect such a model belongs to, if not to all.
+"""
 
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import PurePath
 
 from tunery._errors import UsageError
 from tunery.dialects._artifacts import Built, open_built, store_built
@@ -29,6 +33,7 @@ __all__ = [
     "Suggestions",
     "TaskSource",
     "check_dialect",
+    "file_dialect",
     "get_dialect",
     "installed_dialects",
     "named_dialect",
@@ -38,7 +43,7 @@ __all__ = [
     "store_built",
 ]
 
-_GROUP = "tunery.dialects"
+_GROUP, _FILES = "tunery.dialects", "tunery.files"
 
 
 def get_dialect(name: str) -> Dialect:
@@ -74,14 +79,24 @@ def _entries() -> Mapping[str, EntryPoint]:
 
 
 def own_network(model: str) -> Network | None:
-    """Return the network of a dialect's own that a model's name, `DIALECT:...`, is for; None where it is for no such.
+    """Return the network of a dialect's own that a model's name, `DIALECT:...` or a file's, is for; None: for no such.
 
     Raises:
         UsageError: the dialect has no networks.
         ModelError: it has no such network.
     """
-    name = named_dialect(model)
+    name = named_dialect(model) or file_dialect(model)
     return None if name is None else TaskSource.of(get_dialect(name)).own_network(model)
+
+
+def file_dialect(model: str) -> str | None:
+    """Return the dialect that a file belongs to by its name's ending; None where it may be any dialect's."""
+    return None if named_dialect(model) else _files().get(PurePath(model).suffix.lower().removeprefix("."))
+
+
+@cache
+def _files() -> Mapping[str, str]:
+    return {entry.name: entry.value for entry in entry_points(group=_FILES)}
 
 
 def named_dialect(model: str) -> str | None:

@@ -101,9 +101,10 @@ class TaskSource(Capability):
         return {}
 
     def own_network(self, source: str) -> Network:
-        """Return a network that comes from no file; `source` begins with the dialect's name and a colon.
+        """Return a network of the dialect's own: `source` begins with its name and a colon, or is a file of its kind.
 
-        Called in a process that need not have the compiler.
+        All that `extract` needs is in what is returned, for it works on other hosts, too. Called in a process that need
+        not have the compiler.
 
         Raises:
             ModelError: there is no such network.
@@ -276,6 +277,10 @@ class NetworkCompiler(Capability):
         Raises:
             DialectError: its nodes cannot be tried one by one.
         """
+        return {}
+
+    def texts(self, path: Path) -> Mapping[str, str]:  # noqa: ARG002 - for those with such
+        """Return what of a file that `compile` wrote is text for people and compilers, by a file name's ending."""
         return {}
 
     def build_part(self, task: Task, candidate: Candidate, directory: Path) -> Built | None:  # noqa: ARG002 - for those with parts

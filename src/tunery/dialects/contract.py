@@ -759,6 +759,13 @@ class DialectContract(ContractFixtures):
             loaded.profile([*given, given[0]])
 
     @needs(NetworkCompiler)
+    def test_texts_of_a_file_are_known_by_their_endings(self, dialect: WholeDialect, compiled: Compiled) -> None:
+        """They are written beside the file, each under its own ending."""
+        texts = dialect.texts(Path(compiled.path))
+        assert all(ending.startswith(".") and "/" not in ending for ending in texts), f"endings {sorted(texts)}"
+        assert all(texts.values()), "a text without words"
+
+    @needs(NetworkCompiler)
     def test_no_node_differs_in_a_network_that_is_right(
         self, dialect: WholeDialect, network: Network, other_network: Network, target: Target, other_target: Target
     ) -> None:

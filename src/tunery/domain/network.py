@@ -28,8 +28,9 @@ class Network:
     `digest` identifies the content of the original model together with the bound shapes, so the same request
     from two processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that
     is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
-    `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX
-    Runtime runs it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
+    `program` is what a dialect's own network is, in text of the dialect's; such a network has no blob. `batch_of_one`
+    names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX Runtime runs it,
+    as far as that is decided already: a compiler leaves these to it, and what else it does not take.
     """
 
     name: str
@@ -42,3 +43,4 @@ class Network:
     blob: BlobDigest = ""
     batch_of_one: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
+    program: str = ""

@@ -226,7 +226,8 @@ class CompileReport:
     tuned were neither searched nor predicted. `left_out` says, by a task's name, what the search that found its
     candidate did without, and why; `elsewhere`, by node of the network, why ONNX Runtime runs it. `model_changed` says
     that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
-    beside it; None where they were not timed, or ONNX Runtime runs the whole network.
+    beside it; None where they were not timed, or ONNX Runtime runs the whole network. `texts` are files beside it, for
+    people and their compilers.
     """
 
     network: str
@@ -243,3 +244,4 @@ class CompileReport:
     model_changed: bool = False
     latency_s: float | None = None
     onnxruntime_s: float | None = None
+    texts: tuple[str, ...] = ()

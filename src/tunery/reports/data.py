@@ -91,6 +91,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "latency_s": plain(report.latency_s),
         "onnxruntime_s": plain(report.onnxruntime_s),
         "model_changed": report.model_changed,
+        "texts": list(report.texts),
     }
 
 

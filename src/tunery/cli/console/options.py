@@ -28,7 +28,10 @@ RIVALS = ("onnxruntime", "untuned", "torch", "torch-compiled")
 _SHAPE = re.compile(r"(?P<name>.+)=(?P<sizes>[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*)", re.DOTALL)
 
 ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), or zoo:NAME.")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="An ONNX file, a saved torch program (.pt2), zoo:NAME, or a kernel file (.toml)."
+    ),
 ]
 TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]
 StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
@@ -85,6 +88,7 @@ def make_request(
     Raises:
         UsageError: a shape or the budget is malformed.
     """
+    from tunery.dialects import file_dialect
     from tunery.domain import Budget, parse_latency
     from tunery.domain.request import Request
 
@@ -92,7 +96,7 @@ def make_request(
         model=model,
         shapes=parse_shapes(shapes or ()),
         target=target,
-        dialect=dialect,
+        dialect=(file_dialect(model) if dialect == DIALECT else None) or dialect,
         threads=threads,
         budget=Budget.parse(budget) if budget else Budget(),
         effort=effort.value,

@@ -1,1 +1,294 @@
-"""A user's own kernels, with tuning parameters and restrictions, in C with OpenMP or in OpenCL."""
+"""A user's own kernels, with tuning parameters and restrictions, in C with OpenMP.
+
+kernel_file    our TOML form, and all checks; kernel_tuner: Kernel Tuner's T1, caches and T4
+specification  a kernel as read, in plain data; expressions, formulas: what a file may compute
+space          the configurations; search: which are measured next
+gcc            builds one; kernel, buffers: runs it between guard pages
+delivery       the best one as a file
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+from typing_extensions import override
+
+from tunery._errors import DialectError, ModelError, TargetError
+from tunery.devices import Device
+from tunery.dialects import (
+    Built,
+    Codegen,
+    Compiled,
+    CompiledNetwork,
+    Dialect,
+    Kernel,
+    NetworkCompiler,
+    Observation,
+    Proposer,
+    Space,
+    Suggestions,
+    TaskSource,
+)
+from tunery.dialects.kernels.space import Choices
+from tunery.dialects.kernels.specification import KernelSpecification, read_specification
+from tunery.domain import (
+    Candidate,
+    Check,
+    CheckState,
+    Network,
+    Origin,
+    Target,
+    Task,
+    Workload,
+    canonical_json,
+    digest,
+)
+
+_BUILD = "1"
+"""Counts changes of how a configuration becomes a kernel."""
+_REFERENCE = canonical_json({"reference": True})
+_FORMULA = b"tunery reference in NumPy"
+
+
+class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
+    """Kernels with parameters, built by gcc."""
+
+    name = "kernels"
+
+    @property
+    @override
+    def compiler(self) -> str:
+        from tunery.dialects.kernels.gcc import version
+
+        return f"gcc {version() or 'absent'} build {_BUILD}"
+
+    @override
+    def doctor(self) -> Iterable[Check]:
+        from tunery.dialects.kernels.gcc import version
+
+        found = version()
+        if found:
+            return (Check("gcc", CheckState.OK, f"{found}, for kernels in C"),)
+        return (Check("gcc", CheckState.OK, "not installed: kernels in C cannot be tuned", "install gcc to tune them"),)
+
+    @override
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        from tunery.dialects.kernels.gcc import check_processor, native_processor
+
+        if threads < 1:
+            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        if spec == "native":
+            return Target(self.name, {"kind": "c", "mcpu": native_processor()}, threads)
+        try:
+            config = json.loads(spec)
+            known = config["kind"] == "c" and config.keys() == {"kind", "mcpu"} and isinstance(config["mcpu"], str)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            known = False
+        if not known:
+            raise TargetError(
+                f'unknown target {spec!r:.60}; use native, or an object as {{"kind": "c", "mcpu": "..."}}'
+            )
+        check_processor(config["mcpu"])
+        return Target(self.name, config, threads)
+
+    @override
+    def own_network(self, source: str) -> Network:
+        from tunery.dialects.kernels.kernel_file import read_kernel
+
+        path = Path(source)
+        if source.startswith(f"{self.name}:"):
+            raise ModelError(f"{source!r:.80} is no kernel; name its file, such as mykernel.toml")
+        kernel = read_kernel(path)
+        inputs, outputs = (tuple(one.spec for one in of) for of in (kernel.inputs, kernel.outputs))
+        return Network(path.stem, source, digest(kernel.text), "", inputs, outputs, 0, program=kernel.text)
+
+    @override
+    def extract(self, network: Network, target: Target) -> list[Task]:
+        kernel = _specification(network.program)
+        self._check_builds(kernel, target, network.source)
+        arguments = [one.spec for one in kernel.inputs if one.fill.varies] + [one.spec for one in kernel.outputs]
+        workload = Workload(
+            kernel.key, kernel.function, "kernel", kernel.text, tuple(arguments), len(kernel.outputs), kernel.work
+        )
+        return [Task(workload, target, 1, kernel.space.size != 1)]
+
+    def _check_builds(self, kernel: KernelSpecification, target: Target, source: str) -> None:
+        import tempfile
+
+        from tunery.dialects.kernels.gcc import build
+
+        with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
+            try:
+                for text, function in _programs(kernel):
+                    build(kernel, text, function, kernel.default, target.config["mcpu"], Path(scratch) / "kernel.so")
+            except DialectError as error:
+                raise ModelError(f"{source!r}: {error}; mend the source") from error
+
+    @override
+    def open(
+        self,
+        task: Task,
+        history: Sequence[Observation],
+        cost_model: str | None,
+        seed: int,
+        *,
+        warm_start: bool = False,
+        generic_only_reason: str | None = None,
+    ) -> Proposer:
+        from tunery.dialects.kernels.search import ConfigurationSearch, KernelProposer
+
+        kernel = _specification(task.workload.program)
+        space = kernel.space
+
+        def choices_of(candidate: Candidate) -> Choices | None:
+            try:
+                return space.choices(_configuration(candidate.body))
+            except DialectError:
+                return None
+
+        def candidate_of(choices: Choices) -> Candidate:
+            return _candidate(task, canonical_json({"parameters": space.configuration(choices)}), Origin.SEARCH)
+
+        hints = [choices for hint in kernel.hints if (choices := space.choices(hint)) is not None]
+        search = ConfigurationSearch(space, seed, hints)
+        default = space.choices(kernel.default)
+        assert default is not None, "the default was checked as the file was read"
+        search.skip(default)
+        proposer = KernelProposer(search, candidate_of, choices_of)
+        proposer.observe(history)
+        return proposer
+
+    @override
+    def suggest(
+        self,
+        task: Task,
+        n: int,
+        cost_model: str,
+        seed: int,
+        transfer_states: Sequence[str] = (),
+        *,
+        several_fallbacks: bool = False,
+    ) -> Suggestions:
+        return Suggestions(())  # what nobody has timed is no better than the author's default
+
+    @override
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
+        from tunery.dialects.kernels.gcc import build
+
+        kernel = _specification(task.workload.program)
+        path = directory / candidate.key
+        if candidate.body == _REFERENCE and kernel.reference.numpy:
+            path.write_bytes(_FORMULA)
+            return Built(candidate.key, path, "formula")
+        text, function, configuration = kernel.source, kernel.function, kernel.default
+        if candidate.body == _REFERENCE:
+            text, function = _programs(kernel)[-1]
+        else:
+            configuration = _allowed(kernel, candidate.body)
+        build(kernel, text, function, configuration, task.target.config["mcpu"], path)
+        return Built(candidate.key, path, f"library {digest(path.read_bytes())}")
+
+    @override
+    def load(self, task: Task, built: Built, device: Device) -> Kernel:
+        from tunery.dialects.kernels.kernel import CKernel, FormulaKernel, reproduces
+
+        kernel = _specification(task.workload.program)
+        try:
+            content = built.path.read_bytes()
+        except OSError as error:
+            raise DialectError(f"the built kernel cannot be read: {error.strerror}") from error
+        if built.manifest == "formula" and content == _FORMULA:
+            return FormulaKernel(kernel, device)
+        if built.manifest != f"library {digest(content)}":
+            raise DialectError("the built kernel is damaged, or none")
+        loaded = CKernel(kernel, built.path, device, task.target.threads)
+        if (
+            kernel.reference.outputs
+            and built.candidate_key == self.reference(task).key
+            and not reproduces(loaded, kernel)
+        ):
+            raise DialectError("the kernel with its default parameters does not give the recorded outputs")
+        return loaded
+
+    @override
+    def reference(self, task: Task) -> Candidate:
+        kernel = _specification(task.workload.program)
+        if kernel.reference.numpy or kernel.reference.source:
+            return _candidate(task, _REFERENCE, Origin.PLANTED)
+        return _candidate(task, canonical_json({"parameters": dict(kernel.default)}), Origin.PLANTED)
+
+    @override
+    def baseline(self, task: Task) -> Candidate:
+        kernel = _specification(task.workload.program)
+        return _candidate(task, canonical_json({"parameters": dict(kernel.default)}), Origin.BASELINE)
+
+    @override
+    def compile(
+        self,
+        network: Network,
+        target: Target,
+        chosen: Mapping[str, Candidate],
+        output: Path,
+        parts: Mapping[str, Built] = MappingProxyType({}),
+    ) -> Compiled:
+        from tunery.dialects.kernels.delivery import write
+
+        kernel = _specification(network.program)
+        candidate = chosen.get(kernel.key)
+        configuration = _allowed(kernel, candidate.body) if candidate else kernel.default
+        write(output, network, kernel, configuration, target)
+        return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
+
+    @override
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+        from tunery.dialects.kernels.delivery import CompiledKernel
+
+        return CompiledKernel(path, threads, digest)
+
+    @override
+    def texts(self, path: Path) -> Mapping[str, str]:
+        from tunery.dialects.kernels.delivery import texts
+
+        return texts(path)
+
+
+@lru_cache(maxsize=64)
+def _specification(program: str) -> KernelSpecification:
+    return read_specification(program)
+
+
+def _programs(kernel: KernelSpecification) -> list[tuple[str, str]]:
+    """Return what is built of a kernel: its source and function, and those of a reference in C, if it has one."""
+    reference = kernel.reference
+    return [(kernel.source, kernel.function)] + (
+        [(reference.source, reference.function or kernel.function)] if reference.source else []
+    )
+
+
+def _candidate(task: Task, body: str, origin: Origin) -> Candidate:
+    return Candidate(digest(task.workload.key, task.target.key, body), task.key, body, origin)
+
+
+def _configuration(body: str) -> dict[str, int | float | bool | str]:
+    """Return a candidate's parameters.
+
+    Raises:
+        DialectError: it has none.
+    """
+    try:
+        found = json.loads(body)["parameters"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DialectError(f"{body[:80]!r} is no candidate of a kernel") from error
+    if not isinstance(found, dict):
+        raise DialectError(f"{body[:80]!r} is no candidate of a kernel")
+    return found
+
+
+def _allowed(kernel: KernelSpecification, body: str) -> dict[str, int | float | bool | str]:
+    configuration = _configuration(body)
+    choices = kernel.space.choices(configuration)
+    if choices is None:
+        raise DialectError(f"{body[:80]!r} is no configuration of {kernel.function}")
+    return kernel.space.configuration(choices)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
+from tunery.costmodels.gaussian import LENGTHS, GaussianProcess
 from tunery.dialects import Observation, Proposer
 from tunery.dialects.metaschedule.features.cost_model import SteeringModel
 from tunery.dialects.metaschedule.features.features import FeatureCache
@@ -16,7 +17,7 @@ from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.search.breeding import Breeder
 from tunery.dialects.metaschedule.search.genomes import Design, Gene, Genes, Genome
 from tunery.dialects.metaschedule.search.limits import post_processed
-from tunery.dialects.metaschedule.search.surrogate import LENGTHS, Encoder, GaussianProcess
+from tunery.dialects.metaschedule.search.surrogate import Encoder
 from tunery.dialects.metaschedule.variants.program import DesignSpace, program_key, replay, space_of, trace_body
 from tunery.dialects.metaschedule.variants.variant import GENERIC, read_body, with_left_out
 from tunery.domain import Candidate, Outcome, Task

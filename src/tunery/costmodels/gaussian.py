@@ -1,0 +1,74 @@
+"""A Gaussian process over rows of numbers: what a search has measured so far, with how sure that is."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+Floats = npt.NDArray[np.float64]
+
+LENGTHS = (0.4, 0.8, 1.6)
+_LINEAR = 0.3
+_LEAST_VARIANCE = 1e-6
+_SHORTLIST = 96
+
+
+class GaussianProcess:
+    """Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) with a linear and a Matern 5/2 part.
+
+    The length scale is the one with the highest marginal likelihood of those given.
+    """
+
+    def __init__(
+        self, rows: Floats, targets: Floats, noise: Floats, background: Floats, lengths: Sequence[float] = LENGTHS
+    ) -> None:
+        spread = background.std(axis=0)
+        self._used = spread > 0
+        self._centre, self._scale = background.mean(axis=0)[self._used], spread[self._used]
+        self._rows = self._standard(rows)
+        self._mean, self._spread = float(targets.mean()), max(float(targets.std()), 0.05)
+        wanted, doubt = (targets - self._mean) / self._spread, noise / self._spread**2
+        best = -np.inf
+        for length in lengths:
+            covariance = self._kernel(self._rows, self._rows, length)
+            lower = cholesky(covariance + np.diag(doubt + 1e-6), lower=True)
+            weights = cho_solve((lower, True), wanted)
+            likelihood = -0.5 * float(wanted @ weights) - float(np.log(np.diag(lower)).sum())
+            if likelihood > best:
+                best, self.length, self._lower, self._weights = likelihood, length, lower, weights
+
+    def predict(self, rows: Floats) -> Floats:
+        """Return the expected target of each row."""
+        cross = self._kernel(self._standard(rows), self._rows, self.length)
+        return np.asarray(self._mean + self._spread * (cross @ self._weights))
+
+    def pick(self, rows: Floats, count: int, optimism: float) -> list[int]:
+        """Return `count` rows worth a look, each the most promising if those before it turn out as expected."""
+        near = self._standard(rows)
+        cross = self._kernel(near, self._rows, self.length)
+        mean = cross @ self._weights
+        reduced = solve_triangular(self._lower, cross.T, lower=True)
+        variance = np.maximum(_LINEAR * (near**2).mean(axis=1) + 1.0 - (reduced**2).sum(axis=0), _LEAST_VARIANCE)
+        short = np.argsort(-(mean + optimism * np.sqrt(variance)), kind="stable")[: max(_SHORTLIST, 2 * count)]
+        covariance = self._kernel(near[short], near[short], self.length) - reduced[:, short].T @ reduced[:, short]
+        chosen: list[int] = []
+        open_ = np.ones(len(short), dtype=bool)
+        while len(chosen) < min(count, len(short)):
+            bound = mean[short] + optimism * np.sqrt(np.maximum(np.diag(covariance), _LEAST_VARIANCE))
+            best = int(np.argmax(np.where(open_, bound, -np.inf)))
+            chosen.append(int(short[best]))
+            open_[best] = False
+            column = covariance[:, best] / np.sqrt(covariance[best, best] + 1e-2)
+            covariance = covariance - np.outer(column, column)
+        return chosen
+
+    def _standard(self, rows: Floats) -> Floats:
+        return np.asarray((rows[:, self._used] - self._centre) / self._scale)
+
+    def _kernel(self, a: Floats, b: Floats, length: float) -> Floats:
+        width = max(a.shape[1], 1)
+        products = a @ b.T / width
+        squares = (a**2).mean(axis=1)[:, None] + (b**2).mean(axis=1)[None, :] - 2 * products
+        distance = np.sqrt(5 * np.maximum(squares, 0.0)) / length
+        return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance) + _LINEAR * products)

@@ -1,0 +1,48 @@
+"""Arrays between pages that nobody may touch, so that a kernel which leaves its arguments is caught."""
+
+import ctypes
+import math
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+
+from tunery._errors import DialectError
+
+_ALIGNED = 64
+_KNOWN = 0xA5
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class GuardedArray:
+    """An array whose end lies at a page that cannot be read or written, and that begins after another such page.
+
+    What is between the array and these pages holds known bytes: fewer than 64 behind it, fewer than a page before it.
+    """
+
+    def __init__(self, name: str, shape: Sequence[int], dtype: str) -> None:
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        aligned = -(-size // _ALIGNED) * _ALIGNED
+        inner = -(-aligned // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._memory = mmap.mmap(-1, inner + 2 * mmap.PAGESIZE)
+        whole = np.frombuffer(self._memory, np.uint8)
+        for page in (whole[: mmap.PAGESIZE], whole[-mmap.PAGESIZE :]):
+            if _libc.mprotect(page.ctypes.data, mmap.PAGESIZE, 0):
+                raise DialectError("this system does not let memory be protected")
+        start = mmap.PAGESIZE + inner - aligned
+        self._name = name
+        self._before, self._behind = whole[mmap.PAGESIZE : start], whole[start + size : -mmap.PAGESIZE]
+        self._before[:], self._behind[:] = _KNOWN, _KNOWN
+        self.array = whole[start : start + size].view(kind).reshape(shape)
+        self.address = self.array.ctypes.data
+
+    def check(self) -> None:
+        """Check that nothing was written beside the array.
+
+        Raises:
+            DialectError: something was.
+        """
+        if (self._before != _KNOWN).any() or (self._behind != _KNOWN).any():
+            raise DialectError(f"the kernel has written outside of its argument {self._name}")

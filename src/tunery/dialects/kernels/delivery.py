@@ -1,0 +1,153 @@
+"""A tuned kernel as a file: an archive with its source, its parameters, a header for C, and the built library."""
+
+import json
+import math
+import shlex
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from typing_extensions import override
+
+from tunery._archive import Archive, ArchiveError, new_archive, open_archive
+from tunery._errors import UsageError
+from tunery._outputs import replacing
+from tunery.dialects import Array, CompiledNetwork
+from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.kernels.gcc import FLAGS, build, macros
+from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, read_specification
+from tunery.domain import Network, Target, TensorSpec
+
+_FORMAT = "kernels-1"
+_MADE_BY = "made by tunery"
+_MEMBERS = ("kernel.c", "kernel.h", "kernel.json")
+
+
+def write(
+    output: Path, network: Network, kernel: KernelSpecification, configuration: Mapping[str, Value], target: Target
+) -> None:
+    """Build a configuration and write it with its texts.
+
+    Raises:
+        DialectError: it does not build; nothing is left.
+    """
+    mcpu = target.config["mcpu"]
+    parts = {
+        "kernel.c": source_text(kernel, configuration),
+        "kernel.h": header_text(kernel),
+        "kernel.json": json.dumps(
+            {"made by": "tunery", "function": kernel.function, "parameters": dict(configuration),
+             "problem": dict(kernel.problem), "flags": [*FLAGS, f"-march={mcpu}", *kernel.flags],
+             "threads": target.threads},
+            indent=2,
+        ) + "\n",
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
+        library = Path(scratch) / "kernel.so"
+        build(kernel, kernel.source, kernel.function, configuration, mcpu, library)
+        with replacing(output) as part, new_archive(part) as archive:
+            for name, text in parts.items():
+                with archive.member(name) as member:
+                    member.write(text.encode())
+            archive.add("kernel.so", library)
+            archive.finish({
+                "dialect": "kernels", "format": _FORMAT, "network": network.name, "threads": target.threads,
+                "kernel": kernel.text,
+            })  # fmt: skip
+
+
+def source_text(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> str:
+    """Return the author's source under the parameters that were found best."""
+    return (
+        f"/* {kernel.function}, tuned; {_MADE_BY} */\n#include <stdint.h>\n"
+        f"{macros(kernel.problem, configuration)}\n{kernel.source}"
+    )
+
+
+def header_text(kernel: KernelSpecification) -> str:
+    """Return a header that declares the function, with the shape of each array."""
+    guard = f"TUNERY_{kernel.function.upper()}_H"
+    arguments = [
+        f"{C_TYPES[one.dtype]} {one.name}" if one.scalar
+        else f"{'' if one.output else 'const '}{C_TYPES[one.dtype]} *{one.name}"
+        for one in kernel.arguments
+    ]  # fmt: skip
+    shapes = "".join(
+        f" *   {one.name}: {one.dtype}{list(one.shape)}, {'written' if one.output else 'read'}\n" if not one.scalar
+        else f" *   {one.name}: {one.value!r} is what it was tuned for\n"
+        for one in kernel.arguments
+    )  # fmt: skip
+    return (
+        f"/* {kernel.function}, tuned; {_MADE_BY}\n{shapes} */\n#ifndef {guard}\n#define {guard}\n#include <stdint.h>\n"
+        f'#ifdef __cplusplus\nextern "C" {{\n#endif\nvoid {kernel.function}({", ".join(arguments)});\n'
+        f"#ifdef __cplusplus\n}}\n#endif\n#endif\n"
+    )
+
+
+def texts(path: Path) -> dict[str, str]:
+    """Return what of a written file is for people and their compilers, by the ending of a file's name.
+
+    Raises:
+        UsageError: the file is damaged.
+    """
+    try:
+        with open_archive(path) as archive:
+            return {Path(name).suffix: _member(archive, name).decode() for name in _MEMBERS}
+    except (ArchiveError, OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no tuned kernel, or a damaged one: {error}") from error
+
+
+def _member(archive: Archive, name: str) -> bytes:
+    with archive.open(name) as file:
+        return b"".join(iter(lambda: file.read(1 << 20), b""))
+
+
+class CompiledKernel(CompiledNetwork):
+    """A tuned kernel in this process: a function of its input arrays."""
+
+    def __init__(self, path: Path, threads: int | None, digest: str) -> None:
+        import ctypes
+
+        from tunery.dialects._loaded import thread_count
+        from tunery.dialects.kernels.kernel import Library
+
+        try:
+            with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch, open_archive(path, digest) as archive:
+                if archive.manifest["format"] != _FORMAT:
+                    raise ArchiveError("it is of another version")  # noqa: TRY301 - one message for all faults
+                kernel = read_specification(str(archive.manifest["kernel"]))
+                self.threads = thread_count(threads, archive.manifest["threads"])
+                archive.extract("kernel.so", Path(scratch) / "kernel.so")
+                self._library = Library(Path(scratch) / "kernel.so", self.threads)
+        except (ArchiveError, KeyError, ValueError, TypeError) as error:
+            again = f"write it again with `tunery compile KERNEL.toml -o {shlex.quote(str(path))}`"
+            raise UsageError(f"{path} is damaged: {error}; {again}") from error
+        self._kernel = kernel
+        self.inputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.inputs)
+        self.outputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.outputs)
+        self._pointers = (ctypes.c_void_p * len(kernel.arguments))()
+
+    @override
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        _, outputs = self._bound(arrays)
+        self._library.run(self._pointers)
+        return outputs
+
+    @override
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        kept = self._bound(self.checked(arrays))
+        start = time.perf_counter()
+        self._library.run(self._pointers, calls)
+        del kept
+        return time.perf_counter() - start
+
+    def _bound(self, arrays: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+        import numpy as np
+
+        inputs = [np.ascontiguousarray(array) for array in arrays]
+        outputs: list[Array] = [np.zeros(math.prod(one.shape), one.dtype).reshape(one.shape) for one in self.outputs]
+        given, made = iter(inputs), iter(outputs)
+        for place, one in enumerate(self._kernel.arguments):
+            self._pointers[place] = 0 if one.scalar else (next(made) if one.output else next(given)).ctypes.data
+        return inputs, outputs

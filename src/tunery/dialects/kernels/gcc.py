@@ -1,0 +1,126 @@
+"""Building kernels in C by gcc: the source as the author wrote it, under its parameters as macros."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from tunery._errors import DialectError, TargetError
+from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
+
+FLAGS = ("-O3", "-fopenmp")
+_CHECKED = ("-Werror=incompatible-pointer-types", "-Werror=implicit-function-declaration", "-Werror=int-conversion")
+_LONGEST_S = 100.0
+_MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
+
+_HEAD = "#include <stdint.h>\n"
+# What tunery calls. One place in an input is written before each call, so that no call's answer is that of the last.
+_ENTRY = """
+#include <omp.h>
+#include <string.h>
+static void tunery_call(void **p) {{ {function}({arguments}); }}
+static void (*volatile tunery_entry)(void **) = tunery_call;
+void tunery_run(void **p, long calls, int threads, void *place, const void *values, long width) {{
+    int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    for (long i = 0; i < calls; i++) {{
+        if (width) memcpy(place, (const char *)values + ((calls - 1 - i) & 1) * width, width);
+        tunery_entry(p);
+    }}
+    omp_set_num_threads(before);
+}}
+"""
+
+
+@cache
+def version() -> str:
+    """Return gcc's version, "" where there is none."""
+    if shutil.which("gcc") is None:
+        return ""
+    done = subprocess.run(["gcc", "-dumpfullversion"], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+@cache
+def native_processor() -> str:
+    """Return what gcc calls this processor.
+
+    Raises:
+        TargetError: there is no gcc.
+    """
+    if not version():
+        raise TargetError("kernels in C are built by gcc, which is not installed; install it, for example as `gcc`")
+    done = subprocess.run(["gcc", "-march=native", "-Q", "--help=target"], capture_output=True, text=True, check=False)
+    found = re.search(r"^\s+-m(?:arch|cpu)=\s+([\w.+-]+)\s*$", done.stdout, re.MULTILINE)
+    return found[1] if found else "native"
+
+
+def check_processor(name: str) -> None:
+    """Check that gcc can generate code for a processor.
+
+    Raises:
+        TargetError: it cannot.
+    """
+    native = native_processor()
+    if name == native:
+        return
+    if _MCPU.fullmatch(name):
+        command = ["gcc", f"-march={name}", "-x", "c", "-E", "-", "-o", "/dev/null"]
+        if subprocess.run(command, input="", capture_output=True, text=True, check=False).returncode == 0:
+            return
+    raise TargetError(f"gcc knows no processor {name!r:.60}; write native, or {{'kind': 'c', 'mcpu': {native!r}}}")
+
+
+def macros(problem: Mapping[str, Value], configuration: Mapping[str, Value]) -> str:
+    """Return the problem's constants and a configuration as macros."""
+    lines = [f"#define {name} {_literal(value)}\n" for name, value in {**problem, **configuration}.items()]
+    return "".join(lines)
+
+
+def _literal(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"({value})" if not isinstance(value, str) and value < 0 else str(value)
+
+
+def build(  # noqa: PLR0917 - what a build depends on
+    kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value], mcpu: str, path: Path
+) -> None:
+    """Build a shared library with the entry `tunery_run`.
+
+    Raises:
+        DialectError: gcc refuses the source; its first error is told. Nothing is left at `path`.
+    """
+    values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]
+    text = (
+        f'{_HEAD}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'
+        f'#line 1 "its call"\n{_ENTRY.format(function=function, arguments=", ".join(values))}'
+    )
+    march = "native" if mcpu == native_processor() else mcpu
+    command = [
+        "gcc", "-x", "c", *FLAGS, f"-march={march}", *kernel.flags, *_CHECKED, "-shared", "-fPIC", "-s",
+        "-o", str(path), "-", "-lm",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        path.unlink(missing_ok=True)
+        raise DialectError(f"gcc does not build {function}: {type(error).__name__}") from error
+    if done.returncode:
+        path.unlink(missing_ok=True)
+        raise DialectError(f"gcc refuses {function}: {_first_error(done.stderr)}")
+
+
+def _argument(place: int, one: Argument) -> str:
+    c_type = C_TYPES[one.dtype]
+    if one.value is not None:
+        return f"({c_type}){one.value!r}"
+    return f"({'' if one.output else 'const '}{c_type} *)p[{place}]"
+
+
+def _first_error(text: str) -> str:
+    lines = [line for line in text.splitlines() if "error" in line or "undefined reference" in line]
+    return " ".join((lines or text.splitlines() or ["it says nothing"])[0].split())[:240]

@@ -1,0 +1,270 @@
+"""A built kernel in this process: its buffers, its clock, and what is looked for beside its outputs."""
+
+import ctypes
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._errors import DialectError
+from tunery.devices import Device
+from tunery.dialects import Array, Kernel
+from tunery.dialects.kernels.buffers import GuardedArray
+from tunery.dialects.kernels.expressions import ExpressionError
+from tunery.dialects.kernels.formulas import compute
+from tunery.dialects.kernels.specification import Argument, KernelSpecification, decoded
+
+_SPREAD = 2_654_435_761
+_CLOSE = 1e-3
+
+
+@cache
+def _keep_openmp() -> ctypes.CDLL | None:
+    """Load OpenMP's runtime for good: its threads outlive the libraries that started them."""
+    try:
+        return ctypes.CDLL("libgomp.so.1")
+    except OSError:  # then the kernel's own loading says what is missing
+        return None
+
+
+class Library:
+    """A shared library, loaded from a copy of its own: no two of these share what a kernel keeps between calls."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        _keep_openmp()
+        self._threads = threads
+        with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
+            own = Path(scratch) / "kernel.so"
+            try:
+                shutil.copyfile(path, own)
+                self._library = ctypes.CDLL(str(own))
+                self._run = self._library.tunery_run
+            except (OSError, AttributeError) as error:
+                raise DialectError(f"the built kernel cannot be loaded: {str(error)[:200]}") from error
+        self._run.argtypes = (
+            ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long
+        )  # fmt: skip
+        self._run.restype = None
+
+    def run(
+        self, pointers: ctypes.Array[ctypes.c_void_p], calls: int = 1, place: int = 0, pair: Array | None = None
+    ) -> None:
+        """Call the kernel; with a `pair` of values, the place is given the second and the first in turn."""
+        values, width = (0, 0) if pair is None else (pair.ctypes.data, pair.itemsize)
+        self._run(ctypes.cast(pointers, ctypes.c_void_p), calls, self._threads, place, values, width)
+
+    def close(self) -> None:
+        """Unload it."""
+        import _ctypes
+
+        _ctypes.dlclose(self._library._handle)
+
+
+class CKernel(Kernel):
+    """A kernel in C: its arguments lie between guard pages, and each call that is timed has another input."""
+
+    def __init__(self, specification: KernelSpecification, path: Path, device: Device, threads: int) -> None:
+        self._spec, self._path, self._threads, self._clock = specification, path, threads, device.clock
+        self._library = Library(path, threads)
+        self._buffers = {
+            one.name: GuardedArray(one.name, one.shape, one.dtype) for one in specification.arguments if not one.scalar
+        }
+        addresses = [0 if one.scalar else self._buffers[one.name].address for one in specification.arguments]
+        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+        self._given: dict[str, Array] = {}
+        self._checked, self._changed = False, False
+        self._turn = np.random.default_rng(0)
+
+    def __del__(self) -> None:
+        """Unload the library, which nobody else has."""
+        if hasattr(self, "_library"):
+            self._library.close()
+
+    @override
+    def bind(self, inputs: Sequence[Array]) -> None:
+        self.give(filled(self._spec, inputs))
+
+    def give(self, arrays: Mapping[str, Array]) -> None:
+        """Copy the input arrays as they are."""
+        self._given = {name: array.copy() for name, array in arrays.items()}
+        self._restore()
+
+    def _restore(self) -> None:
+        self._changed = False
+        for name, array in self._given.items():
+            self._buffers[name].array[...] = array
+
+    @override
+    def poison(self) -> None:
+        for one in self._spec.outputs:
+            array = self._buffers[one.name].array
+            array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
+
+    @override
+    def run(self) -> None:
+        if self._changed:
+            self._restore()
+        self._library.run(self._pointers)
+
+    @override
+    def time(self, calls: int) -> float:
+        if not self._checked:
+            self._checked = True
+            self._check_memory()
+        changed = not self._changed
+        self._restore()
+        place, pair = self._alternated(changed=changed)
+        start = self._clock()
+        self._library.run(self._pointers, calls, place, pair)
+        elapsed_s = self._clock() - start
+        self._changed = changed and pair is not None
+        return max(elapsed_s, 1e-9)
+
+    @override
+    def outputs(self) -> list[Array]:
+        if self._changed:
+            self.poison()
+            self.run()
+        for name, buffer in self._buffers.items():
+            buffer.check()
+            if name in self._given and not np.array_equal(
+                buffer.array, self._given[name], equal_nan=buffer.array.dtype.kind == "f"
+            ):
+                raise DialectError(f"the kernel has written to its input {name}")
+        return [self._buffers[one.name].array.copy() for one in self._spec.outputs]
+
+    def _varied(self) -> list[Argument]:
+        return [one for one in self._spec.inputs if one.fill.varies]
+
+    def _alternated(self, *, changed: bool) -> tuple[int, Array | None]:
+        """Return a place in an input, with its value in the last call and in the one before: its own, and another."""
+        varied = self._varied()
+        if not varied:
+            return 0, None
+        array = self._given[varied[0].name].reshape(-1)
+        index, other = (int(i) for i in self._turn.integers(array.size, size=2))
+        address = self._buffers[varied[0].name].address + index * array.itemsize
+        order = (other, index) if changed else (index, other)
+        return address, array[list(order)]
+
+    def _check_memory(self) -> None:
+        """Check that an answer depends on the inputs alone, not on earlier calls.
+
+        About half of each input is changed, its ends are not, and the answer is compared with that of a new copy.
+
+        Raises:
+            DialectError: it differs.
+        """
+        varied = self._varied()
+        for one in varied:
+            flat = self._buffers[one.name].array.reshape(-1)
+            chosen = self._turn.random(flat.size) < 0.5
+            chosen[[0, -1]] = False
+            flat[chosen] = np.roll(flat, 1)[chosen]
+        answers = []
+        fresh = Library(self._path, self._threads)
+        for library in (self._library, fresh):
+            self.poison()
+            library.run(self._pointers)
+            answers.append([self._buffers[one.name].array.copy() for one in self._spec.outputs])
+        fresh.close()
+        self._restore()
+        self._library.run(self._pointers)
+        if not all(_alike(mine, theirs) for mine, theirs in zip(*answers, strict=True)):
+            raise DialectError(
+                "the kernel's answer depends on earlier calls: it remembers one, or does not write it all"
+            )
+
+
+def _alike(mine: Array, theirs: Array) -> bool:
+    if mine.dtype.kind != "f":
+        return bool(np.array_equal(mine, theirs))
+    finite = theirs[np.isfinite(theirs)]
+    scale = float(np.sqrt(np.mean(np.square(finite, dtype=np.float64)))) if finite.size else 0.0
+    return bool(np.allclose(mine, theirs, rtol=_CLOSE, atol=_CLOSE * scale, equal_nan=True))
+
+
+class FormulaKernel(Kernel):
+    """A reference in NumPy: right, and slow."""
+
+    def __init__(self, specification: KernelSpecification, device: Device) -> None:
+        self._spec, self._clock = specification, device.clock
+        self._outputs = [np.zeros(one.shape, one.dtype) for one in specification.outputs]
+        self._given: dict[str, Array] = {}
+
+    @override
+    def bind(self, inputs: Sequence[Array]) -> None:
+        self._given = filled(self._spec, inputs)
+
+    @override
+    def poison(self) -> None:
+        for array in self._outputs:
+            array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
+
+    @override
+    def run(self) -> None:
+        """Compute all outputs.
+
+        Raises:
+            DialectError: a formula cannot be computed, or gives another shape.
+        """
+        scalars = {one.name: one.value for one in self._spec.arguments if one.value is not None}
+        for one, into in zip(self._spec.outputs, self._outputs, strict=True):
+            try:
+                found = compute(self._spec.reference.numpy[one.name], self._given, {**self._spec.problem, **scalars})
+            except ExpressionError as error:
+                raise DialectError(str(error)) from error
+            if found.shape != one.shape and found.size != into.size:
+                raise DialectError(f"the reference of {one.name} has the shape {found.shape}, not {one.shape}")
+            into[...] = found.reshape(one.shape).astype(into.dtype)
+
+    @override
+    def time(self, calls: int) -> float:
+        start = self._clock()
+        for _ in range(calls):
+            self.run()
+        return max(self._clock() - start, 1e-9)
+
+    @override
+    def outputs(self) -> list[Array]:
+        return [array.copy() for array in self._outputs]
+
+
+def filled(specification: KernelSpecification, inputs: Sequence[Array]) -> dict[str, Array]:
+    """Return the kernel's inputs by name: the numbers of `inputs`, in each one's range, and those that are fixed."""
+    waiting, found = list(inputs), {}
+    for one in specification.inputs:
+        if one.fill.recorded:
+            found[one.name] = decoded(one.fill.recorded)
+        elif not one.fill.varies:
+            found[one.name] = np.full(one.shape, one.fill.low, one.dtype)
+        else:
+            found[one.name] = _ranged(one, waiting.pop(0))
+    return found
+
+
+def _ranged(one: Argument, given: Array) -> Array:
+    low, high = one.fill.low, one.fill.high
+    if given.dtype.kind == "f":
+        share = (given.astype(np.float64) + 1) / 2
+        return np.asarray((low + share * (high - low)).astype(given.dtype))
+    span = int(high) - int(low) + 1
+    mixed = (given.astype(np.int64) + np.arange(given.size).reshape(given.shape)).astype(np.uint64) * np.uint64(_SPREAD)
+    places = (mixed >> np.uint64(7)) % np.uint64(span)
+    return np.asarray((places.astype(np.int64) + int(low)).astype(given.dtype))
+
+
+def reproduces(kernel: CKernel, specification: KernelSpecification) -> bool:
+    """Return whether a kernel gives the recorded outputs for the recorded inputs."""
+    recorded = specification.reference
+    inputs = {one.name: np.full(one.shape, one.fill.low, one.dtype) for one in specification.inputs}
+    inputs |= {one.name: decoded(one.fill.recorded) for one in specification.inputs if one.fill.recorded}
+    kernel.give(inputs | {name: decoded(text) for name, text in recorded.inputs.items()})
+    kernel.poison()
+    kernel.run()
+    right = [decoded(recorded.outputs[one.name]) for one in specification.outputs]
+    return all(_alike(mine, theirs) for mine, theirs in zip(kernel.outputs(), right, strict=True))

@@ -1,0 +1,169 @@
+"""The search of a kernel's configurations: random at first, then by a Gaussian process over what was measured.
+
+Where the space is small, all of it is ranked, and in the end all of it is proposed; of a larger one a fresh sample is
+ranked, with the neighbours of the best.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import override
+
+from tunery.costmodels.gaussian import GaussianProcess
+from tunery.dialects import Observation, Proposer
+from tunery.dialects.kernels.space import Choices, ConfigurationSpace
+from tunery.domain import Candidate, Outcome
+
+Floats = npt.NDArray[np.float64]
+
+_FIRST = 8
+_RANKED_WHOLE = 4096
+_POOL = 1024
+_LEADERS = 6
+_OPTIMISM = 0.7
+_MOST_LEARNED = 320
+_FAILED_BELOW = 1.0
+"""A failure counts as e times slower than the slowest that was timed."""
+_NOISE, _NOISE_ABANDONED = 1e-3, 4e-2
+_WIDE = 4.0
+
+
+class Encoder:
+    """Turns configurations into rows of numbers: logarithms of wide ranges, places of narrow ones, marks of names."""
+
+    def __init__(self, space: ConfigurationSpace) -> None:
+        self._columns = [_columns(values) for values in space.values]
+
+    def rows(self, configurations: Sequence[Choices]) -> Floats:
+        """Return one row per configuration."""
+        chosen = np.array(configurations, dtype=np.int64).reshape(len(configurations), len(self._columns))
+        parts = [table[chosen[:, i]] for i, table in enumerate(self._columns)]
+        return np.asarray(np.concatenate(parts, axis=1), dtype=np.float64)
+
+
+def _columns(values: Sequence[object]) -> Floats:
+    """Return a row of numbers for each value of a parameter."""
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values):
+        return np.eye(len(values))
+    column = np.array(numbers, dtype=np.float64)
+    low, high = float(column.min()), float(column.max())
+    if low > 0 and high / low >= _WIDE:
+        column = np.log2(column)
+    elif low == 0 and high >= _WIDE:
+        column = np.log2(1 + column)
+    column = (column - column.mean()) / max(float(column.std()), 1e-9)
+    return column[:, None]
+
+
+class ConfigurationSearch:
+    """Ask and tell over configurations; the same seed and answers give the same questions."""
+
+    def __init__(self, space: ConfigurationSpace, seed: int, first: Sequence[Choices] = ()) -> None:
+        self._space, self._rng = space, np.random.default_rng([seed, 0x5EED])
+        self._encoder = Encoder(space)
+        self._seen: set[Choices] = set()
+        self._told: dict[Choices, tuple[float | None, bool]] = {}
+        self._first = [one for one in dict.fromkeys(first) if space.allows(one)]
+
+    def skip(self, choices: Choices) -> None:
+        """Never ask for this one."""
+        self._seen.add(choices)
+
+    def tell(self, choices: Choices, latency_s: float | None, *, complete: bool = True) -> None:
+        """Take in what a configuration takes, None where it failed; not `complete` if its measurement was cut off."""
+        self._seen.add(choices)
+        self._told[choices] = (None if latency_s is None or not 0 < latency_s < math.inf else latency_s), complete
+
+    def ask(self, count: int) -> list[Choices]:
+        """Return up to `count` configurations that were neither asked for nor told; none where all were."""
+        asked: list[Choices] = []
+        while self._first and len(asked) < count:
+            one = self._first.pop(0)
+            if one not in self._seen:
+                asked.append(one)
+                self._seen.add(one)
+        timed = sum(latency_s is not None for latency_s, _ in self._told.values())
+        left = count - len(asked)
+        if left > 0:
+            more = self._random(left) if timed < min(_FIRST, 2 + len(self._space.names)) else self._ranked(left)
+            self._seen.update(more)
+            asked += more
+        return asked
+
+    def _random(self, count: int) -> list[Choices]:
+        size = self._space.size
+        if size is not None and size <= _RANKED_WHOLE:
+            left = self._left(size)
+            return [left[int(i)] for i in self._rng.permutation(len(left))[:count]]
+        found: dict[Choices, None] = {}
+        for _ in range(6):
+            found |= dict.fromkeys(one for one in self._space.sample(2 * count, self._rng) if one not in self._seen)
+            if len(found) >= count:
+                break
+        return list(found)[:count]
+
+    def _left(self, size: int) -> list[Choices]:
+        return [one for i in range(size) if (one := self._space.at(i)) not in self._seen]
+
+    def _ranked(self, count: int) -> list[Choices]:
+        pool = self._pool()
+        if len(pool) <= count:
+            return pool
+        learned = self._learned()
+        rows = self._encoder.rows([one for one, _, _ in learned])
+        targets = np.array([target for _, target, _ in learned])
+        noise = np.array([_NOISE if complete else _NOISE_ABANDONED for _, _, complete in learned])
+        near = self._encoder.rows(pool)
+        process = GaussianProcess(rows, targets, noise, np.concatenate([rows, near]), (0.25, 0.5, 1.0, 2.0))
+        return [pool[i] for i in process.pick(near, count, _OPTIMISM)]
+
+    def _pool(self) -> list[Choices]:
+        size = self._space.size
+        if size is not None and size <= _RANKED_WHOLE:
+            return self._left(size)
+        timed = [(latency_s, one) for one, (latency_s, _) in self._told.items() if latency_s is not None]
+        leaders = [one for _, one in sorted(timed)[:_LEADERS]]
+        found = dict.fromkeys(near for one in leaders for near in self._space.neighbours(one))
+        found |= dict.fromkeys(self._space.sample(_POOL, self._rng))
+        return [one for one in found if one not in self._seen]
+
+    def _learned(self) -> list[tuple[Choices, float, bool]]:
+        """Return what the process learns from, the speed as a logarithm: of many, the fastest and the latest."""
+        told = list(self._told.items())
+        if len(told) > _MOST_LEARNED:
+            half = _MOST_LEARNED // 2
+            fastest = sorted(told[:-half], key=lambda one: math.inf if one[1][0] is None else one[1][0])[:half]
+            told = fastest + told[-half:]
+        slowest = max(latency_s for _, (latency_s, _) in told if latency_s is not None)
+        failed = -math.log(slowest) - _FAILED_BELOW
+        return [
+            (one, failed if latency_s is None else -math.log(latency_s), complete)
+            for one, (latency_s, complete) in told
+        ]
+
+
+class KernelProposer(Proposer):
+    """The search as the tuner sees it: configurations are candidates."""
+
+    def __init__(
+        self,
+        search: ConfigurationSearch,
+        candidate: Callable[[Choices], Candidate],
+        choices: Callable[[Candidate], Choices | None],
+    ) -> None:
+        self._search, self._candidate, self._choices = search, candidate, choices
+
+    @override
+    def propose(self, n: int) -> list[Candidate]:
+        return [self._candidate(choices) for choices in self._search.ask(n)] if n > 0 else []
+
+    @override
+    def observe(self, results: Sequence[Observation]) -> None:
+        for told in results:
+            choices = self._choices(told.candidate)
+            if choices is not None:
+                right = told.outcome in {Outcome.OK, Outcome.ABANDONED}
+                self._search.tell(choices, told.latency_s if right else None, complete=told.outcome is Outcome.OK)

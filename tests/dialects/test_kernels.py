@@ -1,0 +1,259 @@
+"""Kernels in C are tuned from end to end, and no kernel that cheats or breaks is ever delivered."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunery
+from tunery._errors import DialectError, ModelError, UsageError
+from tunery.devices import open_device
+from tunery.dialects import Kernel, Observation
+from tunery.dialects.contract import DialectContract
+from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels.kernel_file import read_kernel
+from tunery.dialects.kernels.kernel_tuner import Result, cache_of
+from tunery.domain import Budget, Candidate, Network, Outcome, Target, Task
+from tunery.domain.request import FillPolicy, Request
+from tunery.service.session import Session
+from tunery.store import open_store
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+PRODUCT = """
+void product(const float *a, const float *b, int n, float *c) {
+    for (int i = 0; i < n; i++) for (int j = 0; j < N; j++) c[i * N + j] = 0;
+#pragma omp parallel for
+    for (int i0 = 0; i0 < n; i0 += TILE)
+        for (int k = 0; k < N; k++)
+            for (int i = i0; i < i0 + TILE && i < n; i++)
+                for (int j = 0; j < N; j += 1) c[i * N + j] += a[i * N + k] * b[k * N + j];
+}
+"""
+PRODUCT_FILE = """
+function = "product"
+source = "product.c"
+flop = "2 * N**3"
+restrictions = ["TILE * WIDTH <= 64"]
+[problem]
+N = 24
+[[arguments]]
+name = "a"
+shape = ["N", "N"]
+[[arguments]]
+name = "b"
+shape = ["N", "N"]
+[[arguments]]
+name = "n"
+dtype = "int32"
+value = "N"
+[[arguments]]
+name = "c"
+shape = ["N", "N"]
+output = true
+[parameters]
+TILE = [1, 2, 4, 8, 16]
+WIDTH = [1, 2, 4, 8]
+[default]
+TILE = 4
+WIDTH = 1
+"""
+REFERENCE = '[reference]\nnumpy = "a @ b"\n'
+
+# Each value of FAULT is another kernel; 0 is right and slow, 1 is right and fast, the others are faster than both.
+FAULTS = {
+    2: "writes far outside", 3: "writes just behind its output", 4: "wrong", 5: "hangs", 6: "returns its input",
+    7: "remembers its last answer while the ends of its input are the same", 8: "writes to its input",
+    9: "writes every second place", 10: "remembers its last answer while all of its input is the same",
+}  # fmt: skip
+FAULTY = """
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+static void slow(const float *x, float *y, int times) {
+    for (int i = 0; i < N; i++) {
+        float s = 0;
+        for (int k = 0; k < times; k++) s += sinf(x[i] + k) * 1e-20f;
+        y[i] = x[i] * x[i] + s;
+    }
+}
+static float kept_x[N], kept_y[N];
+static int kept;
+void square(float *x, float *y) {
+    const int times = FAULT == 0 ? 60 : FAULT == 1 ? 8 : 1;
+    if (FAULT == 4) { for (int i = 0; i < N; i++) y[i] = x[i] * 1.01f; return; }
+    if (FAULT == 5) for (volatile int forever = 1; forever;) ;
+    if (FAULT == 6) { memcpy(y, x, sizeof kept_x); return; }
+    if (FAULT == 7) kept = kept && kept_x[0] == x[0] && kept_x[N - 1] == x[N - 1];
+    if (FAULT == 10) kept = kept && !memcmp(kept_x, x, sizeof kept_x);
+    if (kept) { memcpy(y, kept_y, sizeof kept_y); return; }
+    slow(x, y, FAULT == 7 || FAULT == 10 ? 60 : times);
+    if (FAULT == 7 || FAULT == 10) {
+        memcpy(kept_x, x, sizeof kept_x);
+        memcpy(kept_y, y, sizeof kept_y);
+        kept = 1;
+    }
+    if (FAULT == 2) y[1 << 20] = 1;
+    if (FAULT == 3) y[N] = 1;
+    if (FAULT == 8) x[N / 2] = 0;
+    if (FAULT == 9) for (int i = 0; i < N; i += 2) y[i] = NAN;
+}
+"""
+FAULTY_FILE = """
+function = "square"
+source = "square.c"
+[problem]
+N = 5000
+[[arguments]]
+name = "x"
+shape = ["N"]
+[[arguments]]
+name = "y"
+shape = ["N"]
+output = true
+[parameters]
+FAULT = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+[default]
+FAULT = 0
+[reference]
+numpy = "x * x"
+"""
+
+
+def written(directory: Path, source: str = PRODUCT, file: str = PRODUCT_FILE + REFERENCE) -> Path:
+    name = file.split('source = "')[1].split(".c", maxsplit=1)[0]
+    (directory / f"{name}.c").write_text(source)
+    path = directory / f"{name}.toml"
+    path.write_text(file)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+
+
+class TestKernelsContract(DialectContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dialect(cls) -> KernelsDialect:
+        return KernelsDialect()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls, tmp_path_factory: pytest.TempPathFactory) -> Network:
+        return KernelsDialect().own_network(str(written(tmp_path_factory.mktemp("kernel"))))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def target(cls, dialect: KernelsDialect) -> Target:
+        return dialect.resolve_target("native", 1)
+
+
+def loaded(path: Path, directory: Path, candidate: Callable[[KernelsDialect, Task], Candidate]) -> tuple[Task, Kernel]:
+    dialect = KernelsDialect()
+    [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    return task, dialect.load(task, dialect.build(task, candidate(dialect, task), directory), open_device("cpu"))
+
+
+@pytest.mark.parametrize("told", ["", '[reference]\nsource = "product.c"\n', REFERENCE])
+def test_the_reference_may_be_the_default_another_source_or_a_formula(tmp_path: Path, told: str) -> None:
+    _, kernel = loaded(
+        written(tmp_path, file=PRODUCT_FILE + told), tmp_path, lambda dialect, task: dialect.reference(task)
+    )
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((24, 24), dtype=np.float32) for _ in range(2))
+    kernel.bind([2 * a - 1, 2 * b - 1])
+    kernel.poison()
+    kernel.run()
+    np.testing.assert_allclose(kernel.outputs()[0], (2 * a - 1) @ (2 * b - 1), rtol=1e-4, atol=1e-5)
+
+
+def test_recorded_outputs_must_be_reproduced_by_the_default(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((24, 24), dtype=np.float32) for _ in range(2))
+    told = '[reference]\ninputs = {a = "a.npy", b = "b.npy"}\noutputs = {c = "c.npy"}\n'
+    for name, array in (("a", a), ("b", b), ("c", a @ b)):
+        np.save(tmp_path / f"{name}.npy", array)
+    path = written(tmp_path, file=PRODUCT_FILE + told)
+    assert loaded(path, tmp_path, lambda dialect, task: dialect.reference(task))
+    np.save(tmp_path / "c.npy", a @ b + 1)
+    with pytest.raises(DialectError, match="recorded"):
+        loaded(path, tmp_path, lambda dialect, task: dialect.reference(task))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("int n", "int n, int m"), ("const float *b", "const double *b"), ("int i = 0;", "int i = 0"),
+                     ("#pragma", "#error none\n#pragma"), ("void product", "void produce")],
+)  # fmt: skip
+def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(tmp_path: Path, old: str, new: str) -> None:
+    dialect = KernelsDialect()
+    path = written(tmp_path, PRODUCT.replace(old, new, 1))
+    with pytest.raises(ModelError, match="gcc") as caught:
+        dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_exhausted_space_and_its_hints(tmp_path: Path) -> None:
+    dialect = KernelsDialect()
+    kernel = read_kernel(written(tmp_path))
+    hints = cache_of([Result({"TILE": 8, "WIDTH": 4}, 1e-3)], kernel.parameters, "product", "elsewhere", [24])
+    (tmp_path / "cache.json").write_text(json.dumps(hints))
+    path = written(tmp_path, file='hints = "cache.json"\n' + PRODUCT_FILE)
+    [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    proposer = dialect.open(task, [], None, 0)
+    found = proposer.propose(1)
+    assert json.loads(found[0].body)["parameters"] == {"TILE": 8, "WIDTH": 4}
+    while batch := proposer.propose(3):
+        proposer.observe([Observation(one, Outcome.OK, 1e-3 + len(found) * 1e-6) for one in batch])
+        found += batch
+    assert len({one.key for one in found}) == len(found) == kernel.space.size - 1, "all but the default"
+
+
+@pytest.mark.jobs
+def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
+    path = written(tmp_path, FAULTY, FAULTY_FILE)
+    request = Request(
+        str(path), dialect="kernels", threads=1, budget=Budget.parse("20trials"), store=str(tmp_path / "store.db")
+    )
+    with Session(request.store) as session:
+        report = session.tune(request)
+        compiled, _ = session.compile(request, tmp_path / "square.tunery", FillPolicy())
+    with open_store(request.store) as store:
+        records = store.records()
+    outcomes = {json.loads(one.candidate.body)["parameters"]["FAULT"]: one.measurement.outcome for one in records}
+    assert outcomes.keys() == set(range(11)), "the space is exhausted"
+    right = {Outcome.OK, Outcome.ABANDONED}
+    assert {outcomes[0], outcomes[1]} <= right
+    assert [FAULTS[fault] for fault in range(2, 10) if outcomes[fault] in right] == []
+    [state] = report.job.tasks
+    [best] = [one for one in records if one.candidate.key == state.best_candidate][-1:]
+    assert json.loads(best.candidate.body)["parameters"] == {"FAULT": 1}
+    x = np.linspace(-1, 1, 5000, dtype=np.float32)
+    np.testing.assert_allclose(tunery.load_compiled(tmp_path / "square.tunery")(x)[0], x * x, rtol=1e-5)
+    texts = {Path(one).suffix: Path(one).read_text() for one in compiled.texts}
+    assert "#define FAULT 1\n" in texts[".c"]
+    assert json.loads(texts[".json"])["parameters"] == {"FAULT": 1}
+    program = tmp_path / "main.c"
+    program.write_text(
+        f'#include "{compiled.texts[1]}"\n#include <stdio.h>\nfloat x[5000] = {{3}}, y[5000];\n'
+        'int main(void) { square(x, y); printf("%g", y[0]); return 0; }\n'
+    )
+    source = f"{compiled.texts[0]}"
+    built = ["gcc", "-O1", "-fopenmp", str(program), source, "-o", str(tmp_path / "main"), "-lm"]
+    subprocess.run(built, check=True, capture_output=True)
+    assert subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout == "9"
+
+
+def test_the_texts_beside_a_file_never_replace_an_authors_source(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    request = Request(str(path), dialect="kernels", threads=1, store=str(tmp_path / "store.db"))
+    (tmp_path / "product.tuned.c").write_text("int mine;")
+    with Session(request.store) as session, pytest.raises(UsageError, match=r"product\.tuned\.c"):
+        session.compile(request, tmp_path / "product.tunery", FillPolicy())
+    assert (tmp_path / "product.tuned.c").read_text() == "int mine;"
+    assert (tmp_path / "product.c").read_text() == PRODUCT
