@@ -538,6 +538,16 @@ class TestSilentAboutNodes(Base):
     expected = "test_nodes_left_to_onnx_runtime_have_reasons"
 
 
+class NamelessTexts(FakeDialect):
+    def texts(self, path):
+        return {"": "int x;"}
+
+
+class TestNamelessTexts(Base):
+    made = NamelessTexts
+    expected = "test_texts_of_a_file_are_known_by_their_endings"
+
+
 class SuspectsAll(Able):
     def differing(self, network, target, inputs):
         return {"node": "it differs"}

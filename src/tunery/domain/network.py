@@ -29,8 +29,8 @@ class Network:
     from two processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that
     is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
     `program` is what a dialect's own network is, in text of the dialect's; such a network has no blob. `batch_of_one`
-    names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX Runtime runs it,
-    as far as that is decided already: a compiler leaves these to it, and what else it does not take.
+    names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX Runtime runs
+    it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
     """
 
     name: str

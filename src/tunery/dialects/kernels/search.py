@@ -39,8 +39,8 @@ class Encoder:
     def rows(self, configurations: Sequence[Choices]) -> Floats:
         """Return one row per configuration."""
         chosen = np.array(configurations, dtype=np.int64).reshape(len(configurations), len(self._columns))
-        parts = [table[chosen[:, i]] for i, table in enumerate(self._columns)]
-        return np.asarray(np.concatenate(parts, axis=1), dtype=np.float64)
+        parts: list[Floats] = [table[chosen[:, i]] for i, table in enumerate(self._columns)]
+        return np.asarray(np.concatenate(parts, axis=1))
 
 
 def _columns(values: Sequence[object]) -> Floats:
@@ -55,7 +55,7 @@ def _columns(values: Sequence[object]) -> Floats:
     elif low == 0 and high >= _WIDE:
         column = np.log2(1 + column)
     column = (column - column.mean()) / max(float(column.std()), 1e-9)
-    return column[:, None]
+    return np.asarray(column[:, None])
 
 
 class ConfigurationSearch:
