@@ -195,6 +195,8 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         from tunery.dialects.kernels.kernel import CKernel, FormulaKernel, reproduces
 
         kernel = _specification(task.workload.program)
+        if device.kind != "cpu":
+            raise DialectError(f"a kernel in C does not run on a device of kind {device.kind!r}")
         try:
             content = built.path.read_bytes()
         except OSError as error:
