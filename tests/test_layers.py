@@ -19,7 +19,7 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors", "_archive", "_inputs", "_locks", "_outputs", "_settings"},
+    {"domain", "_errors", "_archive", "_extras", "_inputs", "_locks", "_outputs", "_settings"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -59,6 +59,7 @@ ONLY = {
     "domain": {"_errors"},
     "_errors": set(),
     "_archive": set(),
+    "_extras": set(),
     "_inputs": set(),
     "_locks": set(),
     "_outputs": {"_errors"},

@@ -14,7 +14,7 @@ from sources import sources
 
 from tunery._errors import EngineError, TuneryError, UsageError, WorkError
 from tunery._outputs import Kind, begins_with, whole_file
-from tunery.delivery.compare import NO_TORCH, TORCH, ContestantError
+from tunery.delivery.compare import TORCH, ContestantError
 from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain.request import BenchReport, Latency, Request
@@ -45,7 +45,10 @@ _TORCHS = ("torch", "torchvision", "timm", "transformers")
 _RIVAL = "onnxruntime"
 OTHERS = (*TORCH, "stock")
 """Rivals that take part where they can be had; the goals are against ONNX Runtime."""
-_LACKING = {**dict.fromkeys(TORCH, NO_TORCH), "stock": "`make study-stock` has not finished it on as many threads"}
+_LACKING = {
+    **dict.fromkeys(TORCH, "torch is not installed"),
+    "stock": "`make study-stock` has not finished it on as many threads",
+}
 _LOST = "the store holds latencies of fewer of its tasks than before; "
 
 Timed = Callable[[Request, Sequence[str], float, Mapping[str, Path]], BenchReport]

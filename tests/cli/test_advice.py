@@ -12,10 +12,12 @@ import pytest
 import typer
 from cli_tools import Run
 
+from tunery._extras import pip_install
 from tunery.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 FAKE = ("--dialect", "fake")
+EXTRA = r"\bpip_install\(['\"](\w+)"
 
 
 def messages() -> Iterator[str]:
@@ -68,10 +70,25 @@ def test_everything_to_be_installed_is_of_this_package() -> None:
     extras = {found for line in lines for found in re.findall(r"extra == ['\"]([\w-]+)['\"]", line)}
     needed = {re.split(r"[\s\[<>=!~;]", line)[0].lower() for line in lines}
     advised = {found for text in MESSAGES for found in re.findall(r"pip install '?([\w.-]+(?:\[[\w,-]+\])?)", text)}
-    assert len(advised) > 5
-    for name in advised:
-        base, _, extra = name.rstrip("]").partition("[")
-        assert extra in extras if base == "tunery" else base.lower() in needed, f"pip install {name}"
+    assert advised
+    assert {name.partition("[")[0].lower() for name in advised} <= needed, "no index need have a package called tunery"
+    asked = {found for file in (ROOT / "src").rglob("*.py") for found in re.findall(EXTRA, file.read_text())}
+    assert asked
+    for extra in asked:
+        command, verb, *packages = shlex.split(pip_install(extra))
+        assert (command, verb) == ("pip", "install")
+        assert extra in extras
+        assert {re.split(r"[\[<>=]", one)[0] for one in packages} <= needed
+
+
+def test_pages_install_torch_as_messages_do() -> None:
+    said = [
+        line
+        for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+        for line in re.findall(r"`([^`]*pip install [^`]*torch[^`]*)`", page.read_text())
+    ]
+    assert said
+    assert {line.removeprefix(".venv/bin/") for line in said} == {pip_install("torch")}
 
 
 def test_every_page_that_is_named_exists() -> None:

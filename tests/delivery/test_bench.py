@@ -235,6 +235,16 @@ def test_torch_that_crashes_in_the_middle_costs_only_itself(monkeypatch: pytest.
     assert "SIGSEGV" in report.absent["torch"]
 
 
+def test_torch_has_no_part_in_a_network_of_a_users_own_file() -> None:
+    """Whether it is installed or not: to install it would not help."""
+    network = Network("n", "some/where/n.onnx", "d", "", (), (), 0, "n.onnx")
+    report = asyncio.run(bench.compare(Workers(), network, {"tunery": "tuned"}, ("torch", "torch-compiled"), 0.1))
+    assert report.absent.keys() == {"torch", "torch-compiled"}
+    for reason in report.absent.values():
+        assert "n.onnx" in reason
+        assert "install" not in reason
+
+
 def test_a_file_that_crashes_is_named_by_its_label() -> None:
     with pytest.raises(bench.ContestantError, match="stock MetaSchedule cannot be run: file was killed") as raised:
         _compared(Workers(("file", "samples 2")), stock="file")

@@ -3,6 +3,7 @@
 import mmap
 import os
 import resource
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,7 @@ from tunery import models as frontends
 from tunery._errors import ModelError
 from tunery.domain import Network
 
+COMPILED = Path(__file__).parents[1] / "delivery" / "assets" / "ad59553.tunery"
 GOOD = conv_net((1, 3, 6, 6)).SerializeToString()
 
 
@@ -57,6 +59,14 @@ def refusal(path: Path | str, directory: Path) -> str:
 def test_files_that_are_no_model(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(content)
     assert message in refusal(tmp_path / "m.onnx", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["m.tunery", "m.onnx", "m.pt2"])
+def test_a_compiled_network_is_no_model_whatever_it_is_called(name: str, tmp_path: Path) -> None:
+    shutil.copy(COMPILED, tmp_path / name)
+    assert "compiled network" in refusal(tmp_path / name, tmp_path)
+    with pytest.raises(ModelError, match="compiled network"):
+        frontends.check(str(tmp_path / name))
 
 
 def test_a_missing_file_a_directory_and_a_forgotten_prefix(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.models.torch._archive import CodeInProgramError, copy_data
 
 needs_torch = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("torch", "onnxscript")), reason="pip install tunery[torch]"
+    not all(importlib.util.find_spec(name) for name in ("torch", "onnxscript")), reason="torch is not installed"
 )
 
 _SAVE = """

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DeadlineError, EngineError, TuneryError, UsageError, WorkError, tells_of_memory
+from tunery._extras import pip_install
 from tunery.dialects import Array
 from tunery.domain import Network
 from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
@@ -23,7 +24,6 @@ from tunery.runtime.pools import Runtime
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
 """Rivals that need torch, and their services."""
-NO_TORCH = "torch is not installed; install it with `pip install 'tunery[torch]'`"
 RIVALS = ("onnxruntime", "untuned", *TORCH)
 _SPARED = ("untuned", *TORCH)  # what may fail and costs the others nothing
 _ROUNDS = 7
@@ -191,8 +191,8 @@ async def _add_torch(
     Their weights are others, but not the shape of what they compute.
     """
     for label in (name for name in TORCH if name in against):
-        if find_spec("torch") is None:
-            contestants.absent[label] = NO_TORCH
+        if absent := why_no_torch(network.source):
+            contestants.absent[label] = absent
             continue
         contestants.workers[label] = _start(
             contestants.runtime, TORCH[label], Path(network.source), network, trust=trust
@@ -200,6 +200,15 @@ async def _add_torch(
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
                 contestants.leave(label, f"its output has shape {list(shape)}, not {list(expected[0][1])}")
+
+
+def why_no_torch(source: str) -> str:
+    """Return why torch cannot take part for a network of this source; "" where it may."""
+    if not source.startswith("zoo:") and not source.endswith(".pt2"):
+        return f"torch has no program of {Path(source).name}; it runs .pt2 files and the zoo's networks (zoo:NAME)"
+    if find_spec("torch") is None:
+        return f"torch is not installed; install it with `{pip_install('torch')}`"
+    return ""
 
 
 def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:

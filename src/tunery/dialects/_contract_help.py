@@ -27,7 +27,7 @@ from tunery.domain import Candidate, Network, Outcome, Target, Task, TensorSpec
 try:
     import pytest
 except ImportError as error:  # pragma: no cover - only without pytest
-    raise ImportError("the contract suite needs pytest: pip install 'tunery[dev]'") from error
+    raise ImportError("the contract suite needs pytest: pip install pytest") from error
 
 _TIMED = (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)
 

@@ -3,10 +3,11 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from tunery._archive import ArchiveError, open_archive
 from tunery._errors import ModelError
 
 SCRATCH = ".scratch-"
@@ -50,6 +51,20 @@ def _check(path: Path, found: os.stat_result, most_bytes: int, too_large: str) -
         raise ModelError(f"{shown(path)} is {what}; give the .onnx or .pt2 file itself")
     if found.st_size > most_bytes:
         raise ModelError(f"{shown(path)} has {gigabytes(found.st_size)}; {too_large}")
+
+
+def refuse_compiled(path: Path) -> None:
+    """Refuse what tunery has compiled, whatever it is called.
+
+    Raises:
+        ModelError: it is a compiled network.
+    """
+    with suppress(ArchiveError, OSError, ValueError), open_archive(path) as archive:
+        if "dialect" in archive.manifest:
+            raise ModelError(
+                f"{shown(path)} is a compiled network, not a model; give the model that it was made from "
+                "(`tunery inspect` shows what is in it)"
+            )
 
 
 def read_regular(path: Path, most_bytes: int, too_large: str) -> bytes:

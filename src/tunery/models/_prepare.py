@@ -19,7 +19,7 @@ import onnx
 from tunery._errors import ModelError, tells_of_memory
 from tunery.domain import Network, TensorSpec, canonical_json, digest
 from tunery.models import zoo
-from tunery.models._files import SCRATCH, gigabytes, open_regular
+from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
 from tunery.models.onnx import _file as _onnx_file
 from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, unfit
 from tunery.models.onnx._detached import serialised
@@ -93,6 +93,7 @@ def check(model: str) -> None:
         raise ModelError(f"there is no file {model!r}, but the zoo has a network of that name; write {meant}")
     with open_regular(Path(model), sys.maxsize, ""):
         pass
+    refuse_compiled(Path(model))
 
 
 @contextlib.contextmanager

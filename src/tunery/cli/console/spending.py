@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tunery._errors import UsageError
+from tunery._extras import pip_install
 from tunery._outputs import CHART, whole_file
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def draw(
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("a chart needs matplotlib: pip install 'tunery[study]'") from None
+        raise UsageError(f"a chart needs matplotlib: {pip_install('study')}") from None
     figure = Figure(figsize=(12, 8), layout="constrained")
     axes = figure.subplots(2, 2).ravel()
     for axis, (title, rows) in zip(axes, views.items(), strict=False):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import UsageError
+from tunery._extras import pip_install
 from tunery.costmodels.boosted import BoostedModel, Recipe
 from tunery.costmodels.columns import has_stores
 from tunery.costmodels.dataset import Group, stacked
@@ -138,6 +139,6 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise UsageError("training needs optuna; install it with: pip install 'tunery[automl]'") from None
+        raise UsageError(f"training needs optuna; install it with: {pip_install('automl')}") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import UsageError
+from tunery._extras import pip_install
 from tunery._outputs import DATASET, DATASET_CARD, check_output, whole_file
 from tunery.costmodels.cards import family
 from tunery.costmodels.dataset import Group, Rows, Table, columns_of, without_devices
@@ -148,5 +149,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UsageError("a dataset file needs pyarrow; install it with: pip install 'tunery[automl]'") from None
+        raise UsageError(f"a dataset file needs pyarrow; install it with: {pip_install('automl')}") from None
     return pyarrow, pyarrow.parquet

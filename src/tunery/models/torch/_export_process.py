@@ -2,16 +2,15 @@
 
 import errno
 import importlib.machinery
-import importlib.metadata
 import mmap
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tunery._errors import ModelError
+from tunery._extras import pip_install
 from tunery.domain import digest
 from tunery.models._files import SCRATCH, open_regular, shown
 from tunery.models.torch._export import DISK_FULL, NEEDS_TRUST
@@ -41,7 +40,7 @@ def export(path: Path, directory: Path, *, trust: bool = False) -> Path:
     # Not `find_spec`, which says that a module is absent where this process may not import it.
     missing = [name for name in _NEEDED if importlib.machinery.PathFinder.find_spec(name) is None]
     if missing:
-        what, advice = " and ".join(missing), f"pip install {shlex.join(_extra())}"
+        what, advice = " and ".join(missing), pip_install("torch")
         raise ModelError(f"{shown(path)} is a torch program and needs {what}, not installed; {advice}")
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
         code, said = _run(path.resolve(), Path(scratch).resolve(), trust=trust)
@@ -105,9 +104,3 @@ def content_of(path: Path) -> str:
             raise ModelError(f"{str(path)!r} is empty; save it again with torch.export.save")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             return digest(content)
-
-
-def _extra() -> list[str]:
-    """Return what the extra `torch` asks for; named one by one, as no index need have a package called tunery."""
-    lines = [line.partition(";") for line in importlib.metadata.requires("tunery") or ()]
-    return [need.strip() for need, _, marker in lines if marker.strip() in {'extra == "torch"', "extra == 'torch'"}]
