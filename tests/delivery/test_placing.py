@@ -1,4 +1,4 @@
-"""A compiled network that computes something else is mended by leaving the operators at fault to ONNX Runtime."""
+"""What a compiled network computes wrongly, or slowly, is left to ONNX Runtime: that operator, not the network."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ def network_with_nan(directory: Path) -> str:
 @pytest.mark.tvm
 @pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["alone", "by halves"])
 def test_an_operator_that_differs_runs_in_onnx_runtime_and_all_others_do_not(
-    alone: bool, tmp_path: Path, let_win: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+    alone: bool, tmp_path: Path, let_win: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_win("tunery")
     if not alone:  # as where it is right alone, and wrong beside others
@@ -59,3 +59,40 @@ def test_an_operator_that_differs_runs_in_onnx_runtime_and_all_others_do_not(
     x = np.linspace(-1, 1, 64, dtype=np.float32).reshape(4, 16)
     _, sign = compiled(x)
     np.testing.assert_array_equal(sign, np.where(x > 0, 1.0, np.nan))
+
+
+def slow_product(directory: Path) -> str:
+    """A product, which is slow without a schedule, and activations that are one kernel here and several there."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["v0"])]
+    nodes += [helper.make_node(("Exp", "Neg")[at % 2], [f"v{at}"], [f"v{at + 1}"]) for at in range(6)]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", FLOAT, [128, 256])],
+        [helper.make_tensor_value_info("v6", FLOAT, [128, 256])],
+        [numpy_helper.from_array(np.full((256, 256), 1e-3, np.float32), "w")],
+    )  # fmt: skip
+    path = directory / "slow.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return str(path)
+
+
+@pytest.mark.tvm
+@pytest.mark.parametrize("better", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["part", "whole"])
+def test_the_part_that_loses_runs_in_onnx_runtime_unless_the_whole_is_faster_there(
+    better: bool, tmp_path: Path, let_win: Callable[..., None]
+) -> None:
+    let_win("onnxruntime", "tunery" if better else "onnxruntime")
+    request = Request(slow_product(tmp_path), threads=1, store=str(tmp_path / "s.db"))
+    with Session(request.store) as session:
+        report, _ = session.compile(request, tmp_path / "slow.tunery")
+        assert "MatMul v0" in report.elsewhere
+        assert ("Neg v6" in report.elsewhere) == (not better)
+        assert bool(report.coverage) == better
+        assert (0 < report.elsewhere_share < 1) == better
+        assert not session.extract(request).elsewhere, "tuning may make it faster"
+    compiled = tunery.load_compiled(tmp_path / "slow.tunery")
+    x = np.linspace(-1, 1, 128 * 256, dtype=np.float32).reshape(128, 256)
+    wanted = x @ np.full((256, 256), 1e-3, np.float32)
+    for _ in range(3):
+        wanted = -np.exp(wanted)
+    np.testing.assert_allclose(compiled(x)[0], wanted, rtol=1e-4)

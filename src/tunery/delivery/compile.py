@@ -13,6 +13,7 @@ from tunery._errors import DialectError, EngineError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
 from tunery.delivery.compare import Output, onnxruntime_outputs
 from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
 from tunery.delivery.placing.mending import mended
 from tunery.delivery.predict import get_ready
@@ -134,18 +135,24 @@ async def _origin(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> 
 async def _judged(
     work: Work, linker: Linker, made: CompiledModel, theirs: Sequence[Output], say: Callable[[str], None]
 ) -> CompiledModel:
-    """Return the model; where it computes something else, with the operators at fault in ONNX Runtime, else all of it.
+    """Return the model with the operators in ONNX Runtime that compute something else, and the parts that are slower.
 
-    All of it also where that is faster.
+    All of it runs there if that does not help.
     """
     judged = await judge(work, made.network, made.blob, theirs)
     if judged.wrong:
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
+    if judged.slower and judged.kernels and judged.nodes:
+        say("looking for the parts that ONNX Runtime runs faster")
+        made, judged = await divided(linker, made, judged, theirs)
     if reason := judged.wrong or judged.slower:
         kept = await _kept(work, made, reason)
         return replace(kept, report=replace(kept.report, max_abs_error=0.0))
-    report = replace(made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s)
+    report = replace(
+        made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s,
+        elsewhere_share=judged.share,
+    )  # fmt: skip
     return replace(made, report=report)
 
 

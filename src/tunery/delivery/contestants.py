@@ -3,19 +3,25 @@
 All make the same inputs from the same seed, so only outputs cross the process border.
 """
 
+import json
 import mmap
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from typing_extensions import override
 
 from tunery.blobs import Blobs
-from tunery.dialects import Array
+from tunery.dialects import Array, labels
 from tunery.domain import BlobDigest, TensorSpec
 from tunery.measuring.inputs import make_inputs
+
+_KERNEL, _PROFILED = "_kernel_time", 5
 
 
 class Contestant(ABC):
@@ -80,6 +86,28 @@ class OnnxRuntimeContestant(Contestant):
         outputs: Sequence[Array] = self._session.run(None, self._feed)
         return outputs
 
+    def profile(self) -> dict[str, float]:
+        """Return the seconds that nodes take in one execution, by label, with what is fused to them."""
+        import onnx
+        import onnxruntime
+
+        model = onnx.load(self._path)
+        named = labels(model.graph.node)
+        for number, node in enumerate(model.graph.node):
+            node.name = f"node {number}"
+        with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads = self._options.intra_op_num_threads, 1
+            options.log_severity_level = 3
+            options.enable_profiling, options.profile_file_prefix = True, f"{scratch}/profile"
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+            for _ in range(_PROFILED):
+                session.run(None, self._feed)
+            events = json.loads(Path(session.end_profiling()).read_text())
+        return _by_node(events, model.graph, named)
+
     @override
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
         """Return each output's dtype, shape and bytes; no bytes of one with random numbers, of which no two agree."""
@@ -91,6 +119,21 @@ class OnnxRuntimeContestant(Contestant):
         self._session = onnxruntime.InferenceSession(str(self._path), self._options, providers=["CPUExecutionProvider"])
         again = super().outputs()
         return [one if one == other else (one[0], one[1], b"") for one, other in zip(first, again, strict=True)]
+
+
+def _by_node(events: Sequence[Mapping[str, Any]], graph: Any, named: Sequence[str]) -> dict[str, float]:
+    """Return the seconds of one execution by label, from ONNX Runtime's events.
+
+    A fused node has the name of one of its nodes, or of what it makes.
+    """
+    places = {name: label for node, label in zip(graph.node, named, strict=True) for name in node.output if name}
+    places |= {f"node {number}": label for number, label in enumerate(named)}  # as they were named before
+    found: defaultdict[str, float] = defaultdict(float)
+    for event in events:
+        if event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL):
+            name = str(event["name"]).removesuffix(_KERNEL).removesuffix("_nchwc")
+            found[places.get(name, name)] += event["dur"] * 1e-6 / _PROFILED
+    return found
 
 
 def _is_random(path: Path) -> bool:

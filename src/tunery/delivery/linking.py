@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from tunery._errors import TuneryError
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work, open_tasks, task_shares
+from tunery.dialects import GraphNode
 from tunery.domain import Artifact, Candidate, Network, Rung, Task
 from tunery.domain.request import CompileReport, FillPolicy
 from tunery.engines import Role
@@ -123,6 +124,14 @@ class Linker:
                 grant.worker, "extract", network, imported.target, deadline_s=IMPORT_DEADLINE_S
             )
         return replace(imported, network=replace(network, elsewhere=told), tasks=tuple(tasks), elsewhere=told)
+
+    async def nodes(self, network: Network) -> list[GraphNode]:
+        """Return a network's nodes, in their order."""
+        async with self.work.stage("import", Role.IMPORTER) as grant:
+            found: list[GraphNode] = await self.work.runtime.call(
+                grant.worker, "nodes", network, deadline_s=IMPORT_DEADLINE_S
+            )
+        return found
 
     def close(self) -> None:
         """Drop what was compiled of kernels."""

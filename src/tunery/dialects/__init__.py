@@ -12,7 +12,7 @@ from tunery._errors import UsageError
 from tunery.dialects._artifacts import Built, open_built, store_built
 from tunery.dialects._base import Capability, Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
-from tunery.dialects._nodes import node_labels
+from tunery.dialects._nodes import GraphNode, Value, graph_nodes, labels
 from tunery.dialects._search import Observation, Proposer, Suggestions
 from tunery.domain import Network
 
@@ -24,6 +24,7 @@ __all__ = [
     "Compiled",
     "CompiledNetwork",
     "Dialect",
+    "GraphNode",
     "Kernel",
     "NetworkCompiler",
     "Observation",
@@ -32,12 +33,14 @@ __all__ = [
     "Space",
     "Suggestions",
     "TaskSource",
+    "Value",
     "check_dialect",
     "file_dialect",
     "get_dialect",
+    "graph_nodes",
     "installed_dialects",
+    "labels",
     "named_dialect",
-    "node_labels",
     "open_built",
     "own_network",
     "store_built",

@@ -137,8 +137,8 @@ class CompiledNetwork(ABC):
     def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         """Return the median seconds that kernels take in one execution, summed over their calls.
 
-        By the key of the workload that a kernel computes; by its name where it is none's, as a copy. Time between
-        kernels is not in it. Empty where the compiler cannot tell.
+        By the key of the workload that a kernel computes; by its name where it is none's, as a copy or a part that ONNX
+        Runtime runs (`SEGMENT`). Time between kernels is not in it. Empty where the compiler cannot tell.
 
         Raises:
             UsageError: wrong number, shape or dtype of inputs.

@@ -9,7 +9,7 @@ from tunery.domain.environment import Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
-from tunery.domain.network import Network, TensorSpec
+from tunery.domain.network import SEGMENT, Network, TensorSpec
 from tunery.domain.task import Target, Task, Workload
 from tunery.domain.ties import Contender, best_first, interval, median_interval
 
@@ -17,6 +17,7 @@ __all__ = [
     "CURRENCIES",
     "LEAST",
     "MOST",
+    "SEGMENT",
     "Artifact",
     "BlobDigest",
     "Budget",

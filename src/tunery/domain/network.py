@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from tunery.domain.keys import BlobDigest
 
+SEGMENT = "tunery.segment."
+"""What the name of a part that ONNX Runtime runs begins with, in a compiled network's profile."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

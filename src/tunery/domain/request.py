@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tunery.domain import Budget, JobStatus, Network, Spend, Task
+from tunery.domain import SEGMENT, Budget, JobStatus, Network, Spend, Task
 
 DEFAULT_DIALECT = "metaschedule"
 
@@ -199,6 +199,11 @@ class BenchReport:
     batch_of_one: tuple[str, ...] = ()
 
     @property
+    def elsewhere_s(self) -> float:
+        """What ONNX Runtime takes of it, for the nodes that it runs."""
+        return sum(seconds for name, seconds in self.kernels.items() if name.startswith(SEGMENT))
+
+    @property
     def both_s(self) -> tuple[float, float]:
         """What the tasks take that were timed alone, by their calls: alone, and inside the network."""
         both = [(task.weight * task.latency_s, task.weight * task.inside_s)
@@ -227,7 +232,8 @@ class CompileReport:
     candidate did without, and why; `elsewhere`, by node of the network, why ONNX Runtime runs it. `model_changed` says
     that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
     beside it; None where they were not timed, or ONNX Runtime runs the whole network. `texts` are files beside it, for
-    people and their compilers.
+    people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
+    runs.
     """
 
     network: str
@@ -245,3 +251,4 @@ class CompileReport:
     latency_s: float | None = None
     onnxruntime_s: float | None = None
     texts: tuple[str, ...] = ()
+    elsewhere_share: float = 0.0

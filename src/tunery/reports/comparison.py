@@ -36,6 +36,7 @@ def bench_text(report: "BenchReport", width: int | None = None) -> str:
             f"largest deviation from ONNX Runtime's outputs: {report.max_abs_error:.3g}",
             *(f"{CONTESTANTS[name]} took no part: {reason}" for name, reason in report.absent.items()),
             *_sum_of_tasks(report),
+            *_elsewhere(report),
         ]
     )
 
@@ -61,6 +62,14 @@ def _against(rival: "Latency", ours: "Latency") -> str:
     if max(rival.median, ours.median) <= _STEADY * min(rival.median, ours.median):
         return f"as fast as ONNX Runtime within the spread of the runs ({verdict.removesuffix(' than ONNX Runtime')})"
     return f"{verdict} by the medians of unsteady runs; compare again when the machine is quiet"
+
+
+def _elsewhere(report: "BenchReport") -> list[str]:
+    """Say how much of the kernels' time ONNX Runtime takes for the nodes that it runs."""
+    there_s = report.elsewhere_s
+    if not there_s or not report.kernels_s:
+        return []
+    return [f"of its kernels' time {there_s / report.kernels_s:.0%} is ONNX Runtime's ({milliseconds(there_s)} ms)"]
 
 
 def _sum_of_tasks(report: "BenchReport") -> list[str]:

@@ -88,6 +88,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "measured": report.measured,
         "untuned": report.untuned,
         "elsewhere": dict(report.elsewhere),
+        "elsewhere_share": plain(report.elsewhere_share),
         "latency_s": plain(report.latency_s),
         "onnxruntime_s": plain(report.onnxruntime_s),
         "model_changed": report.model_changed,

@@ -17,6 +17,7 @@ from tunery.devices import open_device
 from tunery.dialects import (
     Built,
     Codegen,
+    GraphNode,
     NetworkCompiler,
     Observation,
     Proposer,
@@ -24,7 +25,7 @@ from tunery.dialects import (
     Space,
     TaskSource,
     get_dialect,
-    node_labels,
+    graph_nodes,
     open_built,
     store_built,
 )
@@ -183,9 +184,9 @@ class Importer(Preparer):
         inputs = make_inputs(network.inputs, seed)
         return dict(NetworkCompiler.of(self._dialect).differing(self._here(network), target, inputs))
 
-    def nodes(self, network: Network) -> list[str]:
-        """Return the labels of a network's nodes, in their order."""
-        return node_labels(Path(self._here(network).path))
+    def nodes(self, network: Network) -> list[GraphNode]:
+        """Return a network's nodes, in their order."""
+        return graph_nodes(Path(self._here(network).path))
 
     def keep(self, network: Network, target: Target, reason: str) -> CompiledBlob:
         """Make a file of the network as it is, for ONNX Runtime to run, for a reason that is told of all its nodes."""

@@ -1,14 +1,14 @@
 """ONNX Runtime as the last rung of the ladder: it runs a network whole where what was compiled is slower or wrong."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 from tunery._errors import TuneryError, WorkError
 from tunery.delivery.compare import Contestants, Output, checked_error
 from tunery.delivery.work import Work
-from tunery.domain import Network
+from tunery.domain import SEGMENT, Network
 from tunery.engines import Role
 
 _TURN_S, _FEWEST_TURNS, _MOST_TURNS, _LONGEST_S = 0.1, 3, 7, 4.0
@@ -26,7 +26,9 @@ Turn = tuple[float, float]
 class Judged:
     """A compiled network beside ONNX Runtime: its largest error, what both take, and why it is not delivered, if so.
 
-    `wrong` says that it computes something else or fails, `slower` that ONNX Runtime is faster.
+    `wrong` says that it computes something else or fails, `slower` that ONNX Runtime is faster. `share` is that of its
+    kernels' time that ONNX Runtime takes for its segments. `kernels` is what its kernels take by workload, `nodes`
+    what ONNX Runtime takes for its nodes by label: both only if it is slower.
     """
 
     error: float | None
@@ -34,6 +36,14 @@ class Judged:
     theirs_s: float | None = None
     wrong: str = ""
     slower: str = ""
+    share: float = 0.0
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    nodes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as ONNX Runtime it is."""
+        return self.theirs_s / self.ours_s if self.ours_s and self.theirs_s else 0.0
 
 
 async def judge(work: Work, network: Network, blob: str, expected: Sequence[Output]) -> Judged:
@@ -45,6 +55,9 @@ async def judge(work: Work, network: Network, blob: str, expected: Sequence[Outp
         try:
             error = checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected)
             turns = await time_in_turns(contestants)
+            slow = is_slower(turns)
+            kernels = await _profile(contestants, _OURS) if slow or network.elsewhere else {}
+            nodes = await _profile(contestants, _THEIRS) if slow else {}
         except WorkError as wrong:
             return Judged(None, wrong=f"since {wrong}")
         finally:
@@ -52,10 +65,21 @@ async def judge(work: Work, network: Network, blob: str, expected: Sequence[Outp
     ours_s, theirs_s = (median(side) for side in zip(*turns, strict=True))
     slower = (
         f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms with tunery's kernels"
-        if is_slower(turns)
+        if slow
         else ""
     )
-    return Judged(error, ours_s, theirs_s, slower=slower)
+    there_s = sum(seconds for name, seconds in kernels.items() if name.startswith(SEGMENT))
+    share = there_s / sum(kernels.values()) if kernels else 0.0
+    return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes)
+
+
+async def _profile(contestants: Contestants, label: str) -> dict[str, float]:
+    """Return what parts of a network take in one execution; nothing where that cannot be told."""
+    try:
+        found: dict[str, float] = await contestants.ask(label, "profile")
+    except TuneryError:
+        return {}
+    return found
 
 
 async def is_right(work: Work, network: Network, blob: str, expected: Sequence[Output]) -> bool:

@@ -61,9 +61,8 @@ async def _first_fault(
 
     Found by halves, each half compiled.
     """
-    async with linker.work.stage("check", Role.IMPORTER) as grant:
-        nodes = await linker.work.runtime.call(grant.worker, "nodes", imported.network, deadline_s=_DEADLINE_S)
-    native = [node for node in nodes if node not in imported.elsewhere]
+    nodes = await linker.nodes(imported.network)
+    native = [node.label for node in nodes if node.label not in imported.elsewhere]
     right, wrong = 0, len(native)  # with so many of the first nodes compiled it is right, or wrong
     while wrong - right > 1:
         if time.monotonic() - began > _LONGEST_S:

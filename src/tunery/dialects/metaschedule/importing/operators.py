@@ -14,8 +14,7 @@ import numpy as np
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax
 from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
-from tunery.dialects.metaschedule.loading.segment_calls import CALL
-from tunery.domain import TensorSpec
+from tunery.domain import SEGMENT, TensorSpec
 
 _MOST_STEPS = 256
 """Steps of a recurrent network that are written out one by one."""
@@ -76,12 +75,12 @@ def _segment_call(segments: Sequence[Segment]) -> Convert:
         if segment.is_static:  # its outputs are given to it, in memory that is planned as that of kernels is
             kinds = [relax.TensorType(spec.shape, spec.dtype) for spec in segment.outputs]
             made = relax.op.call_dps_packed(
-                f"{CALL}{number}", relax.Tuple(given), kinds[0] if len(kinds) == 1 else kinds
+                f"{SEGMENT}{number}", relax.Tuple(given), kinds[0] if len(kinds) == 1 else kinds
             )
         else:
             kinds = [_type(spec, ranked=known) for spec, known in zip(segment.outputs, segment.ranked, strict=True)]
             kind = kinds[0] if len(kinds) == 1 else relax.TupleType(kinds)
-            made = relax.op.call_pure_packed(f"{CALL}{number}", *given, ty_args=kind)
+            made = relax.op.call_pure_packed(f"{SEGMENT}{number}", *given, ty_args=kind)
         return _emit(builder, made)
 
     return rule

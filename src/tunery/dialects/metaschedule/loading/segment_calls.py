@@ -6,9 +6,7 @@ from typing import Any
 
 from tunery.dialects._sessions import Session
 from tunery.dialects.metaschedule.loading import library
-
-CALL = "tunery.segment."
-"""What a segment is called as a function of TVM's, before its number."""
+from tunery.domain import SEGMENT
 
 _current = threading.local()
 _registered: set[int] = set()
@@ -46,7 +44,7 @@ class SegmentCalls:
 def _register(number: int) -> None:
     """Let TVM's code call segment `number` of the network that the calling thread is running."""
     if number not in _registered:
-        library.register(f"{CALL}{number}", lambda *given: _current.segments.run(number, given))
+        library.register(f"{SEGMENT}{number}", lambda *given: _current.segments.run(number, given))
         _registered.add(number)
 
 

@@ -1,0 +1,32 @@
+"""A network that is slower than ONNX Runtime: the parts that lose are handed over, and what that gives is measured."""
+
+from collections.abc import Sequence
+
+from tunery._errors import DialectError, EngineError
+from tunery.delivery.compare import Output
+from tunery.delivery.linking import CompiledModel, Linker
+from tunery.delivery.placing.judging import Judged, judge
+from tunery.delivery.placing.parts import parts_to_hand_over
+
+_FASTER = "faster there, as timed"
+
+
+async def divided(
+    linker: Linker, made: CompiledModel, judged: Judged, theirs: Sequence[Output]
+) -> tuple[CompiledModel, Judged]:
+    """Return the network with the parts in ONNX Runtime that lose, and what it is like, if that is not slower either.
+
+    Else what was given. Nothing is stored: tuning may make these parts faster.
+    """
+    work, imported = linker.work, await linker.work.model()
+    try:
+        nodes = await linker.nodes(imported.network)
+        found = parts_to_hand_over(nodes, imported.tasks, judged.kernels, judged.nodes)
+        if not found:
+            return made, judged
+        placed = await linker.placed(imported, {**dict.fromkeys(found, _FASTER), **imported.elsewhere})
+        again = await linker.compile(placed)
+        verdict = await judge(work, again.network, again.blob, theirs)
+    except (DialectError, EngineError):
+        return made, judged
+    return (made, judged) if verdict.wrong or verdict.slower else (again, verdict)

@@ -1,0 +1,131 @@
+"""Which parts of a network to hand to ONNX Runtime, by what its nodes take in both: a pure rule."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tunery.dialects import GraphNode
+from tunery.domain import Task
+
+_FAMILIES = {
+    "conv2d depthwise conv1d conv3d conv": "Conv ConvTranspose QLinearConv",
+    "matmul": "MatMul Gemm Einsum Attention QLinearMatMul",
+    "pool": "MaxPool AveragePool GlobalAveragePool GlobalMaxPool LpPool",
+    "softmax": "Softmax LogSoftmax",
+    "norm": "LayerNormalization InstanceNormalization GroupNormalization",
+    "gather": "Gather GatherND GatherElements",
+    "resize": "Resize Upsample",
+}
+"""Kinds of tasks, and the operators that they compute."""
+_OPERATORS = {kind: frozenset(names.split()) for kinds, names in _FAMILIES.items() for kind in kinds.split()}
+_FOLLOWERS = frozenset(
+    {"Add", "BatchNormalization", "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mul", "PRelu"}
+    | {"Relu", "Sigmoid", "Sub", "Tanh"}
+)
+"""Operators that are done on the way in what comes before them, if it is in the same place."""
+_CALL_S, _BYTES_PER_S = 20e-6, 5e9
+"""What a hand-over takes: the call, and copies or transposes of what crosses the border."""
+_LEAST_GAIN = 0.03
+_MOST_ENDS = 150
+
+
+def parts_to_hand_over(
+    nodes: Sequence[GraphNode], tasks: Sequence[Task], kernels: Mapping[str, float], theirs: Mapping[str, float]
+) -> list[str]:
+    """Return the labels of nodes that would gain by running in ONNX Runtime, in parts that are worth their borders.
+
+    `kernels` is what kernels of ours take in one execution of the network, by workload; `theirs` what ONNX Runtime's
+    nodes take, by label, with what was fused to them. A part is a stretch of nodes in their order, so nothing outside
+    it waits between two of its nodes. Empty where a stretch gains less than `_LEAST_GAIN` of our time.
+    """
+    ours = _ours(nodes, tasks, kernels, theirs)
+    gains = [mine - theirs.get(node.label, 0.0) for node, mine in zip(nodes, ours, strict=True)]
+    stretches = list(_best_stretches(nodes, gains))
+    if sum(gain for gain, _, _ in stretches) < _LEAST_GAIN * sum(ours):
+        return []
+    stretches = [(gain, first, _with_followers(nodes, last)) for gain, first, last in stretches]
+    chosen = list(dict.fromkeys(node.label for _, first, last in stretches for node in nodes[first : last + 1]))
+    return chosen if len(chosen) < len(nodes) else []
+
+
+def _ours(
+    nodes: Sequence[GraphNode], tasks: Sequence[Task], kernels: Mapping[str, float], theirs: Mapping[str, float]
+) -> list[float]:
+    """Return what each node takes with our kernels, in seconds.
+
+    A kernel is told from its task's arguments: those of the operator that it was made of are among them. The time of
+    others is spread over the remaining nodes as ONNX Runtime's is.
+    """
+    taken = [0.0] * len(nodes)
+    matched: set[int] = set()
+    left_s = sum(kernels.values())
+    for task in tasks:
+        seconds = kernels.get(task.workload.key, 0.0)
+        operators = _OPERATORS.get(task.workload.kind, frozenset())
+        alike = [at for at, node in enumerate(nodes) if node.operator in operators and _fits(node, task)]
+        if alike and seconds:
+            left_s -= seconds
+            matched.update(alike)
+            for at in alike:
+                taken[at] += seconds / len(alike)
+    rest = [at for at in range(len(nodes)) if at not in matched]
+    total_s = sum(theirs.get(nodes[at].label, 0.0) for at in rest)
+    for at in rest:
+        taken[at] = left_s * theirs.get(nodes[at].label, 0.0) / total_s if total_s else 0.0
+    return taken
+
+
+def _fits(node: GraphNode, task: Task) -> bool:
+    """Return whether a node's input, weight and output are among a task's arguments, by their sizes."""
+    sizes = [spec.size for spec in task.workload.arguments]
+    for size in (*(one.elements for one in node.reads[:2]), *(one.elements for one in node.makes[:1])):
+        if size not in sizes:
+            return False
+        sizes.remove(size)
+    return True
+
+
+def _best_stretches(nodes: Sequence[GraphNode], gains: Sequence[float]) -> Iterator[tuple[float, int, int]]:
+    """Yield disjoint stretches (gain, first, last) that together gain most, less what their borders take."""
+    losing = [at for at, gain in enumerate(gains) if gain > 0]
+    ends = sorted(sorted(losing, key=lambda at: -gains[at])[:_MOST_ENDS])
+    readers: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for one in node.reads:
+            readers.setdefault(one.name, []).append(at)
+    total = [0.0]
+    for gain in gains:
+        total.append(total[-1] + gain)
+    best: list[tuple[float, int, int]] = [(0.0, -1, -1)]  # by how many of the ends are used: gain, first and before
+    for upto, last in enumerate(ends):
+        options = [(best[upto][0], -1, upto)]
+        for at in range(upto + 1):
+            whole = total[last + 1] - total[ends[at]] - _border_s(nodes, readers, ends[at], last)
+            options.append((best[at][0] + whole, ends[at], at))
+        best.append(max(options))
+    upto = len(ends)
+    while upto > 0:
+        _, first, before = best[upto]
+        if first >= 0:
+            yield best[upto][0] - best[before][0], first, ends[upto - 1]
+        upto = before
+
+
+def _with_followers(nodes: Sequence[GraphNode], last: int) -> int:
+    """Return the last node of a stretch with the operators behind it that go with its last node."""
+    made = {one.name for one in nodes[last].makes}
+    while last + 1 < len(nodes) and nodes[last + 1].operator in _FOLLOWERS:
+        if not made.intersection(one.name for one in nodes[last + 1].reads):
+            break
+        last += 1
+        made = {one.name for one in nodes[last].makes}
+    return last
+
+
+def _border_s(nodes: Sequence[GraphNode], readers: Mapping[str, list[int]], first: int, last: int) -> float:
+    """Return what handing over to a stretch of nodes and back takes."""
+    made = {one.name: one for node in nodes[first : last + 1] for one in node.makes}
+    read = {one.name: one for node in nodes[first : last + 1] for one in node.reads if not one.constant}
+    crossing = [one for name, one in read.items() if name not in made]
+    crossing += [
+        one for name, one in made.items() if any(not first <= at <= last for at in readers.get(name, [len(nodes)]))
+    ]
+    return _CALL_S + sum(one.size_bytes for one in crossing) / _BYTES_PER_S
