@@ -48,6 +48,12 @@ def test_whoever_trusts_the_key_may_load(signed: Path, key: Path, tmp_path: Path
             tunery.load_compiled(signed, trusted=stranger)
 
 
+@pytest.mark.parametrize("trusted", [7, b"team.pub", [7], {"a": 1}])
+def test_what_names_no_key_is_refused(signed: Path, trusted: object) -> None:
+    with pytest.raises(UsageError):
+        tunery.load_compiled(signed, trusted=trusted)  # type: ignore[arg-type]
+
+
 def test_what_is_not_signed_is_not_trusted(key: Path, tmp_path: Path) -> None:
     path = compiled(tmp_path / "plain.tunery")
     with pytest.raises(UsageError, match="is not signed"):

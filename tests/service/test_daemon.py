@@ -125,6 +125,8 @@ def test_what_is_no_socket_is_not_replaced_by_one(tmp_path: Path, kind: str) -> 
 
 
 NONSENSE = [
+    b'{"do": ["submit"]}\n',
+    b'{"do": "follow", "job": "\\ud800"}\n',
     b"hello\n",
     b"[1]\n",
     b'{"do": "conquer"}\n',

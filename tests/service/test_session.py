@@ -52,26 +52,39 @@ def test_a_verb_that_is_cancelled_while_importing_ends_at_once_and_the_session_g
     assert children() <= before
 
 
-def model(path: Path, weight: float) -> Path:
+def model(path: Path, weight: float, *, beside: bool = False) -> Path:
+    """Write a model, with its weights in a file `weights` beside it if asked for."""
     value = onnx.helper.make_tensor_value_info
     weights = onnx.numpy_helper.from_array(np.full((16, 16), weight, np.float32), "w")
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])], "g",
         [value("x", onnx.TensorProto.FLOAT, (4, 16))], [value("y", onnx.TensorProto.FLOAT, (4, 16))], [weights],
     )  # fmt: skip
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(
+        onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+        path,
+        save_as_external_data=beside,
+        location="weights",
+        size_threshold=0,
+    )
     return path
 
 
 @pytest.mark.tvm
-def test_a_file_that_is_replaced_after_tuning_changes_nothing_of_what_is_delivered(tmp_path: Path) -> None:
-    source = model(tmp_path / "model.onnx", 1.0)
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_file_that_is_replaced_after_tuning_changes_nothing_of_what_is_delivered(
+    tmp_path: Path, beside: bool
+) -> None:
+    source = model(tmp_path / "model.onnx", 1.0, beside=beside)
     request = Request(str(source), threads=1, budget=Budget.parse("4trials"))
     with Session(str(tmp_path / "store.db")) as session:
         tuned = session.tune(request)
         assert MODEL_CHANGED not in tuned.job.message
         assert not session.compile(request, tmp_path / "model.tunery", FillPolicy())[0].model_changed
-        model(source, 2.0)
+        if beside:
+            (tmp_path / "weights").write_bytes(np.full((16, 16), 2.0, np.float32).tobytes())
+        else:
+            model(source, 2.0)
         assert session.compile(request, tmp_path / "model.tunery", FillPolicy())[0].model_changed
         source.unlink()
         report = session.bench(request, ("onnxruntime", "untuned"), 0.1, tmp_path / "model.tunery")

@@ -368,11 +368,24 @@ def test_what_is_no_plain_file_is_refused(store: Store, tmp_path: Path) -> None:
         store.import_records(tmp_path / "pipe", ACCEPT)
 
 
-def test_a_line_without_end_is_refused_before_it_is_read(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tunery.store.exchange.import_file.LONGEST_LINE", 1 << 10)
+def test_a_line_without_end_is_refused_before_it_is_read(store: Store, tmp_path: Path) -> None:
     file = tmp_path / "x.jsonl"
-    file.write_text('{"format": "tunery-records", "version": 1}\n' + " " * 2000, encoding="ascii")
+    file.write_text('{"format": "tunery-records", "version": 1}\n[' + "[]," * (2 << 20), encoding="ascii")
     with pytest.raises(StoreError, match="line 2 is longer"):
+        store.import_records(file, ACCEPT)
+
+
+@pytest.mark.parametrize("head", ['"version": true', '"version": 1.0', '"version": "1"', f'"version": "{"x" * 10**6}"'])
+def test_another_version_is_refused_in_a_short_line(store: Store, tmp_path: Path, head: str) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text(f'{{"format": "tunery-records", {head}}}\n', encoding="ascii")
+    with pytest.raises(StoreError, match="version") as caught:
+        store.import_records(file, ACCEPT)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_number_of_thousands_of_digits_is_refused(store: Store, tmp_path: Path) -> None:
+    file = tmp_path / "x.jsonl"
+    file.write_text(f'{{"format": "tunery-records", "version": 1}}\n{{"task": {"9" * 5000}}}\n', encoding="ascii")
+    with pytest.raises(StoreError, match="5000 digits"):
         store.import_records(file, ACCEPT)

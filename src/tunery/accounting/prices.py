@@ -81,7 +81,8 @@ def load_prices(path: str = "") -> Prices:
     try:
         return _parsed(tomllib.loads(text))
     except (ValueError, OverflowError, RecursionError) as error:  # a TOMLDecodeError is a ValueError
-        raise BudgetError(f"price sheet {name!r} cannot be right: {error}; docs/spend.md shows a whole one") from error
+        reason = "a number has thousands of digits" if "int_max_str_digits" in str(error) else error
+        raise BudgetError(f"price sheet {name!r} cannot be right: {reason}; docs/spend.md shows a whole one") from error
 
 
 def _parsed(data: dict[str, Any]) -> Prices:

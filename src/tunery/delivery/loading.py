@@ -71,4 +71,6 @@ def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:
     from tunery.delivery.signing import check_signature, read_public_key
 
     named = [trusted] if isinstance(trusted, str | Path) else trusted
+    if not isinstance(named, Sequence) or not all(isinstance(each, str | Path) for each in named):
+        raise UsageError(f"trusted={trusted!r:.60} is no file of a public key, and no list of such files")
     check_signature(archive, path, [read_public_key(Path(each)) for each in named])

@@ -31,9 +31,10 @@ class Network:
     `digest` identifies the content of the original model together with the bound shapes, so the same request
     from two processes names the same network. The prepared file is the blob `blob` ("": it has none, as a network that
     is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
-    `program` is what a dialect's own network is, in text of the dialect's; such a network has no blob. `batch_of_one`
-    names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX Runtime runs
-    it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
+    `program` is what a dialect's own network is, in text of the dialect's; such a network has no blob. `beside` says of
+    each file of weights that the model names which it was: device, inode, bytes, time of the last change.
+    `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX
+    Runtime runs it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
     """
 
     name: str
@@ -47,3 +48,4 @@ class Network:
     batch_of_one: tuple[str, ...] = ()
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
     program: str = ""
+    beside: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict, hash=False)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -41,6 +41,7 @@ class _Source:
     content: str
     model: onnx.ModelProto
     batch: int | None = None
+    beside: Mapping[str, _onnx_file.FileStamp] = field(default_factory=dict)
     complete: Callable[[onnx.ModelProto], None] | None = None
 
 
@@ -160,7 +161,17 @@ def _prepare(
     outputs = tuple(_spec(value) for value in prepared.graph.output)
     sizes = {spec.name: spec.shape for spec in inputs}
     assumed = () if model.startswith(_ZOO) else batch_of_one(declared, sizes, shapes)
-    return Network(source.name, model, identity, str(path), inputs, outputs, parameters, batch_of_one=assumed)
+    return Network(
+        source.name,
+        model,
+        identity,
+        str(path),
+        inputs,
+        outputs,
+        parameters,
+        batch_of_one=assumed,
+        beside=dict(source.beside),
+    )
 
 
 def _open(model: str, directory: Path, *, trust: bool) -> _Source:
@@ -170,9 +181,9 @@ def _open(model: str, directory: Path, *, trust: bool) -> _Source:
     path = Path(model)
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory, trust=trust)
-        return _Source(_name(path), _torch.content_of(path), _onnx_file.read(exported))
-    proto = _onnx_file.read(path)
-    return _Source(_name(path), digest(proto.SerializeToString(deterministic=True)), proto)
+        return _Source(_name(path), _torch.content_of(path), _onnx_file.read(exported)[0])
+    proto, beside = _onnx_file.read(path)
+    return _Source(_name(path), digest(proto.SerializeToString(deterministic=True)), proto, beside=beside)
 
 
 def _name(path: Path) -> str:
@@ -195,7 +206,7 @@ def _open_zoo(text: str) -> _Source:
     name, batch = _zoo_parts(text)
     data = zoo.graph(name)
     proto = _onnx_file.parse(data, f"zoo:{name}")
-    return _Source(text, digest(data, zoo.FILL_VERSION), proto, batch, lambda model: zoo.fill(model, name))
+    return _Source(text, digest(data, zoo.FILL_VERSION), proto, batch, complete=lambda model: zoo.fill(model, name))
 
 
 def _parameters(model: onnx.ModelProto) -> int:

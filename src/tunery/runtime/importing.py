@@ -40,7 +40,13 @@ class ImportedModel:
 
     def has_changed(self) -> bool:
         """Return whether the model's file was written, replaced or deleted since it was read."""
-        return self.stamp is not None and stamp_of(self.network.source) != self.stamp
+        if self.stamp is None:
+            return False
+        source = self.network.source
+        beside = self.network.beside.items()
+        return stamp_of(source) != self.stamp or any(
+            stamp_of(str(Path(source).parent / name)) != tuple(stamp) for name, stamp in beside
+        )
 
 
 def stamp_of(model: str) -> FileStamp | None:

@@ -185,6 +185,7 @@ async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
     try:
         text = await asyncio.wait_for(reader.readuntil(b"\n"), _PATIENCE_S)
         message = json.loads(text)
+        json.dumps(message, ensure_ascii=False).encode()  # half a character is no text, for a store or a terminal
     except asyncio.LimitOverrunError:
         raise _TooLongError(f"a request of more than {MOST_BYTES} bytes is refused") from None
     except (asyncio.IncompleteReadError, TimeoutError):
@@ -193,6 +194,6 @@ async def _read(reader: asyncio.StreamReader) -> dict[str, Any]:
         raise _GoneError from error
     except (ValueError, RecursionError):
         raise UsageError("a request is one line of JSON; this one is none") from None
-    if not isinstance(message, dict):
-        raise UsageError("a request is a JSON object")
+    if not isinstance(message, dict) or not isinstance(message.get("do", ""), str):
+        raise UsageError("a request is a JSON object that says in a word what to do")
     return message

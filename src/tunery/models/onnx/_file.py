@@ -26,15 +26,18 @@ _LOOKALIKES = (
 )
 
 
-def read(path: Path) -> onnx.ModelProto:
-    """Return the model in `path`, with its external data.
+FileStamp = tuple[int, int, int, int]
+"""What changes whenever a file is written or replaced: device, inode, bytes and time of the last change."""
+
+
+def read(path: Path) -> tuple[onnx.ModelProto, dict[str, FileStamp]]:
+    """Return the model in `path` with its external data, and the files that these were read from, as they were.
 
     Raises:
         ModelError: missing, empty, truncated, not ONNX, without its external data, or of an unsupported version.
     """
     model = parse(read_regular(path, MOST_BYTES, _TOO_LARGE), str(path))
-    _read_external_data(model, path)
-    return model
+    return model, _read_external_data(model, path)
 
 
 def parse(data: bytes, name: str) -> onnx.ModelProto:
@@ -142,14 +145,16 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name!r} is not an ONNX model: it names no format version; export or download it again")
 
 
-def _read_external_data(model: onnx.ModelProto, path: Path) -> None:
-    total = 0
+def _read_external_data(model: onnx.ModelProto, path: Path) -> dict[str, FileStamp]:
+    total, stamps = 0, dict[str, FileStamp]()
     for tensor in tensors(model):
         if not external_data_helper.uses_external_data(tensor):
             continue
         location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         try:
-            total += _external_bytes(tensor, path.parent)
+            size, stamp = _external_bytes(tensor, path.parent)
+            total += size
+            stamps.setdefault(location, stamp)
             if total <= MOST_BYTES:
                 external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
         except Exception:  # noqa: BLE001 - a hostile location fails in many ways, with one meaning for the user
@@ -160,14 +165,17 @@ def _read_external_data(model: onnx.ModelProto, path: Path) -> None:
             raise ModelError(f"{str(path)!r} has more than 2 GB of weights; split it or use half precision")
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+    return stamps
 
 
-def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> int:
+def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[int, FileStamp]:
     """Return how much a tensor reads from a file, which is one; the reading itself checks that it stays in `folder`."""
     info = external_data_helper.ExternalDataInfo(tensor)
     with open_regular(folder / info.location, sys.maxsize, "") as file:
-        left = os.fstat(file.fileno()).st_size - (info.offset or 0)
-    return left if info.length is None else min(left, info.length)
+        found = os.fstat(file.fileno())
+    left = found.st_size - (info.offset or 0)
+    stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return left if info.length is None else min(left, info.length), stamp
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -17,7 +17,8 @@ from tunery.store.exchange.bounds import check_plain, check_record, check_task
 
 FORMAT = "tunery-records"
 VERSION = 1
-LONGEST_LINE = 64 << 20
+LONGEST_LINE = 4 << 20  # a line of ours has some kB; one of lists alone takes 30 times its size to parse
+_MOST_DIGITS = 40
 _AT_ONCE, _AT_ONCE_CHARACTERS = 64, 1 << 20  # bodies that are checked by one call
 
 
@@ -164,14 +165,15 @@ def _lines(path: Path, state: Any) -> Iterator[tuple[int, str]]:
 
 
 def _parse(line: str, number: int) -> Described | Measured | None:
-    data = json.loads(line)
+    data = json.loads(line, parse_int=_whole)
     if not isinstance(data, dict):
         raise ValueError("no JSON object")  # noqa: TRY004 - the file's mistake
     if number == 1:
         if data.get("format") != FORMAT:
             raise ValueError(f"no {FORMAT} file")
-        if data.get("version") != VERSION:
-            raise ValueError(f"version {data.get('version')} is unknown, this tunery reads {VERSION}")
+        version = data.get("version")
+        if type(version) is not int or version != VERSION:
+            raise ValueError(f"version {version!r:.20} is unknown, this tunery reads {VERSION}")
         return None
     check_plain(data)
     if "task" in data:
@@ -181,6 +183,12 @@ def _parse(line: str, number: int) -> Described | Measured | None:
     measured = Measured(decode(Record, data["record"]), float(data["created_at"]))
     check_record(measured.record, measured.created_at)
     return measured
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits; {_MOST_DIGITS} are the most")
+    return int(digits)
 
 
 def _wrong(path: Path, number: int, error: Exception) -> StoreError:
