@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tunery._archive import MEMBERS, ArchiveError, add_signature, new_archive, open_archive, parse
+from tunery._archive import MEMBERS, ArchiveError, add_signature, extend_manifest, new_archive, open_archive, parse
 
 
 def archive(path: Path, *, body: bytes = b"code") -> Path:
@@ -145,3 +145,24 @@ def test_a_manifest_of_gigabytes_takes_no_memory(tmp_path: Path) -> None:
 
 def test_a_manifest_is_an_object() -> None:
     assert parse(b'{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+
+
+def test_a_member_is_mapped_as_it_was_written_or_not_at_all(tmp_path: Path) -> None:
+    body = bytes(range(256)) * 100
+    path = archive(tmp_path / "net", body=body)
+    with open_archive(path) as opened:
+        mapped = opened.map("part")
+    assert bytes(mapped) == body
+    assert path.read_bytes().index(body) % 4096 == 0, "processes share whole pages of it"
+    whole = path.read_bytes()
+    for at in (whole.index(body), whole.index(body) + len(body) - 1):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        (tmp_path / "damaged").write_bytes(damaged)
+        with open_archive(tmp_path / "damaged") as opened, pytest.raises(ArchiveError):
+            opened.map("part")
+    with open_archive(path) as opened, pytest.raises(ArchiveError):
+        opened.map("other")
+    extend_manifest(path, tmp_path / "copy", {"more": 1})
+    with open_archive(tmp_path / "copy") as opened:
+        assert (bytes(opened.map("part")), opened.manifest["more"]) == (body, 1)

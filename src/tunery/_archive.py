@@ -7,8 +7,10 @@ used. So whoever vouches for the manifest, by its digest or its signature, vouch
 import hashlib
 import io
 import json
+import mmap
 import os
 import stat
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +25,8 @@ _MOST_SIGNATURE_BYTES = 1 << 12
 _MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
 _MOST_MEMBERS = 16
 _CHUNK = 1 << 20
+_PAGE = 4096
+_HEADER_BYTES, _ZIP64_BYTES, _PADDING_FIELD = 30, 20, 0xD935  # the field that Android's zipalign pads with
 
 
 class ArchiveError(Exception):
@@ -54,8 +58,8 @@ class _Bounded(io.FileIO):
 class Archive:
     """An open compiled network: its manifest, and its members, each read as the manifest says or not at all."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._zip = archive
+    def __init__(self, archive: zipfile.ZipFile, file: IO[bytes]) -> None:
+        self._zip, self._file = archive, file
         infos = archive.infolist()
         self._infos = {info.filename: info for info in infos}
         if len(self._infos) != len(infos) or len(infos) > _MOST_MEMBERS:
@@ -97,6 +101,35 @@ class Archive:
             yield hashed  # type: ignore[misc]  # reads as a file does
             if hashed.sha256.hexdigest() != told.get("sha256", hashed.sha256.hexdigest()) or file.read(1):
                 raise ArchiveError(f"its {name} is not what was written")
+
+    def map(self, name: str) -> memoryview:
+        """Return a member's bytes where the file lies in memory, whose pages processes share that only read them.
+
+        They are compared with the manifest first, and are right while nobody writes to the file: `publish` replaces it.
+
+        Raises:
+            ArchiveError: they are not what the manifest says.
+            OSError: the file cannot be mapped.
+        """
+        info, told = self._infos.get(name), self._told(name)
+        if info is None or info.compress_type != zipfile.ZIP_STORED or "sha256" not in told or not _fits(info, told):
+            raise ArchiveError(f"its {name} is not what was written")
+        descriptor = self._file.fileno()
+        header = os.pread(descriptor, _HEADER_BYTES, info.header_offset)
+        if len(header) < _HEADER_BYTES or not header.startswith(b"PK\3\4"):
+            raise ArchiveError(f"its {name} is not where it says")
+        start = info.header_offset + _HEADER_BYTES + sum(struct.unpack_from("<HH", header, _HEADER_BYTES - 4))
+        if not info.file_size:
+            return memoryview(b"")
+        before = start % mmap.ALLOCATIONGRANULARITY
+        try:
+            whole = mmap.mmap(descriptor, before + info.file_size, access=mmap.ACCESS_COPY, offset=start - before)
+        except ValueError:  # it would end behind the file's end
+            raise ArchiveError(f"its {name} is cut short") from None
+        found = memoryview(whole)[before:]
+        if hashlib.sha256(found).hexdigest() != told["sha256"]:
+            raise ArchiveError(f"its {name} is not what was written")
+        return found
 
     def _told(self, name: str) -> Mapping[str, Any]:
         members = self.manifest.get(MEMBERS)
@@ -145,7 +178,7 @@ def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
         try:
             with zipfile.ZipFile(file) as archive:
                 file.most_bytes = file.size  # members are bounded by the directory, the manifest before it is read
-                found = Archive(archive)
+                found = Archive(archive, file)
                 if digest and found.digest != digest:
                     raise ArchiveError("it was replaced while it was being read")
                 yield found
@@ -187,8 +220,10 @@ class ArchiveWriter:
 
     @contextmanager
     def member(self, name: str) -> Iterator["MemberWriter"]:
-        """Yield what the bytes of a new member are written to."""
-        with self._zip.open(_info(name), "w", force_zip64=True) as file:
+        """Yield what the bytes of a new member are written to, which begin at a page's begin: they can be mapped."""
+        info = _info(name)
+        info.extra = _padding(self._zip.start_dir + _HEADER_BYTES + len(name.encode()) + _ZIP64_BYTES)
+        with self._zip.open(info, "w", force_zip64=True) as file:
             writer = MemberWriter(file)
             yield writer
         self._members[name] = {"bytes": writer.size, "sha256": writer.sha256.hexdigest()}
@@ -199,6 +234,12 @@ class ArchiveWriter:
         if len(data) > _MOST_MANIFEST_BYTES:
             raise ArchiveError(f"its {MANIFEST} would be larger than {_MOST_MANIFEST_BYTES} bytes")
         self._zip.writestr(_info(MANIFEST), data)
+
+
+def _padding(end: int) -> bytes:
+    """Return an extra field for a zip header that would end at `end`, so that it ends where a page does."""
+    size = -(end + 4) % _PAGE
+    return struct.pack("<HH", _PADDING_FIELD, size) + bytes(size)
 
 
 class MemberWriter:

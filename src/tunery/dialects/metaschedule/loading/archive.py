@@ -11,12 +11,13 @@ from typing import Any
 
 from tunery._archive import MEMBERS, Archive, ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
-from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, read_weights, write_weights
+from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, map_weights, read_weights, write_weights
 from tunery.domain import Network, Target
 
 LIBRARY, SEGMENTS = "network.so", "segments.bin"
-_FORMAT, _WITHOUT_DIGESTS = 4, {3, 2}
-"""Format 3 has only a checksum of its weights, and format 2 has no weights beside its library; neither can be signed.
+_FORMAT, _UNPREPARED, _WITHOUT_DIGESTS = 5, 4, {3, 2}
+"""Format 4 has its weights as the model has them, and they are prepared on loading. Format 3 has only a checksum of its
+weights, and format 2 has no weights beside its library; neither can be signed.
 How weights are prepared on loading is part of the format."""
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
@@ -77,7 +78,7 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
     try:
         with open_archive(path, digest) as archive:
             manifest = archive.manifest
-            if manifest["format"] not in {_FORMAT, *_WITHOUT_DIGESTS} or (
+            if manifest["format"] not in {_FORMAT, _UNPREPARED, *_WITHOUT_DIGESTS} or (
                 archive.signature and MEMBERS not in manifest
             ):
                 raise UsageError(f"{path} has format {manifest['format']!r:.20}, not {_FORMAT}; {again}")
@@ -92,6 +93,8 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
             if "weights" not in manifest:
                 return manifest, [], segments
             weights = manifest["weights"]
+            if manifest["format"] == _FORMAT:
+                return manifest, map_weights(archive.map(WEIGHTS), weights["arrays"]), segments
             with archive.open(WEIGHTS, {"crc": weights["crc"]} if old else None) as file:
                 return manifest, read_weights(file, weights["arrays"]), segments
     except ArchiveError as error:

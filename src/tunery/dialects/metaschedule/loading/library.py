@@ -69,6 +69,13 @@ def tensor(array: Array) -> Any:
     return made
 
 
+def shared(array: Array) -> Any:
+    """Return a tensor in an array's memory, which it keeps."""
+    if array.ctypes.data % ALIGNMENT:
+        return tensor(array)
+    return tvm_ffi.from_dlpack(array)
+
+
 class Input:
     """A buffer that compiled code reads, and in whose place it may read a large array where that lies."""
 
@@ -84,7 +91,7 @@ class Input:
 
     def place(self, array: Array) -> None:
         """Have compiled code read an array where it is, if it may, until `reset`."""
-        if array.nbytes >= _LARGE and array.flags.c_contiguous and not array.ctypes.data % _ALIGNMENT:
+        if array.nbytes >= _LARGE and array.flags.c_contiguous and not array.ctypes.data % ALIGNMENT:
             self._address.value = array.ctypes.data
         else:
             self._array[...] = array
@@ -95,7 +102,7 @@ class Input:
 
 
 _TENSOR_HEADER = 24  # of tvm_ffi's objects (TVMFFIObject in its c_api.h), before a tensor's DLTensor and its address
-_ALIGNMENT = 64  # that compiled code relies on
+ALIGNMENT = 64  # that compiled code relies on
 _LARGE = 1 << 15  # bytes; to look where an array lies costs more than to copy fewer
 
 

@@ -1,9 +1,10 @@
-"""A network's weights, kept beside its code: the file holds them as the model does, and loading packs them.
+"""A network's weights, kept beside its code: the file holds them as kernels take them, and loading maps them.
 
 As constants of the program they were packed, serialised, linked, hashed and read again with it, and those of Winograd's
 convolutions are up to four times as large as the model's.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from tunery.dialects.metaschedule.loading.transforms import transformed
 WEIGHTS = "weights.bin"
 _LEAST = 4096
 _MOST_GROWTH = 256  # of one weight by packing: a row of one channel is padded to a few vectors
+_MOST_STORED = 2.0
+"""How many times as large as in the model the weights may be in the file. What would exceed that, of those that grow
+most, is written as the model has it: Winograd's large tiles make four of one, and a file of those alone would be
+larger than it is worth."""
 _PLAIN = tuple(np.dtype(code) for code in "?bhilqBHILQefd")
 
 
@@ -39,6 +44,11 @@ class Weight:
         """Whether it is worth a place beside the code, and NumPy alone can read it."""
         return self.array.size >= _LEAST and self.array.dtype in _PLAIN
 
+    @property
+    def prepared_bytes(self) -> int:
+        """How many bytes `prepared` returns."""
+        return math.prod(self.packing[0]) * self.array.itemsize if self.packing else self.prepared().nbytes
+
     def prepared(self) -> Array:
         """Return what the kernel takes."""
         array = transformed([self.array], {0: self.transform})[0] if self.transform else self.array
@@ -46,28 +56,65 @@ class Weight:
 
 
 def write_weights(file: MemberWriter, weights: Sequence[Weight]) -> dict[str, Any]:
-    """Write the arrays, one that several weights share once; return what the manifest says of them."""
-    places: dict[int, int] = {}  # by the array's identity: the weights keep all of them
+    """Write the arrays as kernels take them, one that several share once; return what the manifest says of them.
+
+    Those that become much larger for their kernels may be written as the model has them, and prepared on loading.
+    """
+    kept = _worth_preparing(weights)
+    places: dict[tuple[int, str, str], int] = {}  # by the array's identity: the weights keep all of them
     told = []
     for weight in weights:
-        array = np.ascontiguousarray(weight.array)
-        if id(weight.array) not in places:
-            places[id(weight.array)] = file.size
+        whole = id(weight) in kept
+        transform, packing = ("", None) if whole else (weight.transform, weight.packing)
+        array = np.ascontiguousarray(weight.prepared() if whole else weight.array)
+        key = (id(weight.array), weight.transform, json.dumps(weight.packing)) if whole else (id(weight.array), "", "")
+        if key not in places:
+            file.write(bytes(-file.size % library.ALIGNMENT))
+            places[key] = file.size
             file.write(array.reshape(-1).view(np.uint8).data)
         told.append(
             {
-                "offset": places[id(weight.array)],
-                "shape": list(weight.array.shape),
+                "offset": places[key],
+                "shape": list(array.shape),
                 "dtype": str(array.dtype),
-                "transform": weight.transform,
-                "packing": list(weight.packing) if weight.packing else None,
+                "transform": transform,
+                "packing": list(packing) if packing else None,
             }
         )
     return {"arrays": told}
 
 
+def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
+    """Return the identities of the weights that are written as their kernels take them."""
+    sizes = [(weight.prepared_bytes, weight.array.nbytes, id(weight)) for weight in weights]
+    room = _MOST_STORED * sum(before for _, before, _ in sizes)
+    kept = set()
+    for after, _, identity in sorted(sizes, key=lambda one: one[0] / one[1]):
+        room -= after
+        if room >= 0:
+            kept.add(identity)
+    return kept
+
+
+def map_weights(memory: memoryview, told: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return the weights in a file that is mapped, as TVM's tensors in that memory; what is to be prepared is copied.
+
+    Raises:
+        ValueError: they are not where the manifest says.
+    """
+    found = []
+    for each in told:
+        array = np.frombuffer(memory, np.dtype(each["dtype"]), math.prod(each["shape"]), int(each["offset"]))
+        array = array.reshape(each["shape"])
+        if each["transform"] or each["packing"]:
+            found.append(_prepared(array, each))
+        else:
+            found.append(library.shared(array))
+    return found
+
+
 def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return the weights in a file, prepared, as TVM's tensors; beside them one array at a time is held.
+    """Return the weights in a file of format 4 or earlier, prepared; beside them one array at a time is held.
 
     Raises:
         ValueError: they are not where the manifest says.
@@ -83,11 +130,15 @@ def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any
             raise ValueError("its weights do not lie where its manifest says")
         array = np.frombuffer(data, dtype).reshape(shape)
         for number in numbers:
-            each = told[number]
-            packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
-            if packing and math.prod(packing[0]) > _MOST_GROWTH * max(array.size, _LEAST):
-                raise ValueError("its weights would be packed to many times their size")
-            found[number] = library.tensor(Weight(array, each["transform"], packing).prepared())
+            found[number] = _prepared(array, told[number])
     if file.read(1):
         raise ValueError("it has more weights than its manifest says")
     return found
+
+
+def _prepared(array: Array, each: Mapping[str, Any]) -> Any:
+    """Return a weight as a new tensor of TVM's, transformed and packed as the manifest says."""
+    packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
+    if packing and math.prod(packing[0]) > _MOST_GROWTH * max(array.size, _LEAST):
+        raise ValueError("its weights would be packed to many times their size")
+    return library.tensor(Weight(array, each["transform"], packing).prepared())
