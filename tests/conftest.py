@@ -32,6 +32,7 @@ def _own_places_for_shared_fixtures(tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNERY_CACHE", str(places / "cache"))
         patch.setenv("XDG_DATA_HOME", str(places / "data"))
+        patch.setenv("XDG_CONFIG_HOME", str(places / "config"))
         yield
 
 
@@ -40,6 +41,7 @@ def _own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a cache and a default store of its own: none reads or fills those of the user."""
     monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", f"{tmp_path}-config")  # beside: what a test leaves is looked at
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import os
 from difflib import get_close_matches
 from pathlib import Path
 
-from platformdirs import user_cache_path, user_data_path
+from platformdirs import user_cache_path, user_config_path, user_data_path
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -60,6 +60,11 @@ def cache_directory() -> Path:
 def models_directory() -> Path:
     """Return where cost models live that were trained here."""
     return settings().models or _data() / "models"
+
+
+def hosts_file() -> Path:
+    """Return where the hosts are kept that this user has added."""
+    return user_config_path("tunery") / "hosts.json"
 
 
 def socket_place() -> Path:

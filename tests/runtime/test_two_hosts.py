@@ -3,20 +3,19 @@
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 import pytest
-from job_tools import expect_nothing_held, raced, records_in, run_in, runtimes, wait_until
+from job_tools import expect_nothing_held, family, outcomes_of, raced, records_in, run_in, runtimes, wait_until
 
-from tunery.blobs import Blobs, DirectoryBlobs
+from tunery.blobs import DirectoryBlobs
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, JobState, Mode, Outcome
+from tunery.domain.request import Progress
 from tunery.engines import HERE, AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
-from tunery.runtime.pools import MEASURER
+from tunery.engines.remote.registry import add_host
+from tunery.runtime.pools import MEASURER, Runtime
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
@@ -29,45 +28,61 @@ def agent(directory: Path) -> str:
     return shlex.join(["env", *places, sys.executable, "-m", "tunery", "agent", "--stdio"])
 
 
-class TwoHosts(JoinedEngine):
-    """This machine as two hosts; the second works below the directory `far`. It counts calls by host and method."""
-
-    far: Path
-    calls: Counter[tuple[str, str]]
-
-    @classmethod
-    def open(cls, scratch: Path, blobs: Blobs) -> "TwoHosts":
-        cls.far.mkdir()
-        return cls({HERE: LocalEngine.open(scratch, blobs), FAR: AgentEngine(FAR, agent(cls.far), blobs)})
-
-    def call(self, worker: str, method: str, *args: object, deadline_s: float) -> Future[Any]:
-        self.calls[worker.partition("/")[0], method] += 1
-        return super().call(worker, method, *args, deadline_s=deadline_s)
-
-
 @pytest.fixture
-def _two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    installed = tmp_path / "site" / "two_hosts-1.0.dist-info"
-    installed.mkdir(parents=True)
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: two-hosts\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[tunery.engines]\ntwo = {__name__}:TwoHosts\n")
-    monkeypatch.syspath_prepend(installed.parent)
-    monkeypatch.setenv("TUNERY_ENGINE", "two")
-    TwoHosts.far, TwoHosts.calls = tmp_path / "far", Counter()
-    yield
-    del TwoHosts.far, TwoHosts.calls
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Add the host `far`, which works below the directory that is returned; its processes carry the test's mark."""
+    monkeypatch.setenv("TUNERY_TEST_FAMILY", str(tmp_path))
+    (tmp_path / "far").mkdir()
+    add_host(FAR, agent(tmp_path / "far"))
+    return tmp_path / "far"
 
 
-@pytest.mark.usefixtures("_two")
+def builds(runtime: Runtime) -> Counter[str]:
+    """How many builds were made, by host."""
+    return Counter(span.worker.partition("/")[0] for span in runtime.dispatch.spans if span.kind == "build")
+
+
+@pytest.mark.usefixtures("far")
 def test_both_hosts_build_and_one_measures(tmp_path: Path) -> None:
     with runtimes() as made:
-        report = run_in(tmp_path, "fake:apart?tasks=2&build_s=0.02", "40trials")
+        report = run_in(tmp_path, "fake:apart?tasks=2&build_s=0.2", "80trials")
     assert report.job.state is JobState.DONE
-    assert TwoHosts.calls[HERE, "build"] > 0
-    assert TwoHosts.calls[FAR, "build"] > 0
-    assert {method for host, method in TwoHosts.calls if host == FAR} <= {"build", "yardsticks"}
+    assert builds(made[0])[HERE] > 0
+    assert builds(made[0])[FAR] > 0
+    assert {span.worker.partition("/")[0] for span in made[0].dispatch.spans if span.kind != "build"} == {HERE}
     assert set(raced(tmp_path).values()) == {1}
     assert {record.measurement.outcome for record in records_in(tmp_path, Mode.FINAL)} == {Outcome.OK}
+    expect_nothing_held(made[0])
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+@pytest.mark.usefixtures("far")
+def test_a_host_that_is_lost_again_and_again_costs_nothing_but_time(tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        agents = [process for process in family(tmp_path) if "agent" in process.cmdline()]
+        if builds(made[0])[FAR] > 3 * len(killed) and agents and agents[0].pid not in killed and len(killed) < 3:
+            killed.append(agents[0].pid)
+            agents[0].kill()
+
+    with runtimes() as made:
+        report = run_in(tmp_path, "fake:lost?tasks=2&build_s=0.2", "80trials", on_progress=kill)
+    assert killed
+    assert report.job.state is JobState.DONE
+    assert report.job.spend.trials == 80
+    assert set(raced(tmp_path).values()) == {1}
+    assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
+    expect_nothing_held(made[0])
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def test_a_host_that_cannot_be_reached_is_done_without(tmp_path: Path) -> None:
+    add_host("gone", "sh -c 'exit 255' x")
+    with runtimes() as made:
+        report = run_in(tmp_path, "fake:without", "20trials")
+    assert report.job.state is JobState.DONE
+    assert set(builds(made[0])) == {HERE}
     expect_nothing_held(made[0])
 
 

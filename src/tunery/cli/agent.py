@@ -9,7 +9,7 @@ from tunery.cli.console import options
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("agent", epilog='Example: tunery hosts add pi4 --connect "ssh pi@10.0.0.7"')(agent)
+    app.command("agent", epilog="Example: tunery agent --stdio")(agent)
 
 
 def agent(

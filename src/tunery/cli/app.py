@@ -15,6 +15,7 @@ from tunery.cli import (
     devices,
     doctor,
     extract,
+    hosts,
     inspect,
     jobs,
     keys,
@@ -75,7 +76,8 @@ def _root(context: typer.Context) -> None:
 for module in (tune, extract, compile, inspect, bench, query, serve, spend, doctor, agent):
     module.register(app)
 GROUPS = {
-    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "keys": keys,
+    "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "hosts": hosts,
+    "keys": keys,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name)

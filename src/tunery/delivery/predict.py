@@ -80,8 +80,8 @@ async def get_ready(
         model = _model_blob(runtime, start.model)
 
         async def one(worker: str) -> None:
-            async with runtime.stage(job_id, "build", Role.BUILDER, worker=worker):
-                with suppress(EngineError):  # it will be read again
+            with suppress(EngineError):  # it will be read again
+                async with runtime.stage(job_id, "build", Role.BUILDER, worker=worker):
                     await runtime.call(worker, "read", model, deadline_s=PREDICT_DEADLINE_S)
 
         await asyncio.gather(*(one(worker) for worker in runtime.workers(Role.BUILDER)))

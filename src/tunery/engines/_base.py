@@ -177,7 +177,7 @@ class Engine(ABC):
     def close(self) -> None:
         """End all workers; calls in flight fail with CrashError. No process is left behind."""
 
-    def __enter__(self) -> "Engine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

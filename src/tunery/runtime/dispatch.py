@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunery._errors import UsageError, WorkError
@@ -56,6 +56,10 @@ def core_of(host: str) -> str:
 
 class WithdrawnError(WorkError):
     """A stage was taken back before its turn came: its job's budget is used up."""
+
+
+class MovedError(Exception):
+    """A stage was taken back because its host has left: ask for it on another one."""
 
 
 class Dispatch:
@@ -132,6 +136,7 @@ class Dispatch:
         Raises:
             WorkError: the stage needs what this machine does not have.
             WithdrawnError: somebody has said `withdraw` meanwhile.
+            MovedError: somebody has said `reroute`.
         """
         ready = asyncio.get_running_loop().create_future()
         self.waiting[request.stage_id] = ready
@@ -151,12 +156,20 @@ class Dispatch:
     def withdraw(self, job_id: str) -> None:
         """Take back whatever of a job waits for its turn; each such `permission` raises WithdrawnError."""
         for stage_id in [stage_id for stage_id, job in self._waiting_job.items() if job == job_id]:
-            ready = self.waiting.get(stage_id)
-            if ready is None or ready.done():
-                continue  # its turn has come, or it is being cancelled
-            del self.waiting[stage_id]
-            self.decide(StageWithdrawn(self.now(), stage_id))
-            ready.set_exception(WithdrawnError("the budget was used up before its turn came"))
+            self._take_back(stage_id, WithdrawnError("the budget was used up before its turn came"))
+
+    def reroute(self, stage_ids: Iterable[str]) -> None:
+        """Take back stages whose host has left, where they still wait; each such `permission` raises MovedError."""
+        for stage_id in stage_ids:
+            self._take_back(stage_id, MovedError("its host has left"))
+
+    def _take_back(self, stage_id: str, why: Exception) -> None:
+        ready = self.waiting.get(stage_id)
+        if ready is None or ready.done():
+            return  # its turn has come, or it is being cancelled
+        del self.waiting[stage_id]
+        self.decide(StageWithdrawn(self.now(), stage_id))
+        ready.set_exception(why)
 
     def finished(self, stage_id: str, *, ok: bool) -> None:
         """Give a stage's resources back."""

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from tunery._errors import UsageError
 from tunery._settings import cache_directory, settings
-from tunery.blobs import DirectoryBlobs
+from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.domain import DeviceDescription
 from tunery.domain.request import Request
-from tunery.engines import Engine, engine_class
+from tunery.engines import HERE, AgentEngine, Engine, JoinedEngine, engine_class
+from tunery.engines.remote.registry import added_hosts
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
 from tunery.runtime.pools import Runtime, make_scratch
@@ -46,11 +47,19 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
         why = error.strerror or error
         raise UsageError(f"cannot use {cache}: {why}; set TUNERY_CACHE to a directory of your own") from error
     try:
-        with DirectoryBlobs(cache / "blobs") as blobs, kind.open(scratch, blobs) as engine:
+        with DirectoryBlobs(cache / "blobs") as blobs, _open_engine(kind, scratch, blobs) as engine:
             yield engine, scratch, threads
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(held)
+
+
+def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs) -> Engine:
+    """Return this host's engine, joined with those of the hosts that the user has added."""
+    here, further = kind.open(scratch, blobs), added_hosts()
+    if not further:
+        return here
+    return JoinedEngine({HERE: here, **{host.name: AgentEngine(host.name, host.connect, blobs) for host in further}})
 
 
 @contextmanager

@@ -7,24 +7,25 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tunery._errors import CrashError, EngineError, WorkError
+from tunery._errors import BlobError, CrashError, EngineError, LostWorkerError, WorkError
 from tunery._locks import hold_directory, is_held, own_directory
 from tunery._outputs import is_running
 from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
 from tunery.devices.lock import DeviceLock
-from tunery.domain import Artifact, Calibration, DeviceDescription
+from tunery.domain import Artifact, Calibration, DeviceDescription, HostFacts
 from tunery.engines import HERE, Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_bytes, worker_environment
-from tunery.runtime.dispatch import Dispatch, Pin, Span, core_of
+from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
+from tunery.runtime.hosts import FurtherHosts
 from tunery.runtime.usage import StageUsage
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
@@ -113,9 +114,9 @@ class Runtime:
         self._described = self._ask_device()
         self.dispatch.add({self.resource(role): len(self._of(role)) for role in self._pools})
         self.dispatch.add({DEVICE: len(self.cores)})
-        for host in self.engine.hosts[1:]:
-            builders = len(self._of(Role.BUILDER, host))
-            self.dispatch.add({core_of(host): builders, self.resource(Role.BUILDER, host): builders})
+        self.hosts = FurtherHosts(engine, self._of(Role.BUILDER)[0], self._start_elsewhere, self._host_resized)
+        self._waiting_at: dict[str, str] = {}  # stage to host
+        self._requests: dict[str, StageRequest] = {}  # of the workers that are held
         self.foreign = foreign
         self.power = Power()  # it counts from here on, so that the import is measured
         self._watching: asyncio.Task[None] | None = None
@@ -142,10 +143,9 @@ class Runtime:
             return WorkerPool(workers, list(workers), spec)
 
         here = "tunery.runtime.services"
-        narrow = max(1, min(self.granted, 8, granted_bytes() // _PAIR_BYTES))
+        narrow = _builders(self.granted, granted_bytes())
         measurers = [self._start_measurer(slot) for slot in self.slots]
         builders = pool(Role.BUILDER, narrow, f"{here}:Builder", {"dialect": dialect, "device": self._kind}, nice=_NICE)
-        self._start_elsewhere(builders, narrow)
         return {
             Role.PREPARER: pool(
                 Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
@@ -157,14 +157,22 @@ class Runtime:
             Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
         }
 
-    def _start_elsewhere(self, pool: WorkerPool, count: int) -> None:
-        """Start workers like a pool's on each further host."""
+    def _start_elsewhere(self, host: str, facts: HostFacts) -> list[str]:
+        """Start builders on a further host, as many as it has room for."""
+        pool = self._pools[Role.BUILDER]
         assert pool.spec is not None
-        for host in self.engine.hosts[1:]:
-            workers = [self.engine.start(replace(pool.spec, host=host)) for _ in range(count)]
-            self._elsewhere |= dict.fromkeys(workers, host)
-            pool.workers += workers
-            pool.idle += workers
+        spec = replace(pool.spec, host=host, memory_bytes=worker_bytes(Role.BUILDER, facts.memory_bytes))
+        workers = [self.engine.start(spec) for _ in range(_builders(facts.granted, facts.memory_bytes))]
+        self._elsewhere |= dict.fromkeys(workers, host)
+        pool.workers += workers
+        pool.idle += workers
+        return workers
+
+    def _host_resized(self, host: str, builders: int) -> None:
+        """Have a further host take so many builds at a time; those that wait for one that has left go elsewhere."""
+        self.dispatch.add({core_of(host): builders, self.resource(Role.BUILDER, host): builders})
+        if not builders:
+            self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
 
     def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
         """Return how a measurer of a slot is started; `settings` are further ones of its service."""
@@ -225,8 +233,9 @@ class Runtime:
         self.dispatch.add({self.resource(Role.MEASURER): len(pool.workers)})
 
     def workers(self, role: Role) -> list[str]:
-        """Return the ids of a role's workers."""
-        return list(self._pools[role].workers)
+        """Return the ids of a role's workers on hosts that are there."""
+        there = (HERE, *self.hosts.up)
+        return [worker for worker in self._pools[role].workers if self._elsewhere.get(worker, HERE) in there]
 
     def submit(self, job_id: str) -> None:
         """Announce a job that has no owner."""
@@ -254,16 +263,14 @@ class Runtime:
 
         Raises:
             WorkError: the stage needs what this machine does not have.
+            LostWorkerError: that worker's host has left.
         """
         self._watch_others()
-        cores, host = len(self.measure_cores) if role is Role.MEASURER else 1, self._host_for(role, worker)
-        needs = {core_of(host): cores, self.resource(role.value, host): 1}
-        if role is Role.MEASURER:
-            needs[DEVICE] = -(-len(self.cores) // degree)
+        cores = len(self.measure_cores) if role is Role.MEASURER else 1
         stage_id, lane = self.dispatch.stage_id(kind), worker and self._name(worker)
-        request = StageRequest(stage_id, job_id, kind, task_kind, needs, size, lane)
-        with self._wanting(role, host):
-            await self.dispatch.permission(request)
+        request = StageRequest(stage_id, job_id, kind, task_kind, {}, size, lane)
+        with ExitStack() as wanted:
+            host, request = await self._admit(request, role, cores, wanted, worker, degree)
             ok = False
             try:
                 async with self._lock.held() if role is Role.MEASURER else nullcontext():
@@ -272,6 +279,29 @@ class Runtime:
                 ok = True
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
+
+    async def _admit(  # noqa: PLR0917 - what a stage needs
+        self, request: StageRequest, role: Role, cores: int, wanted: ExitStack, worker: str | None, degree: int
+    ) -> tuple[str, StageRequest]:
+        """Wait for permission on a host, and on another one where that leaves; return the host and all that is held."""
+        while True:
+            host = self._host_for(role, worker)
+            if host != HERE and host not in self.hosts.up:
+                raise LostWorkerError(f"{worker} is on host {host}, which has left")
+            needs = {core_of(host): cores, self.resource(role.value, host): 1}
+            if role is Role.MEASURER:
+                needs[DEVICE] = -(-len(self.cores) // degree)
+            asked = replace(request, needs=needs)
+            wanted.enter_context(self._wanting(role, host))
+            self._waiting_at[request.stage_id] = host
+            try:
+                await self.dispatch.permission(asked)
+            except MovedError:
+                wanted.close()
+            else:
+                return host, asked
+            finally:
+                del self._waiting_at[request.stage_id]
 
     @contextmanager
     def _wanting(self, role: Role, host: str) -> Iterator[None]:
@@ -300,12 +330,14 @@ class Runtime:
         self.usage.begin(request.stage_id, request.job_id, worker, cores)
         share = request.needs.get(DEVICE, 0) / len(self.cores)
         grant = Reservation(worker, cores=cores, share=share, used=lambda: self.usage.split(request.stage_id))
+        self._requests[worker] = request
         try:
             self._place(worker, role)
             yield grant
         finally:
             grant.wall_s, grant.core_s = self.usage.end(request.stage_id)
             self.dispatch.pinned.pop(name, None)
+            self._requests.pop(worker, None)
             pool.idle.append(worker)
             self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
 
@@ -344,7 +376,7 @@ class Runtime:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
 
         `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing. A
-        call that ran out of memory is not made again.
+        call that ran out of memory is not made again. A build whose host is lost is made on another one.
         """
         while True:
             tries -= 1
@@ -355,12 +387,26 @@ class Runtime:
                 with suppress(EngineError):  # closed already
                     self.engine.kill(worker)
                 raise
+            except (LostWorkerError, BlobError) as error:
+                if worker not in self._elsewhere:
+                    raise
+                self.hosts.leave(self._elsewhere[worker], str(error))
+                return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
             except CrashError as error:
                 if tries <= 0 or error.out_of_memory:
                     raise
 
+    async def _call_elsewhere(self, lost: str, method: str, *args: object, deadline_s: float) -> Any:
+        """Make a build's call on a host that is there, for the stage that holds the worker that was lost."""
+        stage = self._requests[lost]
+        async with self.stage(stage.job_id, stage.kind, Role.BUILDER, stage.task_kind) as grant:
+            result = await self.call(grant.worker, method, *args, deadline_s=deadline_s, tries=2)
+        self.usage.add(stage.stage_id, grant.core_s)
+        return result
+
     def _watch_others(self) -> None:
-        """Keep an eye on the machine from now on; the event loop ends it with itself."""
+        """Keep an eye on the machine, and on further hosts, from now on; the event loop ends it with itself."""
+        self.hosts.follow()
         if self.foreign is not None and (self._watching is None or self._watching.done()):
             self._watching = asyncio.create_task(self.foreign.run(self._share_changed))
 
@@ -402,8 +448,8 @@ class Runtime:
         """Return where a stage runs: on its worker's host, else a build where the fewest are asked for."""
         if worker is not None:
             return self._elsewhere.get(worker, HERE)
-        hosts = (HERE, *self.engine.hosts[1:]) if role is Role.BUILDER else (HERE,)
-        return min(hosts, key=lambda host: self._asked[host])
+        hosts = (HERE, *self.hosts.up) if role is Role.BUILDER else (HERE,)
+        return min(hosts, key=lambda host: self._asked[host] / len(self._of(Role.BUILDER, host)))
 
     def _idle(self, role: Role, host: str) -> str:
         """Return an idle worker.
@@ -415,6 +461,11 @@ class Runtime:
         if role in _GROWING:
             return idle[-1]
         return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
+
+
+def _builders(cores: int, memory_bytes: int) -> int:
+    """Return how many builders a host has room for."""
+    return max(1, min(cores, 8, memory_bytes // _PAIR_BYTES))
 
 
 def make_scratch(root: Path) -> tuple[Path, int]:

@@ -400,6 +400,10 @@ class Builder:
         self._codegen = Codegen.of(self._dialect)
         self._blobs, self._device = blobs, device
 
+    def compiler(self) -> str:
+        """Return the name and version of the compiler that builds here."""
+        return self._dialect.compiler
+
     def build(self, task: Task, candidate: Candidate) -> Artifact:
         """Return the built candidate.
 

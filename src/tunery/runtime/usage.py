@@ -15,6 +15,7 @@ class _Open:
     cores: int
     since_s: float
     cpu_s: float
+    elsewhere_s: float = 0.0
 
 
 class StageUsage:
@@ -41,8 +42,12 @@ class StageUsage:
         stage = self._open[stage_id]
         now_s, cpu_s = self._now(), self._cpu_s(stage.worker)
         wall_s, core_s = now_s - stage.since_s, self._core_s(stage, now_s, cpu_s)
-        stage.since_s, stage.cpu_s = now_s, cpu_s
+        stage.since_s, stage.cpu_s, stage.elsewhere_s = now_s, cpu_s, 0.0
         return wall_s, core_s
+
+    def add(self, stage_id: str, core_s: float) -> None:
+        """Meter core-seconds that another worker has used for a stage."""
+        self._open[stage_id].elsewhere_s += core_s
 
     def end(self, stage_id: str) -> tuple[float, float]:
         """Return the same as `split`, and meter the stage no longer."""
@@ -75,5 +80,5 @@ class StageUsage:
 
     def _core_s(self, stage: _Open, now_s: float, cpu_s: float) -> float:
         if self._control is None:
-            return stage.cores * (now_s - stage.since_s)
-        return max(cpu_s - stage.cpu_s, 0.0)
+            return stage.cores * (now_s - stage.since_s) + stage.elsewhere_s
+        return max(cpu_s - stage.cpu_s, 0.0) + stage.elsewhere_s

@@ -112,6 +112,7 @@ class AgentEngine(Engine):
         self._facts: HostFacts | None = None
         self._trouble = "it has not answered yet"
         self._clock_off_s: float | None = None
+        self._losses = 0
         self._listeners: list[Callable[[str], None]] = []
         self._numbers = itertools.count(1)
         self._calls: dict[int, _Call] = {}
@@ -152,21 +153,25 @@ class AgentEngine(Engine):
     def watch(self, changed: Callable[[str], None]) -> None:
         self._post(lambda: self._listeners.append(changed))
 
-    def wait(self, seconds: float) -> HostFacts:
+    def wait(self, seconds: float, tries: int = 1 << 30) -> HostFacts:
         """Wait until the host answers and return its facts.
 
         Raises:
-            HostError: it does not, within so many seconds; the message says why.
+            HostError: it does not, within so many seconds, or connecting has failed so often; the message says why.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._facts is not None or self._hopeless or self._closed, seconds)
+            self._changed.wait_for(
+                lambda: self._facts is not None or self._hopeless or self._closed or self._losses >= tries, seconds
+            )
             if self._facts is None:
                 raise HostError(f"host {self.name} cannot be used: {self._trouble}")
             return self._facts
 
-    def clock_off_s(self) -> float | None:
-        """Return by how much the host's clock is ahead of ours; None while that is not known."""
-        return self._clock_off_s
+    def clock_off_s(self, seconds: float = 0.0) -> float | None:
+        """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._clock_off_s is not None, seconds)
+            return self._clock_off_s
 
     def checks(self) -> Future[tuple[Check, ...]]:
         """Have the host look at what its workers need; the future fails with LostWorkerError if it is away."""
@@ -404,6 +409,7 @@ class AgentEngine(Engine):
         if self._facts is not None:
             self._away_s = now_s
         self._hopeless = hopeless
+        self._losses += 1
         self._retry_at_s = now_s + self._retry_s
         self._retry_s = min(2 * self._retry_s, self._timing.last_retry_s)
         self._tell(None, str(error))

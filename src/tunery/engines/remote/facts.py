@@ -42,7 +42,7 @@ def host_checks() -> Iterator[Check]:
     for name in installed_dialects():
         try:
             yield from get_dialect(name).doctor()
-        except ImportError as error:
+        except Exception as error:  # noqa: BLE001 - whatever a plug-in does, the others are looked at
             yield Check(name, CheckState.FAIL, f"the dialect does not load: {error}", "install it again")
 
 

@@ -1,0 +1,97 @@
+"""`tunery hosts`: other machines that build and measure."""
+
+from typing import Annotated
+
+import typer
+
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, remark, say
+
+app = typer.Typer(help="Other machines that work for this one.", no_args_is_help=True)
+HostName = Annotated[str, typer.Argument(metavar="NAME", help="What the host is called here.")]
+Connect = Annotated[
+    str, typer.Option("--connect", metavar="COMMAND", help='What reaches it, such as "ssh pi@10.0.0.7".')
+]
+
+
+@app.command("add", epilog='Example: tunery hosts add pi4 --connect "ssh pi@10.0.0.7"')
+def add(
+    name: HostName,
+    connect: Connect,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Add a host that any command reaches; `tunery agent --stdio` is appended to it."""
+    from dataclasses import asdict
+
+    from tunery.engines.remote.registry import add_host
+
+    added = add_host(name, connect)
+    if json:
+        emit(asdict(added))
+        return
+    say(f"{name} is added: jobs build there from now on; `tunery hosts check {name}` says whether it is ready")
+
+
+@app.command("list", epilog="Example: tunery hosts list")
+def list_(
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """List the hosts that were added."""
+    from dataclasses import asdict
+
+    from tunery.engines.remote.registry import added_hosts
+
+    hosts = added_hosts()
+    if json:
+        emit({"hosts": [asdict(host) for host in hosts]})
+        return
+    for host in hosts:
+        say(f"{host.name}  {host.connect}")
+    if not hosts:
+        say('no hosts yet; add one: tunery hosts add NAME --connect "ssh USER@HOST"')
+
+
+@app.command("check", epilog="Example: tunery hosts check pi4")
+def check(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="One host; all where none is named.")] = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Connect to hosts and say in plain words what is missing there: each line says ok, warn or fail."""
+    from tunery.blobs import FakeBlobs
+    from tunery.domain import CheckState
+    from tunery.engines.remote.checking import check_host
+    from tunery.engines.remote.registry import added_hosts, host_named
+
+    hosts = added_hosts()
+    chosen = (host_named(name, hosts),) if name else hosts
+    found = {}
+    for host in chosen:
+        if not json:
+            remark(f"connecting to {host.name}")
+        with FakeBlobs() as blobs:
+            found[host.name] = list(check_host(host.name, host.connect, blobs))
+        for one in () if json else found[host.name]:
+            say(f"{one.state.value:<5} {host.name} {one.name:<9} {one.found}{'; ' + one.advice if one.advice else ''}")
+    failed = any(one.state is CheckState.FAIL for checks in found.values() for one in checks)
+    if json:
+        emit({"ok": not failed, "hosts": found})
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command("remove", epilog="Example: tunery hosts remove pi4")
+def remove(
+    name: HostName,
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Forget a host; nothing is changed there."""
+    from tunery.engines.remote.registry import remove_host
+
+    remove_host(name)
+    if json:
+        emit({"removed": name})
+        return
+    say(f"{name} is removed")

@@ -1,0 +1,101 @@
+"""The hosts that a user has added, in a file of his settings directory: it holds commands, so it is his alone."""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from tunery._errors import UsageError
+from tunery._locks import own_directory
+from tunery._settings import hosts_file
+from tunery.engines._base import HERE
+from tunery.engines.remote._connection import agent_command
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class AddedHost:
+    """A host by its name, and the command that reaches it."""
+
+    name: str
+    connect: str
+
+
+def added_hosts() -> tuple[AddedHost, ...]:
+    """Return the hosts that were added, by name.
+
+    Raises:
+        UsageError: their file cannot be read, is damaged, or others could have written it.
+    """
+    path = hosts_file()
+    try:
+        found = path.stat()
+        text = path.read_text()
+    except FileNotFoundError:
+        return ()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}; remove it and add the hosts again") from error
+    if found.st_uid not in {os.geteuid(), 0} or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(
+            f"others can write {path}, and it holds commands to run: chown it to yourself, and chmod 600 it"
+        )
+    try:
+        hosts = TypeAdapter(tuple[AddedHost, ...]).validate_json(text)
+    except ValidationError as error:
+        raise UsageError(f"{path} is damaged; remove it and add the hosts again") from error
+    return tuple(sorted(hosts, key=lambda host: host.name))
+
+
+def add_host(name: str, connect: str) -> AddedHost:
+    """Add a host, or give the one of that name another command.
+
+    Raises:
+        UsageError: it cannot be called so, or the file cannot be written.
+        HostError: the command cannot be read.
+    """
+    if not _NAME.fullmatch(name) or name == HERE:
+        what = f"a host cannot be called {name!r}; take letters, digits, dots and dashes, and not {HERE!r}"
+        raise UsageError(what)
+    agent_command(connect)
+    added = AddedHost(name, connect)
+    _write([*(host for host in added_hosts() if host.name != name), added])
+    return added
+
+
+def remove_host(name: str) -> None:
+    """Forget a host.
+
+    Raises:
+        UsageError: there is none of that name, or the file cannot be written.
+    """
+    hosts = added_hosts()
+    host_named(name, hosts)
+    _write([host for host in hosts if host.name != name])
+
+
+def host_named(name: str, hosts: Sequence[AddedHost]) -> AddedHost:
+    """Return the host of that name; UsageError where there is none."""
+    for host in hosts:
+        if host.name == name:
+            return host
+    known = ", ".join(host.name for host in hosts) or "none yet"
+    raise UsageError(f'there is no host {name!r} (known: {known}); add it: tunery hosts add {name} --connect "ssh …"')
+
+
+def _write(hosts: Sequence[AddedHost]) -> None:
+    path = hosts_file()
+    try:
+        own_directory(path.parent)
+        beside = Path(f"{path}.{os.getpid()}")
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump([asdict(host) for host in hosts], file, indent=1)
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,89 @@
+"""Further hosts that build: they join and leave while jobs run."""
+
+import asyncio
+import logging
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+
+from tunery._errors import EngineError
+from tunery.domain import HostFacts
+from tunery.engines import Engine
+
+_READY_DEADLINE_S = 300.0
+_log = logging.getLogger(__name__)
+
+
+class FurtherHosts:
+    """Which of an engine's further hosts take builds now.
+
+    A host joins when it answers, runs machine code of our kind, and its builders have the compiler that `ours`, a
+    builder here, has: `start` then starts them, once, and returns their ids. `resized` hears how many builds a host
+    takes from now on, 0 when it has left.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        ours: str,
+        start: Callable[[str, HostFacts], list[str]],
+        resized: Callable[[str, int], None],
+    ) -> None:
+        self._engine, self._ours, self._start, self._resized = engine, ours, start, resized
+        self._builders: dict[str, list[str]] = {}
+        self._following: asyncio.Task[None] | None = None
+        self._joining: dict[str, asyncio.Task[None]] = {}
+        self.up: list[str] = []
+
+    def follow(self) -> None:
+        """Keep up with the hosts from now on; the event loop ends it with itself."""
+        if len(self._engine.hosts) > 1 and (self._following is None or self._following.done()):
+            self._following = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        loop, news = asyncio.get_running_loop(), asyncio.Queue[str]()
+
+        def tell(host: str) -> None:
+            with suppress(RuntimeError):  # the loop is over
+                loop.call_soon_threadsafe(news.put_nowait, host)
+
+        self._engine.watch(tell)
+        for host in self._engine.hosts[1:]:
+            news.put_nowait(host)
+        while True:
+            host = await news.get()
+            if host in self._joining:
+                self._joining.pop(host).cancel()
+            facts = self._engine.facts(host) if host in self._engine.hosts[1:] else None
+            if facts is None:
+                self.leave(host, self._engine.trouble(host))
+            elif host not in self.up:
+                self._joining[host] = asyncio.create_task(self._join(host, facts))
+
+    async def _join(self, host: str, facts: HostFacts) -> None:
+        if facts.machine != platform.machine():
+            _log.info("host %s does not build: it is %s, this is %s", host, facts.machine, platform.machine())
+            return
+        if host not in self._builders:
+            self._builders[host] = self._start(host, facts)
+        try:
+            ours, theirs = await asyncio.gather(self._compiler(self._ours), self._compiler(self._builders[host][0]))
+        except EngineError as error:
+            _log.warning("host %s does not build: %s; see `tunery hosts check %s`", host, error, host)
+            return
+        if ours != theirs:
+            _log.warning("host %s does not build: it has %s, this has %s", host, theirs, ours)
+        elif self._engine.facts(host) is not None:
+            self.up.append(host)
+            self._resized(host, len(self._builders[host]))
+
+    async def _compiler(self, builder: str) -> str:
+        found: str = await asyncio.wrap_future(self._engine.call(builder, "compiler", deadline_s=_READY_DEADLINE_S))
+        return found
+
+    def leave(self, host: str, why: str) -> None:
+        """Give a host no more builds until it comes again."""
+        if host in self.up:
+            _log.warning("host %s builds no more: %s", host, why)
+            self.up.remove(host)
+            self._resized(host, 0)

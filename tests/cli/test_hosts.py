@@ -1,0 +1,93 @@
+"""`tunery hosts`: what is kept of a host, and what a check says of it."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from cli_tools import Run
+
+from tunery._settings import hosts_file
+
+AGENT = f"{shlex.quote(sys.executable)} -m tunery agent --stdio"
+BENT = """
+import sys, time
+from pathlib import Path
+from tunery.engines.remote import agent, facts
+{change}
+sys.exit(agent.serve_stdio(Path(sys.argv[1])))
+"""
+AHEAD = "now = time.time; agent.time.time = lambda: now() + 3600"
+
+
+def bent(change: str, cache: Path) -> str:
+    return f"{shlex.join([sys.executable, '-c', BENT.format(change=change), str(cache)])} agent --stdio"
+
+
+def test_a_host_is_kept_until_it_is_removed(run: Run) -> None:
+    assert run("hosts", "list", "--json").data == {"hosts": []}
+    assert run("hosts", "add", "pi4", "--connect", "ssh pi@10.0.0.7").code == 0
+    assert run("hosts", "add", "amd", "--connect", "docker exec -i it").code == 0
+    assert run("hosts", "add", "pi4", "--connect", "ssh pi@10.0.0.8", "--json").data["connect"] == "ssh pi@10.0.0.8"
+    found = run("hosts", "list", "--json").data["hosts"]
+    assert [(host["name"], host["connect"]) for host in found] == [
+        ("amd", "docker exec -i it"), ("pi4", "ssh pi@10.0.0.8"),
+    ]  # fmt: skip
+    assert hosts_file().stat().st_mode & 0o777 == 0o600
+    assert run("hosts", "remove", "amd").code == 0
+    assert "amd" not in run("hosts", "list").out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("add", "here", "--connect", "ssh x"), ("add", "a/b", "--connect", "ssh x"), ("add", "x", "--connect", 'ssh "x'),
+     ("add", "x", "--connect", " "), ("remove", "nobody"), ("check", "nobody")],
+)  # fmt: skip
+def test_what_cannot_be_a_host_is_refused(run: Run, words: tuple[str, ...]) -> None:
+    answer = run("hosts", *words)
+    assert answer.code in {1, 2}
+    assert len(answer.err.strip().splitlines()) == 1
+    assert run("hosts", "list", "--json").data == {"hosts": []}
+
+
+@pytest.mark.parametrize("harm", ["writable", "damaged"])
+def test_a_file_that_others_may_have_written_is_not_obeyed(run: Run, harm: str) -> None:
+    run("hosts", "add", "pi4", "--connect", "ssh pi@10.0.0.7")
+    if harm == "writable":
+        hosts_file().chmod(0o666)
+    else:
+        hosts_file().write_text("[{")
+    answer = run("hosts", "list")
+    assert answer.code == 2
+    assert str(hosts_file()) in answer.err
+
+
+@pytest.mark.jobs
+def test_a_clock_that_is_an_hour_off_is_said(run: Run, tmp_path: Path) -> None:
+    run("hosts", "add", "late", "--connect", bent(AHEAD, tmp_path))
+    answer = run("hosts", "check", "late", "--json")
+    checks = {check["name"]: check for check in answer.data["hosts"]["late"]}
+    assert checks["agent"]["state"] == "ok"
+    assert checks["clock"]["state"] == "warn"
+    assert "3600" in checks["clock"]["found"] or "3599" in checks["clock"]["found"]
+    assert checks["cache"]["state"] == "ok"
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize(
+    ("connect", "sign"),
+    [
+        ("sh -c 'exec no-such-tunery' x", "no-such-tunery"),
+        ("sh -c 'echo Permission denied, please try again. >&2; exit 255' x", "ssh-copy-id"),
+        (f"{shlex.quote(sys.executable)} -S -m tunery", "all that it requires"),
+        ("OTHER", "99.0"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(run: Run, connect: str, sign: str, tmp_path: Path) -> None:
+    other = "agent.host_facts = lambda: __import__('dataclasses').replace(facts.host_facts(), version='99.0')"
+    run("hosts", "add", "odd", "--connect", bent(other, tmp_path) if connect == "OTHER" else connect)
+    answer = run("hosts", "check")
+    assert answer.code == 1
+    [line] = answer.out.strip().splitlines()
+    assert line.startswith("fail")
+    assert sign in line
