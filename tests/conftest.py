@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import URL, make_url
+from store_guard import calls_on_the_loop
 
 from postgres_server import PostgresServer, binaries, temporary_database
 from tunery.devices.cpu.placement import bring_back
@@ -51,6 +52,14 @@ def _all_cores() -> Iterator[None]:
     yield
     if os.sched_getaffinity(0) != before:
         bring_back(tuple(before))
+
+
+@pytest.fixture(autouse=True)
+def store_calls_on_the_loop() -> Iterator[list[str]]:
+    """Coroutines of the package call a store by `AsyncStore` alone."""
+    with calls_on_the_loop() as found:
+        yield found
+    assert sorted(set(found)) == []
 
 
 @pytest.fixture(scope="session")

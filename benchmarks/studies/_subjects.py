@@ -12,7 +12,7 @@ from tunery.engines import Role
 from tunery.runtime.importing import import_model
 from tunery.runtime.pools import Runtime
 from tunery.runtime.slots import Entrant
-from tunery.store import Store
+from tunery.store import AsyncStore
 
 JOB = "study"
 _PROPOSE_DEADLINE_S, _BUILD_DEADLINE_S = 600.0, 60.0
@@ -36,7 +36,7 @@ class Subject:
 
 async def prepare(
     runtime: Runtime,
-    store: Store,
+    store: AsyncStore,
     wanted: Sequence[tuple[Request, str]],
     count: int,
     say: Callable[[str], None],

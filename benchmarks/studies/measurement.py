@@ -22,7 +22,7 @@ from tunery.runtime.calibrate import calibrate
 from tunery.runtime.opening import thread_count
 from tunery.runtime.pools import Runtime
 from tunery.runtime.slots import SlotWorkers
-from tunery.store import open_store
+from tunery.store import AsyncStore, open_store
 
 CANDIDATES, QUICK_CANDIDATES = 200, 24
 REPEATS, PASSES, TRUTHS = 5, 3, 8
@@ -72,9 +72,10 @@ async def _study(
     runtime: Runtime, wanted: Sequence[tuple[Request, str]], options: Options, dialect: str, kept: Kept
 ) -> tuple[Calibration, list[Findings]]:
     count = QUICK_CANDIDATES if options.quick else CANDIDATES
-    with open_store(str(kept.directory / "study.db")) as store:
+    with open_store(str(kept.directory / "study.db")) as opened, AsyncStore(opened) as store:
         subjects = await prepare(runtime, store, wanted, count, options.say, kept)
-        known = store.calibrations((await runtime.device()).fingerprint)
+        device = await runtime.device()
+        known = await store.read(lambda calls: calls.calibrations(device.fingerprint))
         runtime.submit("study")
         calibration = known[0] if known else await calibrate(
             runtime, store, subjects[0].task.target, dialect, "study", options.say

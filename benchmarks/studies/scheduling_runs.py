@@ -76,7 +76,7 @@ async def _tune_all(
             room.dispatch.spans.clear()
             began, origin_s = time.monotonic(), room.dispatch.now()
             asked = [replace(request, budget=budget, seed=repeat) for request in requests]
-            ids = [room.submit(request, imported=model) for request, model in zip(asked, imported, strict=True)]
+            ids = [await room.submit(request, imported=model) for request, model in zip(asked, imported, strict=True)]
             done = [await room.wait(job_id) for job_id in ids]
             makespan_s = time.monotonic() - began
             for status in done:

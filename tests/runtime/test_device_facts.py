@@ -16,7 +16,7 @@ from tunery.runtime import opening
 from tunery.runtime.opening import introduce
 from tunery.runtime.pools import Runtime
 from tunery.service.session import tune
-from tunery.store import open_store
+from tunery.store import AsyncStore, open_store
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_runtime_keeps_what_its_measurer_says(runtime: Runtime) -> None:
 
 def test_the_facts_of_a_device_are_stored_under_its_fingerprint(runtime: Runtime, tmp_path: Path) -> None:
     with open_store(str(tmp_path / "store.db")) as store:
-        device = asyncio.run(introduce(runtime, store))
+        device = asyncio.run(introduce(runtime, AsyncStore(store)))
         [known] = store.devices.find()
         assert (known.fingerprint, known.facts["kind"], known.facts["cores"]) == (
             device.fingerprint, "fake", len(device.cores),

@@ -190,6 +190,6 @@ def test_jobs_of_every_thread_count_go_on_beside_a_hog_that_stays(
                 asked = [
                     request_in(tmp_path, f"fake:t{n}?tasks=1&build_s=0.02", "20trials", n) for n in (len(cores), 1)
                 ]
-                return [(await room.wait(job)).state for job in [room.submit(request) for request in asked]]
+                return [(await room.wait(job)).state for job in [await room.submit(request) for request in asked]]
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE_S)) == [JobState.DONE] * 2

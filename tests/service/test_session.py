@@ -126,7 +126,7 @@ def test_a_daemons_job_whose_file_is_deleted_after_it_was_read_is_done(tmp_path:
 
     async def run(store: Store) -> JobStatus:
         async with JobManager(store) as manager:
-            job = manager.submit(Request(str(source), threads=1, budget=Budget.parse("4trials")))
+            job = await manager.submit(Request(str(source), threads=1, budget=Budget.parse("4trials")))
             async for _ in manager.follow(job):
                 if store.job(job).request.get("network"):
                     source.unlink(missing_ok=True)

@@ -30,11 +30,14 @@ def test_one_manager_tunes_queries_compiles_and_extracts(tmp_path: Path) -> None
 
     async def run(store: Store) -> None:
         async with JobManager(store) as manager:
-            tuned = await manager.wait(manager.submit(request()))
+            tuned = await manager.wait(await manager.submit(request()))
             assert tuned.state is JobState.DONE
-            both = [manager.submit(request("query")), manager.submit(request("compile", output=str(output)))]
+            both = [
+                await manager.submit(request("query")),
+                await manager.submit(request("compile", output=str(output))),
+            ]
             queried, compiled = [await manager.wait(job) for job in both]
-            extracted = await manager.wait(manager.submit(request("extract")))
+            extracted = await manager.wait(await manager.submit(request("extract")))
             assert {one.state for one in (queried, compiled, extracted)} == {JobState.DONE}
             tasks = {task.task_key for task in tuned.tasks}
             assert {choice["task_key"] for choice in answer_of(store, queried)["choices"]} == tasks
@@ -70,7 +73,7 @@ def test_what_a_kind_of_job_does_not_take_is_refused_before_it_is_queued(
     async def run(store: Store) -> None:
         async with JobManager(store) as manager:
             with pytest.raises(UsageError, match=named):
-                manager.submit(request(kind, **options))
+                await manager.submit(request(kind, **options))
 
     with open_store(str(tmp_path / "store.db")) as store:
         asyncio.run(run(store))
@@ -81,7 +84,7 @@ def test_no_job_is_queued_that_would_replace_the_store(tmp_path: Path) -> None:
     async def run(store: Store) -> None:
         async with JobManager(store) as manager:
             with pytest.raises(UsageError, match="works on"):
-                manager.submit(request("compile", output=str(tmp_path / "store.db"), force=True))
+                await manager.submit(request("compile", output=str(tmp_path / "store.db"), force=True))
 
     with open_store(str(tmp_path / "store.db")) as store:
         asyncio.run(run(store))
@@ -91,7 +94,7 @@ def test_no_job_is_queued_that_would_replace_the_store(tmp_path: Path) -> None:
 def test_a_job_that_cannot_answer_fails_with_the_reason_and_pays_for_what_it_used(tmp_path: Path) -> None:
     async def run(store: Store) -> JobStatus:
         async with JobManager(store) as manager:
-            return await manager.wait(manager.submit(request("query")))
+            return await manager.wait(await manager.submit(request("query")))
 
     with open_store(str(tmp_path / "store.db")) as store:
         status = asyncio.run(run(store))
@@ -103,11 +106,11 @@ def test_a_job_that_cannot_answer_fails_with_the_reason_and_pays_for_what_it_use
 def test_a_queued_job_of_another_kind_is_done_by_the_next_manager(tmp_path: Path) -> None:
     async def leave(store: Store) -> str:
         async with JobManager(store, most_active=0) as manager:
-            return manager.submit(request("extract"))
+            return await manager.submit(request("extract"))
 
     async def take_up(store: Store, job_id: str) -> JobStatus:
         async with JobManager(store) as manager:
-            assert manager.recover() == [job_id]
+            assert await manager.recover() == [job_id]
             return await manager.wait(job_id)
 
     with open_store(str(tmp_path / "store.db")) as store:

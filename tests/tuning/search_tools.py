@@ -14,7 +14,7 @@ from tunery.engines import InlineEngine
 from tunery.measuring.settings import Settings
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.pools import Runtime
-from tunery.store import Store
+from tunery.store import AsyncStore, Store
 from tunery.tuning.account import Account
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning
@@ -38,6 +38,7 @@ def context_of(runtime: Runtime, store: Store, job_id: str = "", seed: int = 0, 
         job_id = store.create_job({}).job_id
         runtime.submit(job_id)
     provenance = Provenance("fake", "fake 1.0", "device", Settings().key)
-    account = Account(store, job_id, runtime, load_prices(""), runtime.power)
+    calls = AsyncStore(store)
+    account = Account(calls, job_id, runtime, load_prices(""), runtime.power)
     learning = more.pop("learning", None) or Learning(runtime, job_id, None)
-    return Context(job_id, runtime, store, provenance, seed, account, learning, **more)
+    return Context(job_id, runtime, calls, provenance, seed, account, learning, **more)

@@ -1,5 +1,6 @@
 """A job's account, with a machine that the test makes up."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from tunery._errors import StoreError
 from tunery.accounting.power import modelled_power
 from tunery.accounting.prices import load_prices
 from tunery.devices.cpu.energy import MODELLED_W_PER_CORE
-from tunery.store import Charge, Store, open_store
+from tunery.store import AsyncStore, Charge, Store, open_store
 from tunery.tuning.account import Account
 
 
@@ -54,7 +55,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def account_of(store: Store, machine: Any) -> Account:
-    return Account(store, store.create_job({}).job_id, machine, load_prices(), modelled_power())
+    return Account(AsyncStore(store), store.create_job({}).job_id, machine, load_prices(), modelled_power())
 
 
 def spent(store: Store) -> dict[str, float]:
@@ -71,9 +72,9 @@ def test_what_a_busy_store_did_not_take_is_charged_the_next_time(store: Store, m
     with monkeypatch.context() as patch:
         patch.setattr(Store, "charge_all", busy)
         with pytest.raises(StoreError):
-            account.settle()
+            asyncio.run(account.settle())
     assert (machine.unpaid_s, machine.dispatch.unpaid_s, account.core_s()) == (3.0, 1.0, 4.0)
-    account.settle()
+    asyncio.run(account.settle())
     assert spent(store) == {"overhead": 3.0, "manage": 1.0}
     assert (machine.unpaid_s, machine.dispatch.unpaid_s, account.core_s()) == (0.0, 0.0, 4.0)
 
@@ -81,7 +82,7 @@ def test_what_a_busy_store_did_not_take_is_charged_the_next_time(store: Store, m
 def test_the_machine_is_paid_once_for_what_was_granted(store: Store) -> None:
     account = account_of(store, Machine(granted=3))
     for _ in range(2):
-        account.close(100.0)
+        asyncio.run(account.close(100.0))
     assert [charge.money for charge in store.ledger()] == [pytest.approx(load_prices().of_machine(300.0))]
 
 
@@ -89,6 +90,6 @@ def test_the_meter_sees_what_nobody_was_charged_for_and_sees_it_once(store: Stor
     account = account_of(store, Machine(unpaid_s=3.0, held_s=1.0, dispatch=Process(0.5)))
     assert account.core_s() == pytest.approx(4.5)
     assert account.joules() == pytest.approx(4.5 * MODELLED_W_PER_CORE)
-    account.settle()
+    asyncio.run(account.settle())
     assert account.joules() == pytest.approx(4.5 * MODELLED_W_PER_CORE), "charging it changes nothing"
     assert sum(charge.core_s for charge in store.ledger()) == pytest.approx(3.5)

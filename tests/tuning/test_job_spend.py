@@ -206,11 +206,11 @@ def test_what_a_daemon_did_while_it_had_no_job_is_nobodys_bill(tmp_path: Path) -
     async def main() -> tuple[float, float]:
         with open_store(str(tmp_path / "store.db")) as store:
             async with JobManager(store) as room:
-                await room.wait(room.submit(request_in(tmp_path, "fake:first?tasks=1", "8trials")))
+                await room.wait(await room.submit(request_in(tmp_path, "fake:first?tasks=1", "8trials")))
                 idle_s = time.process_time()
                 while time.process_time() - idle_s < 3.0:
                     pass
-                second = room.submit(request_in(tmp_path, "fake:second?tasks=1", "8trials"))
+                second = await room.submit(request_in(tmp_path, "fake:second?tasks=1", "8trials"))
                 status, ledger = await room.wait(second), store.ledger(second)
                 assert status.spend.trials == 8
                 return sum(c.core_s for c in ledger if c.stage == "manage"), status.spend.core_s

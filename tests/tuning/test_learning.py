@@ -71,7 +71,10 @@ def measure(learning: Learning, first: int, last: int, *, noise: bool = False) -
 
 
 def learn(learning: Learning) -> None:
-    asyncio.run(learning.learn("job", lambda _: None))
+    async def pay(_: object) -> None:
+        pass
+
+    asyncio.run(learning.learn("job", pay))
 
 
 def test_it_learns_once_there_is_a_quarter_more_and_counts_its_versions(runtime: Any) -> None:

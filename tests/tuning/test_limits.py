@@ -96,7 +96,7 @@ def test_a_limit_of_time_is_kept_while_another_job_holds_the_device(tmp_path: Pa
 
                 other = asyncio.create_task(hold())
                 await began.wait()
-                status = await room.wait(room.submit(request))
+                status = await room.wait(await room.submit(request))
                 over.set()
                 await other
                 assert room.dispatch.waiting == {}

@@ -1,7 +1,7 @@
 """Candidates are built on all builders and raced in turn; whoever asked hears of each as it happens."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,9 @@ from search_tools import context_of, fake_tasks, runtime_in
 from tunery._errors import StoreError, WorkError
 from tunery.domain import Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
-from tunery.runtime.pools import Reservation
 from tunery.runtime.services import Proposal
 from tunery.store import open_store
+from tunery.tuning.account import PricedCharge
 from tunery.tuning.context import Context
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 
@@ -28,6 +28,10 @@ def in_job(directory: Path, source: str, work: Callable[[Context, Task], Awaitab
     asyncio.run(main())
 
 
+async def ignore(*_: object) -> None:
+    pass
+
+
 async def proposed(context: Context, task: Task, count: int) -> list[Candidate]:
     worker = context.runtime.workers(Role.PROPOSER)[0]
     await context.runtime.call(worker, "open", task, [], None, 0, deadline_s=60.0)
@@ -39,8 +43,8 @@ def test_each_candidate_is_built_or_heard_of_with_what_it_took(tmp_path: Path) -
     async def work(context: Context, task: Task) -> None:
         candidates, failed, heard = await proposed(context, task, 12), dict[str, Measurement](), list[BuiltCandidate]()
 
-        def hear(candidate: Candidate, measurement: Measurement, used: Reservation) -> None:
-            assert measurement.build_s == used.wall_s
+        async def hear(candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]) -> None:
+            assert [bill.charge.wall_s for bill in bills] == [measurement.build_s]
             failed[candidate.key] = measurement
 
         built = await build_all(context, task, candidates, hear, heard.append, Builds(chunk=5))
@@ -60,7 +64,7 @@ def test_of_builds_that_are_cut_short_those_before_were_heard_of(tmp_path: Path)
     async def work(context: Context, task: Task) -> None:
         candidates, heard = await proposed(context, task, 12), list[BuiltCandidate]()
 
-        def full(*_: object) -> None:
+        async def full(*_: object) -> None:
             raise StoreError("the disk is full")
 
         with pytest.raises(StoreError, match="full"):
@@ -73,11 +77,14 @@ def test_of_builds_that_are_cut_short_those_before_were_heard_of(tmp_path: Path)
 def test_candidates_are_raced_against_the_best_before_them_and_told_one_by_one(tmp_path: Path) -> None:
     async def work(context: Context, task: Task) -> None:
         reference = await build_reference(context, task)
-        built = await build_all(context, task, await proposed(context, task, 12), lambda *_: None)
+        built = await build_all(context, task, await proposed(context, task, 12), ignore)
         told = list[tuple[str, Outcome]]()
-        found = await race_in_turn(
-            context, task, built, reference, lambda one, measured, _: told.append((one.key, measured.outcome))
-        )
+
+        async def tell(one: Candidate, measured: Measurement, bills: Sequence[PricedCharge]) -> None:
+            assert [bill.charge.stage for bill in bills] == ["measure", "build"]
+            told.append((one.key, measured.outcome))
+
+        found = await race_in_turn(context, task, built, reference, tell)
         assert told == [(one.candidate.key, m.outcome) for one, m in zip(built, found, strict=True)]
         best_s = float("inf")
         for one, measured in zip(built, found, strict=True):
@@ -90,7 +97,7 @@ def test_candidates_are_raced_against_the_best_before_them_and_told_one_by_one(t
                 assert measured.latency_s > best_s
         assert found[0].outcome is Outcome.OK
         assert Outcome.ABANDONED in {one.outcome for one in found}
-        again = await race_in_turn(context, task, built[:1], reference, lambda *_: None, best_s=best_s / 10)
+        again = await race_in_turn(context, task, built[:1], reference, ignore, best_s=best_s / 10)
         assert again[0].outcome is Outcome.ABANDONED
 
     in_job(tmp_path, SOME_FAIL, work)

@@ -77,15 +77,15 @@ async def two_jobs(directory: Path, patch: pytest.MonkeyPatch) -> dict[str, Any]
             steps = watch(runtime, store, tasks)
             registry, states = SearchRegistry(runtime), []
             first = context_of(runtime, store, seed=3)
-            searches = [registry.join(first, task) for task in tasks]
+            searches = await registry.join(first, tasks)
             await one_job(first, searches)
             second = context_of(runtime, store, seed=4, learning=first.learning, most_trials=20)
-            await one_job(second, [registry.join(second, tasks[0])])
+            await one_job(second, await registry.join(second, tasks[:1]))
             states += [search.report(first.job_id) for search in searches] + [searches[0].report(second.job_id)]
             registry.leave(first)
             registry.leave(second)
             again = context_of(runtime, store, first.job_id, seed=9)
-            searches = [registry.join(again, task) for task in tasks]
+            searches = await registry.join(again, tasks)
             await one_job(again, searches)
             states += [search.report(first.job_id) for search in searches]
             trials = [job.trials for job in (first, second, again)]

@@ -255,7 +255,7 @@ def test_what_a_search_did_is_replayed_from_its_events(tmp_path: Path) -> None:
                 registry = SearchRegistry(runtime, keep_logs=True)
                 job = context_of(runtime, store, seed=3)
                 source = "fake:replayed?tasks=1&space=6x6x4&seed=5&refuse=0.1&fail=0.1"
-                search = registry.join(job, fake_tasks(source)[0])
+                [search] = await registry.join(job, fake_tasks(source)[:1])
                 await search.measure_baseline(job)
                 for size in (4, 8):
                     await search.batch(job, size)

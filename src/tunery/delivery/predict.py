@@ -33,10 +33,10 @@ from tunery.domain import (
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import Role
 from tunery.runtime.opening import introduce
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
-from tunery.store import Store
-from tunery.tuning.account import Account
+from tunery.store import AsyncStore
+from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import Entrant, stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
@@ -90,7 +90,7 @@ async def get_ready(
 
 async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     runtime: Runtime,
-    store: Store,
+    store: AsyncStore,
     request: Request,
     tasks: Sequence[Task],
     provenance: Provenance,
@@ -106,7 +106,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
-    known = choose(store, tasks, provenance)
+    known = await store.read(lambda opened: choose(opened, tasks, provenance))
     open_ = [task for task in tasks if task.key in known.open]
     if not open_:
         return known
@@ -133,7 +133,7 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         done = await asyncio.gather(*(_predict(context, task, counts[task.key], guess, filled) for task in open_))
         predicted = [(task, prediction) for task, prediction in zip(open_, done, strict=True) if prediction]
         await _measure(context, predicted, guess, filled)
-        known = choose(store, tasks, provenance)
+        known = await store.read(lambda opened: choose(opened, tasks, provenance))
         left = (pair for pair in predicted if pair[0].key in known.open)
         await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
     else:
@@ -270,15 +270,18 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
             for one, m in zip(built, found, strict=True)
             if m.outcome in {Outcome.OK, Outcome.ABANDONED} and m.latency_s and m.latency_s < _FAR * best_s
         ]
-        if len(near) > 1 and heavy(task) and _far_ahead(context, task, best_s):
+        if len(near) > 1 and heavy(task) and await _far_ahead(context, task, best_s):
             await _hold_finals(context, task, near, reference)
     for artifact in (reference, *(one.artifact for one in built)):
         context.runtime.discard(artifact)
     return len(found)
 
 
-def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement, *_: Reservation) -> None:
-    context.store.add_record(task, Record(candidate, measurement, context.provenance, ""))
+async def _record(
+    context: Context, task: Task, candidate: Candidate, measurement: Measurement, _: Sequence[PricedCharge]
+) -> None:
+    record = Record(candidate, measurement, context.provenance, "")
+    await context.store.write(lambda store: store.add_record(task, record))
 
 
 def heavy(task: Task) -> bool:
@@ -289,9 +292,9 @@ def heavy(task: Task) -> bool:
     return max((4 * spec.size for spec in task.workload.input_specs[1:]), default=0) >= _HEAVY_BYTES
 
 
-def _far_ahead(context: Context, task: Task, best_s: float) -> bool:
+async def _far_ahead(context: Context, task: Task, best_s: float) -> bool:
     """Return whether the compiler's default cannot win: it takes no part in these finals, which outrank its race."""
-    known = context.store.best(task.key, context.provenance, origin=Origin.BASELINE)
+    known = await context.store.read(lambda store: store.best(task.key, context.provenance, origin=Origin.BASELINE))
     default_s = known[0].measurement.latency_s if known else None
     return default_s is None or default_s > _FAR * best_s
 
@@ -300,5 +303,8 @@ async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant]
     """Time those that may win once more, in turns, with weights from memory."""
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
-    for (candidate, _), measurement in zip(entrants, results, strict=True):
-        _record(context, task, candidate, measurement)
+    records = [
+        Record(candidate, measurement, context.provenance, "")
+        for (candidate, _), measurement in zip(entrants, results, strict=True)
+    ]
+    await context.store.write(lambda store: store.add_records(task, records))

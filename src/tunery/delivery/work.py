@@ -13,7 +13,7 @@ from tunery.measuring.inputs import size_bytes
 from tunery.measuring.settings import Settings
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.pools import Reservation, Runtime
-from tunery.store import Charge, Store
+from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.learning import InitialModel
 
@@ -31,7 +31,7 @@ class Work:
     """
 
     runtime: Runtime
-    store: Store
+    store: AsyncStore
     request: Request
     job_id: str
     notify: Callable[[Progress], None] = field(default=_ignore)
@@ -48,7 +48,7 @@ class Work:
         finally:
             if self.account is not None and reservation is not None:
                 used = Charge(self.job_id, "", kind, "", reservation.wall_s, reservation.core_s, 0.0)
-                self.account.post([PricedCharge(used, reservation.wall_s * reservation.cores)])
+                await self.account.post([PricedCharge(used, reservation.wall_s * reservation.cores)])
 
     async def model(
         self,
@@ -69,18 +69,20 @@ class Work:
             )  # fmt: skip
             if self.account is not None:
                 spent = Charge(self.job_id, "", "import", "", self.imported.wall_s, self.imported.core_s, 0.0)
-                self.account.post([PricedCharge(spent, self.imported.wall_s)])
+                await self.account.post([PricedCharge(spent, self.imported.wall_s)])
         else:
             begun()
             prepared(self.imported.network)
         return self.imported
 
-    def settle(self, imported: ImportedModel) -> None:
+    async def settle(self, imported: ImportedModel) -> None:
         """Go on with this model, and store where its nodes run: nobody will tune those that run in ONNX Runtime."""
         self.imported = imported
-        self.store.save_tasks(
-            imported.network, imported.tasks, target=imported.target, compiler=imported.compiler,
-            elsewhere=imported.elsewhere,
+        await self.store.write(
+            lambda store: store.save_tasks(
+                imported.network, imported.tasks, target=imported.target, compiler=imported.compiler,
+                elsewhere=imported.elsewhere,
+            )
         )  # fmt: skip
 
     async def provenance(self, imported: ImportedModel) -> Provenance:
@@ -90,7 +92,8 @@ class Work:
 
     async def choices(self, imported: ImportedModel) -> KnownTask:
         """Return the ladder's answer for each task, from the store alone."""
-        return choose(self.store, imported.tasks, await self.provenance(imported))
+        provenance = await self.provenance(imported)
+        return await self.store.read(lambda store: choose(store, imported.tasks, provenance))
 
     async def filled(
         self, imported: ImportedModel, policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None

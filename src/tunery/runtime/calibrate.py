@@ -17,7 +17,7 @@ from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Specimen
 from tunery.runtime.slots import Pass, SlotWorkers
-from tunery.store import Store
+from tunery.store import AsyncStore
 
 CANDIDATES = 24
 _PREPARE_DEADLINE_S = 600.0
@@ -27,7 +27,7 @@ _ROUNDS = 3  # alone and beside others in turns: strangers on the physical cores
 
 
 async def calibrate_target(
-    runtime: Runtime, store: Store, request: Request, job_id: str, say: Callable[[str], None]
+    runtime: Runtime, store: AsyncStore, request: Request, job_id: str, say: Callable[[str], None]
 ) -> Calibration:
     """Measure what sharing this device costs with kernels of the request's target, and store it.
 
@@ -44,7 +44,7 @@ async def calibrate_target(
 
 async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
     runtime: Runtime,
-    store: Store,
+    store: AsyncStore,
     target: Target,
     dialect: str,
     job_id: str,
@@ -86,7 +86,7 @@ async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
         clock_overhead_s=overhead_s,
         made_at=time.time(),
     )
-    store.save_calibration(calibration)
+    await store.write(lambda opened: opened.save_calibration(calibration))
     return calibration
 
 

@@ -15,7 +15,7 @@ from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.opening import workplace
-from tunery.store import Store, open_store
+from tunery.store import AsyncStore, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,11 @@ def extract_many(
         StoreError: the store cannot be written any more; what was stored before stays.
     """
     began = time.monotonic()
-    with open_store(request.store) as store, workplace(request) as (engine, _, threads):
+    with (
+        open_store(request.store) as opened,
+        AsyncStore(opened) as store,
+        workplace(request) as (engine, _, threads),
+    ):
         sweep = _Sweep(engine, store, request, on_done, stop or threading.Event(), programs)
         target, compiler = asyncio.run(sweep.run(models, threads))
     return Extraction(target, compiler, tuple(sweep.done[i] for i in sorted(sweep.done)), time.monotonic() - began)
@@ -112,7 +116,7 @@ class _Sweep:
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
         engine: Engine,
-        store: Store,
+        store: AsyncStore,
         request: Request,
         on_done: Callable[[Extracted], None],
         stop: threading.Event,
@@ -161,7 +165,9 @@ class _Sweep:
     async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
         shapes = self._request.shapes
         network_key = await self._try(worker, "identify", model, shapes, self._request.trust)
-        known = self._store.load_tasks(network_key, target.key, compiler, programs=self._programs)
+        known = await self._store.read(
+            lambda store: store.load_tasks(network_key, target.key, compiler, programs=self._programs)
+        )
         if known is not None:
             return known, True
         network: Network = await self._try(worker, "load", model, shapes, self._request.trust, True)
@@ -170,7 +176,9 @@ class _Sweep:
         finally:
             if network.blob:
                 self._engine.blobs.release(network.blob)
-        self._store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
+        await self._store.write(
+            lambda store: store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
+        )
         return tasks, False
 
     async def _try(self, worker: str, method: str, *args: object) -> Any:

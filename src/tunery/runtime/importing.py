@@ -13,7 +13,7 @@ from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime import worker_bytes
 from tunery.runtime.pools import Reservation, Runtime
-from tunery.store import Store
+from tunery.store import AsyncStore
 
 IMPORT_DEADLINE_S = 1800.0
 FileStamp = tuple[int, int, int, int]
@@ -60,7 +60,7 @@ def stamp_of(model: str) -> FileStamp | None:
 
 async def import_model(  # noqa: PLR0917 - who imports what, where to
     runtime: Runtime,
-    store: Store,
+    store: AsyncStore,
     request: Request,
     job_id: str,
     begun: Callable[[], None] = lambda: None,
@@ -93,15 +93,20 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
             _load(runtime, request, job_id, meant, used), _resolve(runtime, request, job_id, meant, used)
         )
         prepared(network)
-        tasks = store.load_tasks(network.digest, target.key, compiler)
-        elsewhere = store.load_elsewhere(network.digest, target.key, compiler)
+        key = (network.digest, target.key, compiler)
+        tasks, elsewhere = await store.read(lambda opened: (opened.load_tasks(*key), opened.load_elsewhere(*key)))
         if tasks is None:
             extracting(target, compiler)
             async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
-                tasks, elsewhere = await runtime.call(
+                extracted = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
-            store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
+            tasks, elsewhere = extracted
+            await store.write(
+                lambda opened: opened.save_tasks(
+                    network, extracted[0], target=target, compiler=compiler, elsewhere=extracted[1]
+                )
+            )
     except UsageError:
         raise
     except (DialectError, EngineError) as error:

@@ -18,7 +18,7 @@ from tunery.engines.remote.registry import added_hosts
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
 from tunery.runtime.pools import Runtime, make_scratch
-from tunery.store import Store
+from tunery.store import AsyncStore
 
 
 def thread_count(threads: int) -> int:
@@ -76,12 +76,12 @@ def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str 
         )  # fmt: skip
 
 
-async def introduce(runtime: Runtime, store: Store) -> DeviceDescription:
+async def introduce(runtime: Runtime, store: AsyncStore) -> DeviceDescription:
     """Return the device that a runtime's measurers describe, after storing its facts.
 
     Raises:
         WorkError: no measurer starts.
     """
     device = await runtime.device()
-    store.devices.save(device.fingerprint, device.as_facts(), platform.node())
+    await store.write(lambda opened: opened.devices.save(device.fingerprint, device.as_facts(), platform.node()))
     return device

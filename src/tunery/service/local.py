@@ -66,13 +66,13 @@ async def _serve(store: Store, path: Path, strategy: str, on_ready: Callable[[li
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with JobManager(store, strategy=strategy, record=False) as room:
-        desk = _Desk(room, store)
+        desk = _Desk(room)
         before = os.umask(0o177)  # nobody else can connect, not even before a chmod
         try:
             server = await asyncio.start_unix_server(desk.serve, path, limit=MOST_BYTES)
         finally:
             os.umask(before)
-        on_ready(room.recover())
+        on_ready(await room.recover())
         looking = asyncio.create_task(_take_over(room))
         await stop.wait()
         looking.cancel()
@@ -85,15 +85,15 @@ async def _take_over(room: JobManager) -> None:
     while True:
         await asyncio.sleep(_LOOK_S)
         with contextlib.suppress(StoreError):  # it may be back at the next look
-            for job_id in room.recover():
+            for job_id in await room.recover():
                 _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id)
 
 
 class _Desk:
     """Answers clients. One that goes away, or talks nonsense, affects neither jobs nor other clients."""
 
-    def __init__(self, room: JobManager, store: Store) -> None:
-        self._room, self._store = room, store
+    def __init__(self, room: JobManager) -> None:
+        self._room = room
         self._clients: set[asyncio.Task[Any]] = set()
 
     def close(self) -> None:
@@ -141,15 +141,15 @@ class _Desk:
             request = read_as(Request, message.pop("request", None))
             claim = read_as(ShareRequest, message.pop("claim", {}))
             _nothing_else(message)
-            job = self._room.submit(request, claim)
+            job = await self._room.submit(request, claim)
         elif wish in {"cancel", "pause", "resume", "follow", "hello"}:
             _nothing_else(message)
             if wish in {"cancel", "pause"}:
                 await (self._room.cancel if wish == "cancel" else self._room.pause)(job)
             elif wish == "resume":
-                self._room.resume(job)
+                await self._room.resume(job)
             elif wish == "hello":
-                await say(store=self._store.url, pid=os.getpid())
+                await say(store=self._room.store.url, pid=os.getpid())
                 return
         else:
             raise UsageError(f"a request says what to do: submit, cancel, pause, resume, follow or hello, not {wish!r}")
@@ -157,7 +157,7 @@ class _Desk:
         if follow or wish == "follow":
             async for progress in self._room.follow(job):
                 await say(progress=progress)
-        await say(status=self._store.job(job))
+        await say(status=await self._room.store.read(lambda store: store.job(job)))
 
 
 class _GoneError(Exception):

@@ -8,31 +8,32 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError, WorkError
+from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
-from tunery.domain import DeviceDescription, JobState, JobStatus
+from tunery.domain import DeviceDescription, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.opening import introduce, open_runtime, thread_count
 from tunery.runtime.pools import Reservation, Runtime
+from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of
 from tunery.service.queue_policy import QueuedJob, next_turn
-from tunery.service.resuming import check_currency, check_unchanged, refuse_twin, report_of
+from tunery.service.resuming import check_currency, report_of
 from tunery.service.verbs import TUNE, VERBS, options_of
-from tunery.store import Charge, Store
+from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.job import HEARTBEAT_S, TuningJob
 from tunery.tuning.search_registry import SearchRegistry
 
 R = TypeVar("R")
 MOST_ACTIVE = 32
-_TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
 _MOST_WAITING = 10_000
 _STORE_AGAIN_S = 5.0
 
@@ -90,7 +91,7 @@ class JobManager:
         most_active: int = MOST_ACTIVE,
         record: bool = True,
     ) -> None:
-        self.store = store
+        self.store = AsyncStore(store)
         self.dispatch = Dispatch(strategy, record=record)
         self._most_active = 1 if strategy == "sequential" else most_active
         self._entries: dict[str, _Entry] = {}
@@ -111,10 +112,13 @@ class JobManager:
             await self._end_all()
         finally:
             self._stack.close()
+            self.store.close()
 
     # -- jobs -----------------------------------------------------------------------------------------------------
 
-    def submit(self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None) -> str:
+    async def submit(
+        self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None
+    ) -> str:
         """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
 
         Raises:
@@ -126,19 +130,20 @@ class JobManager:
         check(replace(request, store=self.store.url), claim)
         if len(self._entries) >= _MOST_WAITING:
             raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
-        status = self.store.create_job(request_data(request, claim=claim))
+        data = request_data(request, claim=claim)
+        status = await self.store.write(lambda store: store.create_job(data))
         self._enter(status.job_id, request, claim, imported)
         return status.job_id
 
-    def recover(self) -> list[str]:
+    async def recover(self) -> list[str]:
         """Take in the jobs that an earlier room left queued or running, whatever ended it; return their ids."""
-        left = [(status, claim_of(status)) for status in self.store.unfinished()]
-        found = [(status, claim) for status, claim in left if claim and status.job_id not in self._entries]
-        for status, claim in found:
-            self._enter(status.job_id, request_of(status, self.store.url), claim)
-        return [status.job_id for status, _ in found]
+        found = await self.store.read(partial(stored_jobs.left_behind, known=frozenset(self._entries)))
+        new = [one for one in found if one[0] not in self._entries]
+        for job_id, request, claim in new:
+            self._enter(job_id, request, claim)
+        return [job_id for job_id, _, _ in new]
 
-    def resume(self, job_id: str) -> None:
+    async def resume(self, job_id: str) -> None:
         """Go on with a job that was paused, stopped or has failed; one that is in the room already stays as it is.
 
         Raises:
@@ -149,17 +154,15 @@ class JobManager:
             if self._entries[job_id].leaving:
                 raise UsageError(f"job {job_id} is just being taken out; try again in a moment")
             return
-        status = self.store.job(job_id)
-        if status.state in {JobState.DONE, JobState.CANCELLED}:
-            raise UsageError(f"job {job_id} is {status.state}; submit its model anew: what is known is used")
-        self._refuse_others(status)
+        status = await self.store.read(lambda store: store.job(job_id))
+        stored_jobs.refuse_over(status)
         claim = claim_of(status) or ShareRequest()
         request = request_of(status, self.store.url)
         check_model(request.model)
         check(request, claim)
         known = {key: status.request.get(key, "") for key in ("network", "name", "target_key")}
-        self.store.specify_job(job_id, {**request_data(request, claim=claim), **known})
-        self._leave_as(job_id, JobState.QUEUED, "")
+        data = {**request_data(request, claim=claim), **known}
+        await self.store.write(partial(stored_jobs.queue_again, job_id=job_id, request=data))
         self._enter(job_id, request, claim)
 
     async def pause(self, job_id: str) -> None:
@@ -199,7 +202,7 @@ class JobManager:
         """
         async for _ in self.follow(job_id):
             pass
-        return self.store.job(job_id)
+        return await self.store.read(lambda store: store.job(job_id))
 
     def progress(self, job_id: str) -> Progress | None:
         """Return how a job in the room stands, None before it has begun or after it has left."""
@@ -235,25 +238,14 @@ class JobManager:
         runtime, searches = self._runtime(request)
         if imported is None:
             imported = await self.import_model(request, lambda: notify(importing(request)))
-        plain = request_data(request, imported)
-        found = check_unchanged(self.store.job(job_id), plain) if job_id else self.store.resumable(plain)
-        if found is None:
-            refuse_twin(self.store, plain)
-        else:
-            check_currency(found, load_prices(request.prices))
-        status = found or self.store.create_job(plain)
-        if not self.store.acquire_job(status.job_id):
-            raise WorkError(
-                f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`"
-            )
-        if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
-            queued = {key: value for key, value in found.request.items() if key not in plain}
-            self.store.specify_job(status.job_id, {**queued, **plain})
-        status = self.store.job(status.job_id)
+        plain, prices = request_data(request, imported), load_prices(request.prices)
+        status, resumed = await self.store.write(
+            partial(stored_jobs.begin, job_id=job_id, request=plain, prices=prices)
+        )
         device = await self._device(runtime, request)
         job = TuningJob(runtime, self.store, request, status, imported, device, notify, stop, searches, began)
         done = await self._work(job, ShareRequest())
-        return report_of(done, imported, runtime, resumed=found is not None, store=self.store)
+        return report_of(done, imported, runtime, resumed=resumed, place=self.store.place)
 
     async def import_model(
         self, request: Request, begun: Callable[[], None] = lambda: None, claim: ShareRequest | None = None
@@ -297,6 +289,8 @@ class JobManager:
         return next(name for name in names if name not in self._names)
 
     def _enter(self, job_id: str, request: Request, claim: ShareRequest, imported: ImportedModel | None = None) -> None:
+        if job_id in self._entries:  # it was found in the store meanwhile
+            return
         self._order += 1
         self._entries[job_id] = _Entry(request, claim, self._order, imported)
         self._start_next()
@@ -310,7 +304,7 @@ class JobManager:
         while len(self._active) < self._most_active:
             all_of_them = [QueuedJob(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
             at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
-            chosen = next_turn([one for one in all_of_them if self._entries[one.job_id].work is None], at_work)
+            chosen = next_turn([one for one in all_of_them if self._waits(one.job_id)], at_work)
             if chosen is None:
                 return
             entry = self._entries[chosen.job_id]
@@ -318,12 +312,15 @@ class JobManager:
             self._worked = True
             entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
 
+    def _waits(self, job_id: str) -> bool:
+        entry = self._entries[job_id]
+        return entry.work is None and not entry.leaving
+
     async def _live(self, job_id: str, entry: _Entry) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
         beating: asyncio.Task[None] | None = None
         try:
-            # Another daemon of this store may have got it first, and there it may have been paused, too.
-            if self.store.job(job_id).state in _TO_DO and self.store.acquire_job(job_id):
+            if await self.store.write(partial(stored_jobs.acquire, job_id=job_id)):
                 beating = asyncio.create_task(self._heartbeats(job_id, entry))
                 await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
@@ -344,7 +341,7 @@ class JobManager:
         with suppress(asyncio.CancelledError, NothingFoundError):
             while not entry.leaving:
                 try:
-                    self._leave_as(job_id, state, message)
+                    await self._leave_as(job_id, state, message)
                 except LostJobError:  # how it ends is said where it went on
                     return
                 except StoreError:
@@ -352,7 +349,7 @@ class JobManager:
                 else:
                     return
         with suppress(StoreError, NothingFoundError):  # whoever takes it out hears of it
-            self._leave_as(job_id, entry.ending, "")
+            await self._leave_as(job_id, entry.ending, "")
 
     async def _answer(self, job_id: str, entry: _Entry) -> None:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
@@ -369,24 +366,23 @@ class JobManager:
                 entry.held = work.imported.network.blob or None
             self.dispatch.end(job_id)
             with suppress(StoreError, UsageError):  # the first error is the one to tell
-                self._close(account, runtime, job_id, time.monotonic() - began)
-        self.store.events.append("answer", answer, job_id)
-        if work.imported is not None:
-            self.store.specify_job(job_id, request_data(request, work.imported, entry.claim))
-        self._leave_as(job_id, JobState.DONE, "")
+                await self._close(account, runtime, job_id, time.monotonic() - began)
+        known = request_data(request, work.imported, entry.claim) if work.imported is not None else None
+        await self.store.write(partial(stored_jobs.save_answer, job_id=job_id, answer=answer, request=known))
 
     async def _heartbeats(self, job_id: str, entry: _Entry) -> None:
         """Say now and then that the job is at work here; end that work where another process has the job."""
         while entry.work is not None:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(StoreError):  # one that is only busy answers the next time
-                if not self.store.heartbeat(job_id):
+                if not await self.store.heartbeat(job_id):
                     entry.work.cancel()
                     return
 
     async def _tune(self, job_id: str, entry: _Entry) -> None:
         began, notify = time.monotonic(), entry.notify
-        check_currency(self.store.job(job_id), load_prices(entry.request.prices))
+        begun = await self.store.read(lambda store: store.job(job_id))
+        check_currency(begun, load_prices(entry.request.prices))
         runtime, searches = self._runtime(entry.request)
         notify(importing(entry.request, job_id))
         imported, used = entry.imported, list[Reservation]()
@@ -395,45 +391,43 @@ class JobManager:
                 imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
                 entry.held = imported.network.blob or None
             plain = request_data(entry.request, imported, entry.claim)
-            check_unchanged(self.store.job(job_id), plain)
-            self.store.specify_job(job_id, plain)
-            status = self.store.job(job_id)
+            status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
             device, stop = await self._device(runtime, entry.request), threading.Event()
             job = TuningJob(runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began)
         except BaseException:
+            if imported is not None and imported is not entry.imported:
+                runtime.claim(-imported.core_s)
             with suppress(StoreError, UsageError):  # the first error is the one to tell
-                self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
+                await self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
             raise
         job.ending = entry.ending
         entry.job = job
         await self._work(job, entry.claim)
 
-    def _charge_in_vain(
+    async def _charge_in_vain(
         self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Reservation], wall_s: float
     ) -> None:
         """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
-        account.post(
+        await account.post(
             [PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used]
         )
-        self._close(account, runtime, job_id, wall_s)
+        await self._close(account, runtime, job_id, wall_s)
 
-    def _close(self, account: Account, runtime: Runtime, job_id: str, wall_s: float) -> None:
+    async def _close(self, account: Account, runtime: Runtime, job_id: str, wall_s: float) -> None:
         """Charge a job for the machine in these `wall_s`, and store what it has spent in all."""
-        account.close(wall_s)
-        prices, status, joules = account.prices, self.store.job(job_id), account.joules()
-        before, money = status.spend, prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules)
-        spend = replace(
-            before,
-            wall_s=before.wall_s + wall_s,
-            core_s=before.core_s + account.core_s(),
-            joules=(before.joules or 0.0) + joules,
-            modelled=before.modelled or account.power.modelled,
-            money=(before.money or 0.0) + money,
+        await account.close(wall_s)
+        prices, joules = account.prices, account.joules()
+        spent = Spend(
+            wall_s=wall_s,
+            core_s=account.core_s(),
+            joules=joules,
+            modelled=account.power.modelled,
+            money=prices.of_machine(runtime.granted * wall_s) + prices.of_energy(joules),
             currency=prices.currency,
             cores=runtime.granted,
         )
-        self.store.save_job(replace(status, spend=spend))
+        await self.store.write(partial(stored_jobs.add_spend, job_id=job_id, spent=spent))
 
     async def _import(  # noqa: PLR0917 - as `import_model`
         self,
@@ -446,7 +440,9 @@ class JobManager:
     ) -> ImportedModel:
         self.dispatch.submit(name, claim.owner, claim.weight, claim.priority)
         try:
-            return await import_model(runtime, self.store, request, name, begun, used)
+            imported = await import_model(runtime, self.store, request, name, begun, used)
+            runtime.claim(imported.core_s)  # until the job that is given it is charged
+            return imported
         finally:
             self.dispatch.end(name)
 
@@ -475,43 +471,38 @@ class JobManager:
     async def _device(self, runtime: Runtime, request: Request) -> DeviceDescription:
         """Return what a runtime measures on, which is stored, and let it measure as its calibration allows."""
         device = await introduce(runtime, self.store)
-        runtime.share(self.store.calibration(device.fingerprint, request.dialect, runtime.threads))
+        key = (device.fingerprint, request.dialect, runtime.threads)
+        runtime.share(await self.store.read(lambda store: store.calibration(*key)))
         return device
 
     async def _take_out(self, job_id: str, state: JobState) -> None:
         while (entry := self._entries.get(job_id)) and entry.leaving and entry.work:
             await asyncio.wait([entry.work])  # one after the other: a second cancellation would cut the first short
         if entry is None:
-            status = self.store.job(job_id)
-            if status.state in {JobState.DONE, JobState.CANCELLED}:
-                raise UsageError(f"job {job_id} is {status.state} already")
-            self._refuse_others(status)
-        elif entry.work is not None:
-            entry.leaving, entry.ending = True, state
+            await self.store.write(partial(stored_jobs.leave_aside, job_id=job_id, state=state))
+            return
+        entry.leaving, entry.ending = True, state
+        if entry.work is not None:
             if entry.job is not None:
                 entry.job.ending = state
             (self.dispatch.pause if state is JobState.PAUSED else self.dispatch.cancel)(job_id)
             entry.work.cancel()
             await asyncio.wait([entry.work])
-            if job_id not in self._entries and self.store.job(job_id).state is not JobState.RUNNING:
-                return  # in this state, unless it ended by itself just now
-        self._leave_as(job_id, state, "")
-        if entry is not None:  # it had not begun
-            self._active.discard(job_id)
-            self._forget(job_id, entry)
+            if job_id not in self._entries:
+                left = await self.store.read(lambda store: store.job(job_id))
+                if left.state is not JobState.RUNNING:
+                    return  # in this state, unless it ended by itself just now
+        try:
+            await self._leave_as(job_id, state, "")
+        except StoreError:
+            entry.leaving = entry.work is not None
+            self._start_next()
+            raise
+        self._active.discard(job_id)  # it had not begun
+        self._forget(job_id, entry)
 
-    def _refuse_others(self, status: JobStatus) -> None:
-        """Refuse to touch a job that runs in another process.
-
-        Raises:
-            UsageError: it does.
-        """
-        if status.state is JobState.RUNNING and self.store.taken(status.job_id):
-            raise UsageError(f"job {status.job_id} is at work in another process; stop that one")
-
-    def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
-        self.store.save_job(replace(self.store.job(job_id), state=state, message=message))
-        self.store.release_job(job_id, state)
+    async def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
+        await self.store.write(partial(stored_jobs.leave, job_id=job_id, state=state, message=message))
 
     def _forget(self, job_id: str, entry: _Entry) -> None:
         if self._entries.get(job_id) is entry:

@@ -60,9 +60,7 @@ def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
             )
 
 
-def report_of(
-    status: JobStatus, imported: ImportedModel, runtime: Runtime, *, resumed: bool, store: Store
-) -> TuneReport:
+def report_of(status: JobStatus, imported: ImportedModel, runtime: Runtime, *, resumed: bool, place: str) -> TuneReport:
     """Return the report of a job that has ended."""
     before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
     after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
@@ -74,7 +72,7 @@ def report_of(
         before_s=sum(before) if complete else None,
         after_s=sum(after) if complete else None,
         resumed=resumed,
-        store=store.place,
+        store=place,
         slots=len(runtime.all_slots),
         calibrated_at=runtime.calibration.made_at if runtime.calibration else None,
         elsewhere=imported.elsewhere,

@@ -4,12 +4,13 @@ from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._ledger import Charge
 from tunery.store._skipped import Skipped
-from tunery.store._store import Store, missing, open_store
+from tunery.store._store import AsyncStore, Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 from tunery.store.database.place import file_of, place_of
 from tunery.store.exchange.interchange import ImportSummary
 
 __all__ = [
+    "AsyncStore",
     "Charge",
     "Devices",
     "Event",

@@ -1,7 +1,12 @@
-"""Opening a store."""
+"""Opening a store, and using it from coroutines."""
 
+import asyncio
 import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
 
 from sqlalchemy.engine import URL
 
@@ -22,6 +27,9 @@ from tunery.store.database.place import check_plain, prepare, resolve, shown
 from tunery.store.database.schema import HEAD
 from tunery.store.database.snapshot import Snapshot, is_read_only
 from tunery.store.exchange.interchange import Interchange
+
+T = TypeVar("T")
+_READERS = 4
 
 
 class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, Database):
@@ -55,6 +63,83 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
         super().close()
         if self._snapshot is not None:
             self._snapshot.close()
+
+
+class AsyncStore:
+    """An open store for coroutines; use it as a context manager, which leaves the store itself open.
+
+    Each call runs in a thread, so a slow disk or server stops no other coroutine. Writes are done one after the other,
+    in the order in which they were asked for. Reads and heartbeats have threads of their own: neither waits for a
+    write's turn. A call cannot be cancelled: what was begun is done, and its caller gets the result. A cancellation
+    that comes meanwhile is raised at the caller's next other `await`.
+
+    Example:
+        with AsyncStore(store) as calls:
+            status = await calls.write(lambda store: store.create_job(request))
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._writer = ThreadPoolExecutor(1, "store-writes")
+        self._readers = ThreadPoolExecutor(_READERS, "store-reads")
+        self._heart = ThreadPoolExecutor(1, "store-heartbeats")
+
+    @property
+    def url(self) -> str:
+        """What `open_store` accepts to open this store again; a password is hidden."""
+        return self._store.url
+
+    @property
+    def place(self) -> str:
+        """Where the store is, for people."""
+        return self._store.place
+
+    async def read(self, work: Callable[[Store], T]) -> T:
+        """Return what `work` reads; beside other reads and writes.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        return await _result(self._readers.submit(work, self._store))
+
+    async def write(self, work: Callable[[Store], T]) -> T:
+        """Return the result of `work` once all that it has written is durable; no other write of ours comes between.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        return await _result(self._writer.submit(work, self._store))
+
+    async def heartbeat(self, job_id: str) -> bool:
+        """Do as `Store.heartbeat`, however long writes take."""
+        return await _result(self._heart.submit(self._store.heartbeat, job_id))
+
+    def close(self) -> None:
+        """Wait for the calls that are under way, and end the threads. Closing twice is fine."""
+        for threads in (self._heart, self._readers, self._writer):
+            threads.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _result(future: Future[T]) -> T:
+    """Return a future's result; a cancellation waits until it is there, and is raised at the caller's next `await`."""
+    result, cancelled = asyncio.wrap_future(future), False
+    while not result.done():
+        try:
+            await asyncio.wait([result])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled and (task := asyncio.current_task()):
+        task.uncancel()  # it is counted already
+        task.cancel()
+    return result.result()
 
 
 def _snapshot(url: URL, *, keep: bool) -> Snapshot | None:

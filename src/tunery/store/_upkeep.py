@@ -104,7 +104,7 @@ class Upkeep(Database):
         if self.path is None:
             return  # PostgreSQL does so by itself
         # Without room for a second copy of the file this fails; the freed pages are used for the next records then.
-        with suppress(DBAPIError), self._write_lock, self._engine.connect() as connection:
+        with suppress(DBAPIError), self._one_writer, self._engine.connect() as connection:
             raw = connection.connection.cursor()
             raw.execute("VACUUM")
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")

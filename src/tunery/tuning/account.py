@@ -8,7 +8,7 @@ from tunery.accounting.power import Power
 from tunery.accounting.prices import Prices
 from tunery.domain import Candidate, Record, Spend, Task
 from tunery.runtime.pools import Runtime
-from tunery.store import Charge, Store
+from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.allocation.allocator import Cost
 
 OVERHEAD, MANAGE, IDLE = "overhead", "manage", "idle"
@@ -24,9 +24,12 @@ class PricedCharge:
 
 
 class Account:
-    """Prices charges and stores them, and knows what this run of the job has used so far."""
+    """Prices charges and stores them, and knows what this run of the job has used so far.
 
-    def __init__(self, store: Store, job_id: str, runtime: Runtime, prices: Prices, power: Power) -> None:
+    A charge counts from the moment at which it is to be stored, so that nobody else pays for the same meanwhile.
+    """
+
+    def __init__(self, store: AsyncStore, job_id: str, runtime: Runtime, prices: Prices, power: Power) -> None:
         self.prices, self.power = prices, power
         self._store, self._job_id, self._runtime = store, job_id, runtime
         self._held_money = 0.0
@@ -34,19 +37,25 @@ class Account:
         self._by_task: defaultdict[str, Cost] = defaultdict(lambda: Cost(0.0))
         self._aside: defaultdict[tuple[str, str], float] = defaultdict(float)
 
-    def post(self, bills: Iterable[PricedCharge]) -> None:
+    async def post(self, bills: Iterable[PricedCharge]) -> None:
         """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
-        self._post(list(bills), self._store.charge_all)
+        await self._post(list(bills), lambda store, charges: store.charge_all(charges))
 
-    def record(self, task: Task, records: Sequence[Record], bills: Iterable[PricedCharge]) -> None:
+    async def record(self, task: Task, records: Sequence[Record], bills: Iterable[PricedCharge]) -> None:
         """Store records of a task and what they have cost in one commit: neither is ever there without the other."""
-        self._post(list(bills), lambda charges: self._store.add_records(task, records, charges))
+        await self._post(list(bills), lambda store, charges: store.add_records(task, records, charges))
 
-    def _post(self, bills: Sequence[PricedCharge], store: Callable[[Sequence[Charge]], object]) -> None:
+    async def _post(self, bills: Sequence[PricedCharge], store: Callable[[Store, Sequence[Charge]], object]) -> None:
         charges = [self._priced(bill) for bill in bills]
-        store(charges)
-        for bill, charge in zip(bills, charges, strict=True):
-            self._count(charge, bill.held_core_s)
+        counted = [(charge, bill.held_core_s) for bill, charge in zip(bills, charges, strict=True)]
+        for charge, held_core_s in counted:
+            self._count(charge, held_core_s)
+        try:
+            await self._store.write(lambda opened: store(opened, charges))
+        except BaseException:
+            for charge, held_core_s in counted:
+                self._count(charge, held_core_s, sign=-1)
+            raise
 
     def _priced(self, bill: PricedCharge) -> Charge:
         joules = self.power.joules(bill.charge.core_s)
@@ -55,17 +64,17 @@ class Account:
             bill.charge, joules=joules, modelled=self.power.modelled, money=money, currency=self.prices.currency
         )
 
-    def _count(self, charge: Charge, held_core_s: float) -> None:
-        joules = charge.joules or 0.0
+    def _count(self, charge: Charge, held_core_s: float, sign: int = 1) -> None:
+        joules, core_s = sign * (charge.joules or 0.0), sign * charge.core_s
         self._joules += joules
-        self._core_s += charge.core_s
+        self._core_s += core_s
         if charge.stage == MANAGE:  # it is no worker's
-            self._runtime.dispatch.claim(charge.core_s)
+            self._runtime.dispatch.claim(core_s)
         else:
-            self._runtime.claim(charge.core_s)
-        self._held_money += self.prices.of_machine(held_core_s)
+            self._runtime.claim(core_s)
+        self._held_money += sign * self.prices.of_machine(held_core_s)
         task = self._by_task[charge.task_key]
-        self._by_task[charge.task_key] = Cost(task.held_core_s + held_core_s, task.joules + joules)
+        self._by_task[charge.task_key] = Cost(task.held_core_s + sign * held_core_s, task.joules + joules)
 
     def of_task(self, task_key: str) -> Cost:
         """Return what a task has taken in this run."""
@@ -98,28 +107,30 @@ class Account:
         runtime, aside_s = self._runtime, sum(self._aside.values())
         return aside_s + runtime.in_use(self._job_id) + runtime.unclaimed_core_s() + runtime.dispatch.own_s()
 
-    def settle(self) -> None:
+    async def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""
         spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s()}
         bills = (
             PricedCharge(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items()
         )
-        self.post(bill for bill in bills if bill.charge.core_s > 0)
+        await self.post(bill for bill in bills if bill.charge.core_s > 0)
 
-    def reconcile(self, before: Spend) -> None:
+    async def reconcile(self, before: Spend) -> None:
         """Charge what earlier runs of the job paid the machine for and never wrote down: they were killed."""
-        charged = sum(one.money or 0.0 for one in self._store.ledger(self._job_id) if one.currency == before.currency)
+        rows = await self._store.read(lambda store: store.ledger(self._job_id))
+        charged = sum(one.money or 0.0 for one in rows if one.currency == before.currency)
         rest = (before.money or 0.0) - charged
         if rest > 0 and before.currency:
-            self._charge_idle(rest, before.currency)
+            await self._charge_idle(rest, before.currency)
 
-    def close(self, wall_s: float) -> None:
+    async def close(self, wall_s: float) -> None:
         """Settle, and charge the machine for the rest of this run's `wall_s`: it is paid for, held or not."""
-        self.settle()
+        await self.settle()
         rest = self.prices.of_machine(self._runtime.granted * wall_s) - self._held_money
         if rest > 0:
-            self._charge_idle(rest, self.prices.currency)
+            await self._charge_idle(rest, self.prices.currency)
             self._held_money += rest
 
-    def _charge_idle(self, money: float, currency: str) -> None:
-        self._store.charge_all([Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency)])
+    async def _charge_idle(self, money: float, currency: str) -> None:
+        idle = Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency)
+        await self._store.write(lambda store: store.charge_all([idle]))

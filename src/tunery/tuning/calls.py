@@ -70,7 +70,7 @@ async def build_one(context: Context, task: Task, candidate: Candidate) -> Artif
     """Build one candidate in a stage of its own, and charge it."""
     async with stage(context, task, "build", Role.BUILDER) as grant:
         result = await call_build(context, task, grant.worker, candidate, tries=2)
-    charge(context, task.key, "build", "", grant, 1)
+    await charge(context, task.key, "build", "", grant, 1)
     return result
 
 
@@ -80,7 +80,7 @@ async def yardstick_candidates(context: Context, task: Task) -> tuple[Candidate,
         found: tuple[Candidate, Candidate] = await context.runtime.call(
             grant.worker, "yardsticks", task, deadline_s=BUILD_DEADLINE_S, tries=2
         )
-    charge(context, task.key, "build", "", grant, 0)
+    await charge(context, task.key, "build", "", grant, 0)
     return found
 
 

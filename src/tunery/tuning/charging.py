@@ -29,8 +29,8 @@ def bill(  # noqa: PLR0917 - the fields of a charge
     return PricedCharge(one, used.wall_s * used.cores)
 
 
-def charge(  # noqa: PLR0917 - the fields of a charge
+async def charge(  # noqa: PLR0917 - the fields of a charge
     context: Context, task_key: str, stage: str, outcome: str, grant: Reservation, count: int
 ) -> None:
     """Charge all that a grant used, where no record comes of it."""
-    context.account.post([bill(context, task_key, stage, outcome, grant, count)])
+    await context.account.post([bill(context, task_key, stage, outcome, grant, count)])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tunery.domain import Provenance
 from tunery.domain.request import Trimming
 from tunery.runtime.pools import Runtime
-from tunery.store import Store
+from tunery.store import AsyncStore
 from tunery.tuning.account import Account
 from tunery.tuning.learning import Learning
 
@@ -21,7 +21,7 @@ class Context:
 
     job_id: str
     runtime: Runtime
-    store: Store
+    store: AsyncStore
     provenance: Provenance
     seed: int
     account: Account

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 
 from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
@@ -17,7 +18,7 @@ from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.pools import Reservation, Runtime
-from tunery.store import Charge, Store
+from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress
 from tunery.tuning.allowance import RunBudget
@@ -51,7 +52,7 @@ class TuningJob:
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
         runtime: Runtime,
-        store: Store,
+        store: AsyncStore,
         request: Request,
         status: JobStatus,
         imported: ImportedModel,
@@ -97,16 +98,12 @@ class TuningJob:
 
     async def run(self) -> JobStatus:
         """Run to the end of the budget, or to a stop; the status is stored and returned either way."""
-        self._account.reconcile(self.status.spend)  # before this run has a bill
-        self._charge_import()
-        try:
-            self.searches = [self._shared.join(self._context, task) for task in self._imported.tasks]
-            weights = [task.weight for task in self._imported.tasks]
-            self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
-            self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
-        except BaseException:
-            self._shared.leave(self._context)
-            raise
+        await self._account.reconcile(self.status.spend)  # before this run has a bill
+        await self._charge_import()
+        self.searches = await self._shared.join(self._context, self._imported.tasks)
+        weights = [task.weight for task in self._imported.tasks]
+        self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
+        self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
         # What another job paid for on a shared task counts too, and only the status knows of it.
         self._tried_before = self._context.trials = max(self._context.trials, self.status.spend.trials)
         left_s, foreign = self._allowance.left_s(), self._runtime.foreign
@@ -120,17 +117,16 @@ class TuningJob:
             message = self._about_stop() if self._stop.is_set() else self._about_end()
             said = [message] if message else []
             said += [MODEL_CHANGED] if self._imported.has_changed() else []
-            self.status = self._reporter.status(self.status, state, ". ".join(said))
+            self.status = await self._reporter.status(self.status, state, ". ".join(said))
         except BaseException as error:
             with suppress(StoreError):  # the first error is the one to tell
                 await self._close([beat])
             why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
-            self.status = self._reporter.status(self.status, self.ending, why)
+            self.status = await self._reporter.status(self.status, self.ending, why)
             raise
         finally:
             self._shared.leave(self._context)
-            self._store.save_job(self.status)
-            self._store.release_job(self.status.job_id, self.status.state)
+            await self._store.write(partial(_leave, status=self.status))
         return self.status
 
     def _about_stop(self) -> str:
@@ -143,13 +139,14 @@ class TuningJob:
         for task in ending:
             task.cancel()
         await asyncio.gather(*ending, return_exceptions=True)
-        self._account.close(self._allowance.end())
+        await self._account.close(self._allowance.end())
 
-    def _charge_import(self) -> None:
+    async def _charge_import(self) -> None:
         imported = self._imported
         spent = Charge(self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0)
         if imported.wall_s:
-            self._account.post([PricedCharge(spent, imported.wall_s)])
+            self._runtime.claim(-imported.core_s)  # it was claimed for this job meanwhile
+            await self._account.post([PricedCharge(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
         self._served = self._sums.met(proven=True)
@@ -371,8 +368,8 @@ class TuningJob:
         if self._context.learning.due():
             self._learning = asyncio.create_task(self._context.learning.learn(self.status.job_id, self._pay_learning))
 
-    def _pay_learning(self, grant: Reservation) -> None:
-        charge(self._context, "", "learn", "", grant, 1)
+    async def _pay_learning(self, grant: Reservation) -> None:
+        await charge(self._context, "", "learn", "", grant, 1)
 
     # -- budget ---------------------------------------------------------------------------------------------------
 
@@ -400,12 +397,15 @@ class TuningJob:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(StoreError):  # a store that is only busy answers the next one; no other ends the job here
-                if not self._store.heartbeat(self.status.job_id):
+                if not await self._store.heartbeat(self.status.job_id):
                     self._stop.set()  # another process owns the job now
                     return
-                self._account.settle()
-                self.status = self._reporter.status(self.status, JobState.RUNNING, self._reporter.phase)
-                self._store.save_job(self.status)
+                await self._account.settle()
+                await self._save_running()
+
+    async def _save_running(self) -> None:
+        self.status = status = await self._reporter.status(self.status, JobState.RUNNING, self._reporter.phase)
+        await self._store.write(lambda store: store.save_job(status))
 
     def _enter(self, phase: str, current: str = "") -> None:
         self._reporter.phase = phase
@@ -413,3 +413,9 @@ class TuningJob:
 
     def _progress(self, current: str = "") -> None:
         self._notify(self._reporter.progress(current))
+
+
+def _leave(store: Store, status: JobStatus) -> None:
+    """Store how a job stands, and let others have it."""
+    store.save_job(status)
+    store.release_job(status.job_id, status.state)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +75,7 @@ class Learning:
         """Say whether there is enough that is new, and nobody learns it yet."""
         return not self._busy and len(self.rows) >= max(_AT, self._learned * _GROWTH)
 
-    async def learn(self, job_id: str, pay: Callable[[Reservation], None]) -> None:
+    async def learn(self, job_id: str, pay: Callable[[Reservation], Awaitable[None]]) -> None:
         """Train in the name of a job, which pays; a model that could not be trained is tried again when more is new."""
         self._busy = True
         rows, self._learned = list(self.rows), len(self.rows)
@@ -89,7 +89,7 @@ class Learning:
         finally:
             self._busy = False
             if grant is not None:  # also for what failed, or was cut short
-                pay(grant)
+                await pay(grant)
 
     async def _train(self, worker: str, rows: list[FeatureRow]) -> str | None:
         # The trainer keeps what it was sent, for as long as its process lives.

@@ -5,7 +5,7 @@ result: that they pass in.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,11 +13,13 @@ from tunery._errors import WorkError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.pools import Reservation
+from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
+from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 
-OnResult = Callable[[Candidate, Measurement, Reservation], object]
-"""Hears what became of a candidate, with what that took of a worker: whoever asked for it is to pay."""
+OnResult = Callable[[Candidate, Measurement, Sequence[PricedCharge]], Awaitable[object]]
+"""Stores what became of a candidate, with what that has cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,8 @@ async def build_all(  # noqa: PLR0917 - what a batch of builds needs
                 result = await call_build(context, task, grant.worker, candidate, how.tries, deadline_s=how.deadline_s)
                 used = grant.split()
                 if isinstance(result, Measurement):
-                    on_failure(candidate, replace(result, build_s=used.wall_s), used)
+                    cost = bill(context, task.key, "build", result.outcome.value, used)
+                    await on_failure(candidate, replace(result, build_s=used.wall_s), [cost])
                 else:
                     built.append(BuiltCandidate(candidate, result, used))
                     on_built(built[-1])
@@ -101,7 +104,9 @@ async def race_in_turn(
             if measurement.outcome is Outcome.OK and measurement.latency_s:
                 best_s = min(measurement.latency_s, best_s or measurement.latency_s)
             found.append(replace(measurement, build_s=one.build.wall_s))
-            on_result(one.candidate, found[-1], grant.split())
+            outcome = measurement.outcome.value
+            cost = bill(context, task.key, "measure", outcome, grant.split(), device=True)
+            await on_result(one.candidate, found[-1], [cost, bill(context, task.key, "build", outcome, one.build)])
     return found
 
 

@@ -1,9 +1,11 @@
 """What a job says of itself: how far it is, its stored status, and how its tasks stand."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tunery.domain import JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import Progress, Request
+from tunery.store import Charge
 from tunery.tuning.allocation.allocator import Allocator, unit_of
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.context import Context
@@ -57,18 +59,18 @@ class Reporter:
             return max(limits.trials - trials, 0) * self._allowance.elapsed_s() / trials + finals_s
         return left_s
 
-    def status(self, status: JobStatus, state: JobState, message: str) -> JobStatus:
+    async def status(self, status: JobStatus, state: JobState, message: str) -> JobStatus:
         """Return a job's status as it is now, in `state` and with `message`; what was spent is the ledger's word."""
         context, cores = self._context, self._context.runtime.granted
+        charged = await context.store.read(lambda store: store.ledger(context.job_id))
         self._allowance.trials = context.trials
         outlook = self._sums.outlook(cores, self._allowance.prices, self._request.seed, self._pace())
         return replace(
-            status, state=state, message=message, spend=self._spend(), tasks=self.states(),
+            status, state=state, message=message, spend=self._spend(charged), tasks=self.states(),
             remaining=self._allowance.remaining(), outlook=outlook,
         )  # fmt: skip
 
-    def _spend(self) -> Spend:
-        rows = self._context.store.ledger(self._context.job_id)
+    def _spend(self, rows: Sequence[Charge]) -> Spend:
         stage_s: dict[str, float] = {}
         for row in (row for row in rows if row.wall_s):
             stage_s[row.stage] = stage_s.get(row.stage, 0.0) + row.wall_s

@@ -1,6 +1,7 @@
 """What the jobs of one runtime have in common: one search per task, one cost model per target."""
 
 import itertools
+from collections.abc import Sequence
 from contextlib import suppress
 
 from tunery._errors import EngineError
@@ -11,6 +12,7 @@ from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.state import SearchState
+from tunery.tuning.search.stored import StoredTask, stored_tasks
 from tunery.tuning.search.task_search import TaskSearch
 
 _CLOSE_DEADLINE_S = 60.0
@@ -36,8 +38,16 @@ class SearchRegistry:
             self._learnings[name] = Learning(self._runtime, name, model, tau)
         return self._learnings[name]
 
-    def join(self, context: Context, task: Task) -> TaskSearch:
-        """Return the task's search after letting the job take part in it."""
+    async def join(self, context: Context, tasks: Sequence[Task]) -> list[TaskSearch]:
+        """Return the tasks' searches after letting the job take part in them.
+
+        Raises:
+            StoreError: the store cannot be read; the job takes part in none.
+        """
+        stored = await stored_tasks(context, tasks)
+        return [self._join(context, task, known) for task, known in zip(tasks, stored, strict=True)]
+
+    def _join(self, context: Context, task: Task, stored: StoredTask) -> TaskSearch:
         key = (task.key, context.provenance)
         if key not in self._open:
             proposer = next(self._proposers)
@@ -46,7 +56,7 @@ class SearchRegistry:
             state = SearchState(task, keep_log=self._keep_logs)
             self._open[key] = TaskSearch(state, proposer, learning, sifter), proposer
         search = self._open[key][0]
-        search.join(context, task.weight)
+        search.join(context, task.weight, stored)
         return search
 
     def leave(self, context: Context) -> None:

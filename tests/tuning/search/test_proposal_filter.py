@@ -1,6 +1,5 @@
 """What is likely to fail is left out once failures were seen, but for a random part; decided without workers."""
 
-from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,18 +32,13 @@ class Run:
         self.built: list[bool] = []
         """Of each that was built, whether it failed."""
         self.host.open(self.task, (), None, seed)
-        self.context = cast("Any", SimpleNamespace(store=self, provenance=None, job_id="job"))
-
-    def measured_keys(self, *_: object) -> Collection[str]:
-        return set()
-
-    def add_records(self, _: object, records: list[Record]) -> None:
-        self.records += records
+        self.context = cast("Any", SimpleNamespace(provenance=None, job_id="job"))
 
     def batches(self, count: int, *, cured: bool = False) -> "Run":
         for _ in range(count):
             proposal = self.host.propose(self.task.key, 16, self.told)
-            sifted = self.sifter.sift(self.context, proposal, self.keys, 16)
+            sifted = self.sifter.sift(proposal, self.keys, {}, 16)
+            self.records += sifted.records(self.context)
             self.keys.update(c.key for c in (*sifted.build, *sifted.dropped))
             self.told = []
             for candidate, row in zip(sifted.build, sifted.features, strict=True):

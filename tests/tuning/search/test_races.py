@@ -48,11 +48,11 @@ class Board:
     def helps(self, outcome: Outcome, latency_s: float | None) -> bool:
         return False
 
-    def record(self, payer: object, candidate: Candidate, measurement: Measurement, bills: object) -> None:
+    async def record(self, payer: object, candidate: Candidate, measurement: Measurement, bills: object) -> None:
         self.recorded.append((candidate.key, measurement))
 
-    def correct(self, payer: object, candidate: Candidate, measurement: Measurement, cost: object) -> None:
-        self.record(payer, candidate, measurement, cost)
+    async def correct(self, payer: object, candidate: Candidate, measurement: Measurement, cost: object) -> None:
+        await self.record(payer, candidate, measurement, cost)
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.extraction import Extracted, extract_many
 from tunery.runtime.opening import introduce, workplace
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Prediction, Proposal
-from tunery.store import open_store
-from tunery.tuning.account import Account
+from tunery.store import AsyncStore, open_store
+from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import stage
 from tunery.tuning.context import Context
 from tunery.tuning.learning import Learning, start_for
@@ -110,7 +110,11 @@ def collect(
     chosen = _chosen(extraction.models, hold_out, kinds, tasks)
     if not chosen and not (stop and stop.is_set()):
         raise UsageError(_nothing(failed))
-    with open_store(request.store) as store, workplace(request) as (engine, scratch, threads):
+    with (
+        open_store(request.store) as opened,
+        AsyncStore(opened) as store,
+        workplace(request) as (engine, scratch, threads),
+    ):
         whole = not request.trimming.abandon
         runtime = Runtime(engine, request.dialect, threads, scratch, full_length=whole)
         runtime.submit(JOB)
@@ -283,7 +287,10 @@ class Collector:
 
     async def _fill(self, task: Task, proposer: str) -> None:
         """Collect what a task still wants: a third is what the model foresees, the rest half random, half searched."""
-        records = self._context.store.records(task.key, provenance=self._context.provenance, modes=[Mode.RACE])
+        here = self._context.provenance
+        records = await self._context.store.read(
+            lambda store: store.records(task.key, provenance=here, modes=[Mode.RACE])
+        )
         told = {
             r.candidate.key: Observation(r.candidate, r.measurement.outcome, r.measurement.latency_s) for r in records
         }
@@ -381,9 +388,12 @@ class Collector:
             self._context.runtime.discard(one.artifact)
         return [Observation(one.candidate, m.outcome, m.latency_s) for one, m in zip(built, found, strict=True)]
 
-    def _record(self, task: Task, candidate: Candidate, measurement: Measurement, *_: Reservation) -> None:
+    async def _record(
+        self, task: Task, candidate: Candidate, measurement: Measurement, _: Sequence[PricedCharge]
+    ) -> None:
         context = self._context
-        context.store.add_record(task, Record(candidate, measurement, context.provenance, context.job_id))
+        record = Record(candidate, measurement, context.provenance, context.job_id)
+        await context.store.write(lambda store: store.add_record(task, record))
         context.trials += 1
         self.report.candidates += 1
         self.report.outcomes[measurement.outcome.value] += 1

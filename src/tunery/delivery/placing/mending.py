@@ -37,7 +37,7 @@ async def mended(
         except (DialectError, EngineError):
             break
         if not verdict.wrong:
-            linker.work.settle(imported)
+            await linker.work.settle(imported)
             return again, verdict
     return made, judged
 

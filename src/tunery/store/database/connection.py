@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -62,7 +63,9 @@ class Database:
         # A reader of SQLite sees one state of the file; one of PostgreSQL has to ask for that.
         view = {} if self.path else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**view)
-        self._write_lock = threading.Lock()
+        # SQLite has one writer, and a database in memory one connection; sessions of PostgreSQL lock what they change.
+        self._one_writer: AbstractContextManager[object] = threading.Lock() if self.path else nullcontext()
+        self._one_reader = self._one_writer if self.in_memory else nullcontext()
         self._closing = threading.Event()
         self._patience_s = 0.0  # until the store is open
 
@@ -81,7 +84,7 @@ class Database:
         """
 
         def attempt() -> T:
-            with self._reader.begin() as connection:
+            with self._one_reader, self._reader.begin() as connection:
                 return work(connection)
 
         return self._persist(attempt, self._patience_s if repeat else 0.0)
@@ -100,7 +103,7 @@ class Database:
     def _transact(self, work: Callable[[Connection], T]) -> T:
         number = None
         try:
-            with self._write_lock, self._writer.begin() as connection:
+            with self._one_writer, self._writer.begin() as connection:
                 result = work(connection)
                 if self.path is None:
                     number = connection.execute(sa.select(sa.func.txid_current_if_assigned())).scalar()

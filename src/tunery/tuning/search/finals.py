@@ -1,6 +1,6 @@
 """The last word on a task: its best candidates verified fully and timed, interleaved and alone, beside the baseline."""
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import replace
 
 from tunery._errors import EngineError
@@ -18,10 +18,10 @@ FINALISTS = 12
 ROUNDS = 100
 
 
-def select(context: Context, task: Task) -> list[Candidate]:
-    """Return the candidates whose races make them finalists."""
-    records = context.store.records(task.key, provenance=context.provenance, modes=[Mode.RACE, Mode.SHARED])
-    raced = [r for r in records if r.candidate.origin is not Origin.BASELINE]
+def select(records: Iterable[Record]) -> list[Candidate]:
+    """Return the candidates whose races, among all records of a task, make them finalists."""
+    modes = {Mode.RACE, Mode.SHARED}
+    raced = [r for r in records if r.measurement.mode in modes and r.candidate.origin is not Origin.BASELINE]
     return finalists(raced, FINALISTS)
 
 
@@ -70,7 +70,8 @@ async def hold(  # noqa: PLR0917 - what one round needs
         Record(candidate, measurement, context.provenance, context.job_id)
         for (candidate, _), measurement in zip(entrants, results, strict=True)
     ]
-    context.account.record(task, records, [bill(context, task.key, "finals", "", grant, len(entrants), device=True)])
+    cost = bill(context, task.key, "finals", "", grant, len(entrants), device=True)
+    await context.account.record(task, records, [cost])
     return (results[0].latency_s or baseline_s if baseline_s else None), results
 
 

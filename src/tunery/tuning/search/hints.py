@@ -17,7 +17,7 @@ async def hinted(context: Context, task: Task) -> list[Candidate]:
 
     What does not fit the task, or may not be used, is left out.
     """
-    bodies = context.store.hints(task.key, context.provenance, HINTS)
+    bodies = await context.store.read(lambda store: store.hints(task.key, context.provenance, HINTS))
     if not bodies:
         return []
     found: dict[str, Candidate] = {}
@@ -36,5 +36,5 @@ async def hinted(context: Context, task: Task) -> list[Candidate]:
                     break
                 continue
             found.setdefault(candidate.key, candidate)
-    charge(context, task.key, "build", "", grant, 0)
+    await charge(context, task.key, "build", "", grant, 0)
     return list(found.values())

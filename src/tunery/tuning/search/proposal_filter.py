@@ -2,11 +2,11 @@
 
 import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tunery.dialects import Observation
-from tunery.domain import Candidate, Measurement, Mode, Outcome, Record, Task, digest
+from tunery.domain import Candidate, Measurement, Outcome, Record, Task, digest
 from tunery.domain.request import Trimming
 from tunery.runtime.services import Proposal
 from tunery.tuning.allocation.failing import LIKELY, FailureModel
@@ -19,18 +19,29 @@ FAILING_DETAIL = "likely to fail to build or run"
 
 @dataclass(frozen=True, slots=True)
 class FilteredProposal:
-    """A proposal's fresh candidates: to `build` with their feature rows, `served` from the store, and the rest."""
+    """A proposal's fresh candidates: to `build` with their feature rows, `served` from the store, and the rest.
+
+    `dropped` are not built, each for the reason in `reasons`; `outranked` of them for their rank alone.
+    """
 
     build: tuple[Candidate, ...]
     features: tuple[bytes, ...]
     served: tuple[Observation, ...]
     dropped: tuple[Candidate, ...]
+    reasons: tuple[str, ...]
     outranked: int
 
     @property
     def fresh(self) -> int:
         """How many of the proposal were new and worth a build, whether or not they are built: `outranked` are not."""
         return len(self.build) + len(self.served) + self.outranked
+
+    def records(self, context: Context) -> list[Record]:
+        """Return a job's records of what is not built."""
+        return [
+            Record(candidate, Measurement(Outcome.FILTERED, detail=why), context.provenance, context.job_id)
+            for candidate, why in zip(self.dropped, self.reasons, strict=True)
+        ]
 
 
 class ProposalFilter:
@@ -64,10 +75,12 @@ class ProposalFilter:
         """Return how many candidates to ask the proposer for."""
         return self._filter.ask(wanted) if self._trimming.filter else wanted
 
-    def sift(self, context: Context, proposal: Proposal, known: Collection[str], wanted: int) -> FilteredProposal:
-        """Choose at most `wanted` candidates to build; what is dropped is recorded, what others measured is served."""
+    def sift(
+        self, proposal: Proposal, known: Collection[str], served: Mapping[str, Observation], wanted: int
+    ) -> FilteredProposal:
+        """Choose at most `wanted` candidates to build: none that is `known`, or `served` from what others measured."""
         numbers = [i for i, candidate in enumerate(proposal.candidates) if candidate.key not in known]
-        served = self.served(context, {proposal.candidates[i].key for i in numbers})
+        served = {key: told for i in numbers if (told := served.get(key := proposal.candidates[i].key))}
         numbers = [i for i in numbers if proposal.candidates[i].key not in served]
         hopeless = [i for i in numbers if proposal.rejected and proposal.rejected[i]]
         numbers = [i for i in numbers if i not in hopeless]
@@ -88,20 +101,15 @@ class ProposalFilter:
             if score is not None and i in kept
         )
         self._dropped += len(dropped) + len(watched)
-        self._record(
-            context,
-            [
-                *((i, proposal.rejected[i] or "") for i in hopeless),
-                *risky.items(),
-                *((i, FILTERED_DETAIL) for i in dropped),
-            ],
-            proposal,
-        )
+        left_out = {
+            **{i: proposal.rejected[i] or "" for i in hopeless}, **risky, **dict.fromkeys(dropped, FILTERED_DETAIL),
+        }  # fmt: skip
         return FilteredProposal(
             tuple(proposal.candidates[i] for i in (*tried, *kept)),
             tuple(proposal.features[i] for i in (*tried, *kept)),
             tuple(served.values()),
-            tuple(proposal.candidates[i] for i in (*hopeless, *risky, *dropped)),
+            tuple(proposal.candidates[i] for i in left_out),
+            tuple(left_out.values()),
             len(dropped),
         )
 
@@ -116,32 +124,6 @@ class ProposalFilter:
         likely = {i: value for i, value in zip(numbers, found, strict=True) if value > LIKELY}
         tried = [i for i in likely if self._random.random() < self._trimming.audit_share]
         return {i: f"{FAILING_DETAIL} ({100 * likely[i]:.0f} %)" for i in likely if i not in tried}, tried
-
-    def served(self, context: Context, keys: set[str]) -> dict[str, Observation]:
-        """Return what the store has learned of these candidates meanwhile, from other jobs."""
-        if not keys & context.store.measured_keys(self._task.key, context.provenance):
-            return {}
-        records = context.store.records(self._task.key, provenance=context.provenance)
-        return {
-            r.candidate.key: Observation(r.candidate, r.measurement.outcome, r.measurement.latency_s)
-            for r in records
-            if r.candidate.key in keys
-            and r.measurement.mode is not Mode.FINAL
-            and r.measurement.outcome is not Outcome.FILTERED
-        }
-
-    def _record(self, context: Context, dropped: Sequence[tuple[int, str]], proposal: Proposal) -> None:
-        if dropped:
-            context.store.add_records(
-                self._task,
-                [
-                    Record(
-                        proposal.candidates[i], Measurement(Outcome.FILTERED, detail=why), context.provenance,
-                        context.job_id,
-                    )
-                    for i, why in dropped
-                ],
-            )  # fmt: skip
 
     def measured(self, key: str, *, helped: bool) -> None:
         """Hear that a candidate was measured, and whether it was the best so far."""

@@ -41,7 +41,7 @@ class TaskProposer:
         except (EngineError, DialectError):
             self._opened = None
             raise
-        charge(payer, self._task.key, "propose", "", grant, len(proposal.candidates))
+        await charge(payer, self._task.key, "propose", "", grant, len(proposal.candidates))
         return proposal
 
     async def _open_if_needed(self, payer: Context, state: SearchState) -> None:

@@ -38,13 +38,13 @@ class Latencies(Protocol):
 class Board(Protocol):
     """Where races put their results."""
 
-    def record(
+    async def record(
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
         """Store a measurement with what it has cost."""
         ...
 
-    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
+    async def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
         """Store what timing a candidate again alone gave, with its cost, and believe it from now on."""
         ...
 
@@ -142,7 +142,7 @@ class Races:
                 measurement = await self.race(payer, grant.worker, entrant, reference, incumbent_s, degree)
                 measurement = replace(marked(measurement, foreign), build_s=one.build.wall_s)
                 bills = self._bills(payer, one, measurement, grant.split(), first=one.candidate.key not in again)
-                self._board.record(payer, one.candidate, measurement, bills)
+                await self._board.record(payer, one.candidate, measurement, bills)
                 raced.append(_Raced(one, measurement, started, loop.time()))
 
     def _bills(
@@ -170,7 +170,7 @@ class Races:
                 alone = marked(await self.race(payer, grant.worker, entrant, reference), payer.runtime.foreign)
                 alone = replace(alone, context={**alone.context, AUDIT: True})
                 cost = bill(payer, self._task.key, AUDIT, "", grant.split(), device=True)
-                self._board.correct(payer, entrant[0], alone, cost)
+                await self._board.correct(payer, entrant[0], alone, cost)
                 last[entrant[0].key] = alone.outcome
                 if not alone.context.get("contaminated"):
                     pairs.append((shared, alone))

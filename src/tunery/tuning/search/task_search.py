@@ -1,16 +1,16 @@
 """One task's search at work: does what the search's state decides. Jobs with the same task share it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, WorkError
-from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, Task, TaskState
+from tunery.domain import Artifact, Candidate, Measurement, Mode, Origin, Outcome, Record, TaskState
 from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.foreign_load import marked
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.pools import Runtime
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import stage
@@ -21,13 +21,14 @@ from tunery.tuning.pipeline import BuiltCandidate, build_all
 from tunery.tuning.search import events as ev
 from tunery.tuning.search import finals
 from tunery.tuning.search.baselines import BuiltBaselines
-from tunery.tuning.search.events import Best, Result
+from tunery.tuning.search.events import Result
 from tunery.tuning.search.hints import hinted
 from tunery.tuning.search.known import tried
 from tunery.tuning.search.proposal_filter import ProposalFilter
 from tunery.tuning.search.proposer import TaskProposer
 from tunery.tuning.search.races import Races
 from tunery.tuning.search.state import SearchState
+from tunery.tuning.search.stored import StoredTask, measured_elsewhere, stored_best, stored_records
 
 _LOOK_AGAIN_S = 0.25  # until others may have measured what they have claimed
 _NAIVE_FLOPS, _FIRST_RUNS = 1e9, 3  # of the compiler's default, a second; runs that time it for the first time
@@ -52,15 +53,10 @@ class TaskSearch:
         self._races = Races(self.task, state, self)
         self._one_at_a_time = asyncio.Lock()
 
-    def join(self, context: Context, weight: int) -> None:
-        """Let a job take part; its weight counts beside the others', and what it tried in an earlier run is counted.
-
-        Raises:
-            StoreError: the store cannot be read; nobody joined.
-        """
-        records = context.store.records(self.task.key, provenance=context.provenance)
-        restored = None if self.state.restored else self._restored(context, records)
-        ended = tried(records, context.job_id)
+    def join(self, context: Context, weight: int, stored: StoredTask) -> None:
+        """Let a job take part; its weight counts beside the others', and what it tried in an earlier run is counted."""
+        restored = None if self.state.restored else self._restored(context, stored)
+        ended = tried(stored.records, context.job_id)
         self.jobs[context.job_id] = context
         self.state.handle(ev.Joined(context.job_id, weight, tuple(ended.items())))
         context.trials += sum(outcome is not Outcome.FILTERED for outcome in ended.values())
@@ -73,9 +69,9 @@ class TaskSearch:
         self.state.handle(ev.Left(context.job_id))
         return not self.jobs
 
-    def _restored(self, context: Context, records: Sequence[Record]) -> ev.Restored:
+    def _restored(self, context: Context, stored: StoredTask) -> ev.Restored:
         """Return what the store knows of this task under the same conditions."""
-        raced = [one for one in records if one.measurement.mode is not Mode.FINAL]
+        raced = [one for one in stored.records if one.measurement.mode is not Mode.FINAL]
         trials = [
             one.measurement
             for one in raced
@@ -84,9 +80,9 @@ class TaskSearch:
         held_s = sum(one.build_s + one.measure_s * context.runtime.threads for one in trials)
         return ev.Restored(
             context.job_id,
-            tuple((one.job_id, Result.of(one.candidate, one.measurement)) for one in records),
-            tuple(one.key for one in finals.select(context, self.task)),
-            _best(context, self.task),
+            tuple((one.job_id, Result.of(one.candidate, one.measurement)) for one in stored.records),
+            tuple(one.key for one in finals.select(stored.records)),
+            stored.best,
             Cost(held_s, context.account.power.joules(held_s)),
         )
 
@@ -111,7 +107,7 @@ class TaskSearch:
         # One that was tried and has no latency is faulty, and would be so again.
         if self.state.baseline_s is None and own[0].key not in self.state.known:
             if not await self._claimed(payer, (own[0],)):
-                self.state.handle(ev.BaselineTimed(self._latency_elsewhere_s(payer, own[0])))
+                self.state.handle(ev.BaselineTimed(await self._latency_elsewhere_s(payer, own[0])))
                 return
             async with stage(payer, self.task, "measure", Role.MEASURER) as grant:
                 measurement = await self._races.race(payer, grant.worker, own, reference)
@@ -120,7 +116,7 @@ class TaskSearch:
                 measurement = marked(measurement, payer.runtime.foreign)
                 outcome = measurement.outcome.value
                 cost = bill(payer, self.task.key, "baseline", outcome, grant.split(), device=True)
-                self.record(payer, own[0], measurement, [cost])
+                await self.record(payer, own[0], measurement, [cost])
             self.state.handle(ev.BaselineTimed(measurement.latency_s))
 
     async def _reference(self, payer: Context) -> Artifact | None:
@@ -145,9 +141,7 @@ class TaskSearch:
         try:
             candidates = await self._propose(payer, size)
             mine = await self._claimed(payer, candidates)
-            built = await build_all(
-                payer, self.task, mine, partial(self._failed_to_build, payer), partial(_defer, payer)
-            )
+            built = await build_all(payer, self.task, mine, partial(self.record, payer), partial(_defer, payer))
             if built and (reference := await self._reference(payer)):
                 kept = await self._races.run(payer, built, reference)
                 self._at_hand.update((one.candidate.key, one.artifact) for one in kept)
@@ -156,7 +150,7 @@ class TaskSearch:
             payer.account.take_back(mine)  # built, and cut short before they were raced
             self.state.handle(ev.BatchEnded(tuple(c.key for c in candidates), self._cost_since(payer)))
             if left := [c.key for c in mine if c.key not in known]:
-                payer.store.claims.give_up(self.task.key, payer.provenance, left, payer.job_id)
+                await self._give_up(payer, left)
         return len(candidates)
 
     async def _claimed(self, payer: Context, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
@@ -166,8 +160,8 @@ class TaskSearch:
         """
         left = {one.key: one for one in candidates}
         while left:
-            granted = payer.store.claims.take(self.task.key, payer.provenance, left.keys(), payer.job_id)
-            served = self._sifter.served(payer, left.keys() - granted)
+            granted = await self._claim(payer, tuple(left))
+            served = await measured_elsewhere(payer, self.task, left.keys() - granted)
             if found := tuple(told for told in served.values() if told.candidate.origin is not Origin.BASELINE):
                 self.state.handle(ev.Served(found))
             left = {key: one for key, one in left.items() if key not in served}
@@ -179,13 +173,21 @@ class TaskSearch:
                 await asyncio.sleep(_LOOK_AGAIN_S)
         return ()
 
-    def _latency_elsewhere_s(self, payer: Context, baseline: Candidate) -> float | None:
+    async def _claim(self, payer: Context, keys: Collection[str]) -> set[str]:
+        claim = (self.task.key, payer.provenance, keys, payer.job_id)
+        return await payer.store.write(lambda store: store.claims.take(*claim))
+
+    async def _give_up(self, payer: Context, keys: Collection[str]) -> None:
+        claim = (self.task.key, payer.provenance, keys, payer.job_id)
+        await payer.store.write(lambda store: store.claims.give_up(*claim))
+
+    async def _latency_elsewhere_s(self, payer: Context, baseline: Candidate) -> float | None:
         """Return the latency of the compiler's default that another process has measured.
 
         Raises:
             WithdrawnError: it has not measured it yet.
         """
-        told = self._sifter.served(payer, {baseline.key}).get(baseline.key)
+        told = (await measured_elsewhere(payer, self.task, {baseline.key})).get(baseline.key)
         if told is None:
             raise WithdrawnError("another process is measuring the compiler's default")
         return told.latency_s
@@ -212,7 +214,11 @@ class TaskSearch:
         except (EngineError, DialectError) as error:
             return self.state.handle(ev.ProposerFailed(str(error)))
         # A proposer that was started anew does not know what is still on its way.
-        sifted = self._sifter.sift(payer, proposal, self.state.taken(), size)
+        keys = {candidate.key for candidate in proposal.candidates} - self.state.taken()
+        served = await measured_elsewhere(payer, self.task, keys)
+        sifted = self._sifter.sift(proposal, self.state.taken(), served, size)
+        if left_out := sifted.records(payer):
+            await payer.store.write(lambda store: store.add_records(self.task, left_out))
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         if sifted.served:
             self.state.handle(ev.Served(sifted.served))
@@ -245,7 +251,7 @@ class TaskSearch:
 
     async def _hold_finals(self, payer: Context) -> None:
         self.state.handle(ev.FinalsBegun())
-        challengers = finals.select(payer, self.task)
+        challengers = finals.select(await stored_records(payer, self.task))
         keys = tuple(candidate.key for candidate in challengers)
         if self.state.handle(ev.FinalsAsked(keys)) is None:
             return
@@ -256,36 +262,30 @@ class TaskSearch:
             payer, self.task, baselines, challengers, self.state.baseline_s, self._at_hand
         )
         contaminated = tuple(bool(one.context.get("contaminated")) for one in held if one.samples_s)
-        self.state.handle(ev.FinalsHeld(keys, contaminated, baseline_s, _best(payer, self.task)))
+        self.state.handle(ev.FinalsHeld(keys, contaminated, baseline_s, await stored_best(payer, self.task)))
 
     # -- records --------------------------------------------------------------------------------------------------
 
-    def _failed_to_build(
-        self, payer: Context, candidate: Candidate, measurement: Measurement, used: Reservation
-    ) -> None:
-        cost = bill(payer, self.task.key, "build", measurement.outcome.value, used)
-        self.record(payer, candidate, measurement, [cost])
-
-    def record(
+    async def record(
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
         """Store a measurement with what it has cost, and only then use it."""
-        helped = self._keep(payer, candidate, measurement, bills).helped
+        helped = (await self._keep(payer, candidate, measurement, bills)).helped
         told = self.state.known.get(candidate.key)
         if candidate.origin is not Origin.BASELINE and told is not None:
             self._sifter.measured(candidate.key, helped=helped)
             self._learning.add(self.task.key, told, self._features.pop(candidate.key, b""))
 
-    def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
+    async def correct(self, payer: Context, candidate: Candidate, measurement: Measurement, cost: PricedCharge) -> None:
         """Store what timing a candidate again alone gave, and believe it from now on; it is no trial."""
-        self._keep(payer, candidate, measurement, [cost])
+        await self._keep(payer, candidate, measurement, [cost])
 
-    def _keep(
+    async def _keep(
         self, payer: Context, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> ev.Counted:
         """Store a measurement and its cost in one commit, and let it take the place of an earlier one."""
         record = Record(candidate, measurement, payer.provenance, payer.job_id)
-        payer.account.record(self.task, [record], bills)
+        await payer.account.record(self.task, [record], bills)
         open_to = tuple(job_id for job_id, job in self.jobs.items() if job.takes_part)
         counted = self.state.handle(ev.Measured(payer.job_id, Result.of(candidate, measurement), open_to))
         assert isinstance(counted, ev.Counted)
@@ -324,12 +324,3 @@ class TaskSearch:
 def _defer(payer: Context, built: BuiltCandidate) -> None:
     """Defer what a build took until its candidate was raced."""
     payer.account.defer(built.candidate, built.build.core_s)
-
-
-def _best(context: Context, task: Task) -> Best | None:
-    """Return the best verified record of a task."""
-    found = context.store.best(task.key, context.provenance)
-    if not found:
-        return None
-    measured = found[0].measurement
-    return Best(found[0].candidate.key, measured.latency_s, measured.mode is Mode.FINAL)

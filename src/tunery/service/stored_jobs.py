@@ -1,0 +1,135 @@
+"""What the manager does to a job in the store: each function is one call in the store's thread, with no other between.
+
+That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's work.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tunery._errors import UsageError, WorkError
+from tunery.accounting.prices import Prices
+from tunery.domain import JobState, JobStatus, Spend
+from tunery.domain.request import Request, ShareRequest
+from tunery.service.codec import Plain, claim_of, request_of
+from tunery.service.resuming import check_currency, check_unchanged, refuse_twin
+from tunery.store import Store
+
+_TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its process is gone
+_OVER = (JobState.DONE, JobState.CANCELLED)
+
+
+def left_behind(store: Store, known: Collection[str]) -> list[tuple[str, Request, ShareRequest]]:
+    """Return the jobs of a queue that nobody works on, but for those that are `known`."""
+    left = [(status, claim_of(status)) for status in store.unfinished() if status.job_id not in known]
+    return [(status.job_id, request_of(status, store.url), claim) for status, claim in left if claim]
+
+
+def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[JobStatus, bool]:
+    """Become the owner of job `job_id`, of an equal unfinished one, or of a new one; say whether it was there.
+
+    Raises:
+        UsageError: the request is no longer that of job `job_id`.
+        WorkError: another process works on the same job.
+        NothingFoundError: there is no job `job_id`.
+    """
+    found = check_unchanged(store.job(job_id), request) if job_id else store.resumable(request)
+    if found is None:
+        refuse_twin(store, request)
+    else:
+        check_currency(found, prices)
+    status = found or store.create_job(request)
+    if not store.acquire_job(status.job_id):
+        raise WorkError(f"another process is working on job {status.job_id}; wait for it, or see `tunery jobs list`")
+    if found is not None:  # limits and prices may be others now, and `jobs resume` is to go on with these
+        queued = {key: value for key, value in found.request.items() if key not in request}
+        store.specify_job(status.job_id, {**queued, **request})
+    return store.job(status.job_id), found is not None
+
+
+def acquire(store: Store, job_id: str) -> bool:
+    """Become the owner of a job that is still to be done: another daemon may have done or paused it."""
+    return store.job(job_id).state in _TO_DO and store.acquire_job(job_id)
+
+
+def specify(store: Store, job_id: str, request: Plain) -> JobStatus:
+    """Store what importing a job's model has told, and return the job.
+
+    Raises:
+        UsageError: the model or the target has changed since the job was submitted.
+    """
+    check_unchanged(store.job(job_id), request)
+    store.specify_job(job_id, request)
+    return store.job(job_id)
+
+
+def queue_again(store: Store, job_id: str, request: Plain) -> None:
+    """Queue a job that was paused, stopped or has failed.
+
+    Raises:
+        UsageError: it is over, or at work in another process.
+    """
+    status = store.job(job_id)
+    refuse_over(status)
+    _refuse_others(store, status)
+    store.specify_job(job_id, request)
+    leave(store, job_id, JobState.QUEUED)
+
+
+def leave_aside(store: Store, job_id: str, state: JobState) -> None:
+    """Pause or cancel a job that is not at work here.
+
+    Raises:
+        UsageError: it has ended, or is at work in another process.
+    """
+    status = store.job(job_id)
+    if status.state in _OVER:
+        raise UsageError(f"job {job_id} is {status.state} already")
+    _refuse_others(store, status)
+    leave(store, job_id, state)
+
+
+def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: Plain | None) -> None:
+    """End a job of another kind than tuning with its answer; `request` is what is known of it by now."""
+    store.events.append("answer", answer, job_id)
+    if request is not None:
+        store.specify_job(job_id, request)
+    leave(store, job_id, JobState.DONE)
+
+
+def add_spend(store: Store, job_id: str, spent: Spend) -> None:
+    """Add what a run has spent to what earlier runs of the job have."""
+    status = store.job(job_id)
+    before = status.spend
+    spend = replace(
+        before,
+        wall_s=before.wall_s + spent.wall_s,
+        core_s=before.core_s + spent.core_s,
+        joules=(before.joules or 0.0) + (spent.joules or 0.0),
+        modelled=before.modelled or spent.modelled,
+        money=(before.money or 0.0) + (spent.money or 0.0),
+        currency=spent.currency,
+        cores=spent.cores,
+    )
+    store.save_job(replace(status, spend=spend))
+
+
+def leave(store: Store, job_id: str, state: JobState, message: str = "") -> None:
+    """Leave a job in a state for others."""
+    store.save_job(replace(store.job(job_id), state=state, message=message))
+    store.release_job(job_id, state)
+
+
+def refuse_over(status: JobStatus) -> None:
+    """Refuse to go on with a job that is over.
+
+    Raises:
+        UsageError: it is.
+    """
+    if status.state in _OVER:
+        raise UsageError(f"job {status.job_id} is {status.state}; submit its model anew: what is known is used")
+
+
+def _refuse_others(store: Store, status: JobStatus) -> None:
+    if status.state is JobState.RUNNING and store.taken(status.job_id):
+        raise UsageError(f"job {status.job_id} is at work in another process; stop that one")

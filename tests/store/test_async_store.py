@@ -1,0 +1,162 @@
+"""Coroutines and a slow store: each call waits for itself alone, and what was begun is done."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_samples import HERE, task
+
+from tunery._errors import NothingFoundError
+from tunery.delivery.ladder import choose
+from tunery.domain import JobState
+from tunery.store import AsyncStore, Store, open_store
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(str(tmp_path / "store.db")) as opened:
+        yield opened
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, PATIENCE_S))
+
+
+def held(gate: threading.Event, then: Callable[[Store], Any] = lambda _: None) -> Callable[[Store], Any]:
+    """Return a call that waits for the gate, as for a slow disk."""
+
+    def wait(store: Store) -> Any:
+        assert gate.wait(PATIENCE_S)
+        return then(store)
+
+    return wait
+
+
+def test_while_a_write_waits_others_read_and_beat(store: Store) -> None:
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            job = (await calls.write(lambda opened: opened.create_job({}))).job_id
+            assert await calls.write(lambda opened: opened.acquire_job(job))
+            gate = threading.Event()
+            writing = asyncio.create_task(calls.write(held(gate)))
+            await asyncio.sleep(0)
+            assert (await calls.read(lambda opened: opened.job(job))).state is JobState.RUNNING
+            assert await calls.heartbeat(job)
+            assert not writing.done()
+            gate.set()
+            await writing
+
+    run(main())
+
+
+def test_while_reads_wait_others_write(store: Store) -> None:
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            gate = threading.Event()
+            reading = [asyncio.create_task(calls.read(held(gate))) for _ in range(20)]
+            await asyncio.sleep(0)
+            assert (await calls.write(lambda opened: opened.create_job({}))).state is JobState.QUEUED
+            assert not any(one.done() for one in reading)
+            gate.set()
+            await asyncio.gather(*reading)
+
+    run(main())
+
+
+def test_writes_are_done_in_the_order_in_which_they_were_asked_for(store: Store) -> None:
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            gate, done = threading.Event(), list[int]()
+            first = asyncio.create_task(calls.write(held(gate, lambda _: done.append(0))))
+            await asyncio.sleep(0)
+            others = [asyncio.create_task(calls.write(lambda _, n=n: done.append(n))) for n in range(1, 20)]
+            await asyncio.sleep(0)
+            gate.set()
+            await asyncio.gather(first, *others)
+            assert done == list(range(20))
+
+    run(main())
+
+
+def test_a_cancelled_caller_gets_its_result_first_and_is_cancelled_at_its_next_wait(store: Store) -> None:
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            gate, got = threading.Event(), list[str]()
+
+            async def work() -> None:
+                got.append((await calls.write(held(gate, lambda opened: opened.create_job({})))).job_id)
+                got.append((await calls.read(lambda opened: opened.job(got[0]))).job_id)
+                await asyncio.sleep(PATIENCE_S)
+                got.append("never")
+
+            working = asyncio.create_task(work())
+            await asyncio.sleep(0)
+            for _ in range(2):  # as by an impatient user
+                working.cancel()
+                await asyncio.sleep(0)
+            gate.set()
+            with pytest.raises(asyncio.CancelledError):
+                await working
+            assert len(got) == 2
+            assert got[0] == got[1]
+            assert len(store.jobs()) == 1
+
+    run(main())
+
+
+def test_what_goes_wrong_is_the_callers(store: Store) -> None:
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            with pytest.raises(NothingFoundError):
+                await calls.read(lambda opened: opened.job("nobody"))
+            with pytest.raises(ZeroDivisionError):
+                await calls.write(lambda _: 1 // 0)
+            assert await calls.write(lambda _: 1) == 1
+
+    run(main())
+
+
+def test_closing_waits_for_what_was_begun(store: Store) -> None:
+    async def main() -> None:
+        calls, gate = AsyncStore(store), threading.Event()
+        writing = asyncio.create_task(calls.write(held(gate, lambda opened: opened.create_job({}))))
+        await asyncio.sleep(0)
+        threading.Timer(0.05, gate.set).start()
+        calls.close()
+        assert len(store.jobs()) == 1
+        await writing
+
+    run(main())
+
+
+def test_a_store_in_memory_serves_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "absent.db"))
+
+    async def main() -> None:
+        with open_store(create=False) as absent, AsyncStore(absent) as calls:
+            made = [calls.write(lambda opened: opened.create_job({})) for _ in range(20)]
+            read = [calls.read(lambda opened: opened.jobs()) for _ in range(20)]
+            await asyncio.gather(*made, *read)
+            assert len(await calls.read(lambda opened: opened.jobs())) == 20
+
+    run(main())
+
+
+def test_the_guard_of_all_tests_sees_a_call_on_the_loop_and_none_beside_it(
+    store: Store, store_calls_on_the_loop: list[str]
+) -> None:
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            await calls.read(lambda opened: choose(opened, [task()], HERE))
+            store.jobs()
+            assert store_calls_on_the_loop == [], "the second was the test's own"
+            choose(store, [task()], HERE)
+            assert store_calls_on_the_loop
+
+    run(main())
+    store_calls_on_the_loop.clear()
