@@ -3,20 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tunery.domain.request import CONTESTANTS
 from tunery.reports.comparison import _more, _where
 from tunery.reports.format import as_text, milliseconds, new_table, short
 
 _GAP = 0.10
+_NAMES = {**CONTESTANTS, "stock": "stock MetaSchedule"}
 
 
 def suite_text(results: Mapping[str, Any]) -> str:
     """Return the table of a suite: each network, won or lost, and the operators that decide it; who took no part."""
-    from tunery.domain.request import CONTESTANTS
-
     runs = results["runs"]
-    others = [name for name in CONTESTANTS if name not in ("onnxruntime", "tunery")
+    others = [name for name in _NAMES if name not in ("onnxruntime", "tunery")
               and any(name in run.get("latency_s", ()) for run in runs.values())]  # fmt: skip
-    table = new_table("network", "#threads", "#ONNX Runtime ms", *(f"#{CONTESTANTS[name]} ms" for name in others),
+    table = new_table("network", "#threads", "#ONNX Runtime ms", *(f"#{_NAMES[name]} ms" for name in others),
                       "#tunery ms", "#faster", "#over tasks", "decided by")  # fmt: skip
     for run in sorted(runs.values(), key=lambda run: (run["threads"], run["network"])):
         if "latency_s" not in run:
@@ -77,29 +77,25 @@ def _decided_by(run: Mapping[str, Any]) -> str:
 
 def _absences(runs: Mapping[str, Any]) -> list[str]:
     """Say which rivals took no part, where, and why."""
-    from tunery.domain.request import CONTESTANTS
-
     timed = {key: run for key, run in runs.items() if "latency_s" in run}
     where: dict[tuple[str, str], list[str]] = {}
     for key, run in timed.items():
         for name, reason in run["absent"].items():
             where.setdefault((name, reason), []).append(key)
     return [
-        f"{CONTESTANTS[name]} took no part in {', '.join(keys) if len(keys) < len(timed) else 'any run'}: {reason}"
+        f"{_NAMES[name]} took no part in {', '.join(keys) if len(keys) < len(timed) else 'any run'}: {reason}"
         for (name, reason), keys in where.items()
     ]
 
 
 def _summary(of: str, summary: Mapping[str, Any]) -> list[str]:
-    from tunery.domain.request import CONTESTANTS
-
     if summary["geometric_mean"] is None:
         return [f"{_which(of)}: nothing was timed"]
     return [
         f"{_which(of)}: {summary['geometric_mean']:.2f}x faster than ONNX Runtime (geometric mean), "
         f"{summary['won']} won, {summary['even']} even, {summary['lost']} lost, least {summary['least']:.2f}",
         *(
-            f"    {one['geometric_mean']:.2f}x faster than {CONTESTANTS[name]} in {one['runs']} runs, "
+            f"    {one['geometric_mean']:.2f}x faster than {_NAMES[name]} in {one['runs']} runs, "
             f"{one['won']} won, least {one['least']:.2f}"
             for name, one in summary["others"].items()
         ),

@@ -21,9 +21,9 @@ from tunery._errors import UsageError
 from tunery._settings import cache_directory
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import Version
-from tunery.costmodels.registry import family, starting
+from tunery.costmodels.registry import starting
 from tunery.costmodels.training.evaluation import ALL, EvaluationRow
-from tunery.devices import open_device
+from tunery.devices import open_device, traits_of
 from tunery.dialects import get_dialect
 from tunery.domain import digest
 from tunery.reports.format import as_text, milliseconds, new_table
@@ -92,8 +92,8 @@ def _model() -> tuple[Version, str]:
     """
     dialect = get_dialect("metaschedule")
     config = dialect.resolve_target("native", 0).config
-    bits = float(device_columns(open_device("cpu").describe().facts)[0])
-    found = starting(dialect.name, family(dialect.name, config), compiler=dialect.compiler, vector_bits=bits)
+    bits = float(device_columns(traits_of(open_device("cpu").describe().as_facts()))[0])
+    found = starting(dialect.name, dialect.family(config), compiler=dialect.compiler, vector_bits=bits)
     if found is None:
         raise UsageError(
             "there is no cost model for this processor; run `tunery costmodel collect` and `tunery costmodel train`"

@@ -313,7 +313,7 @@ def test_bench_leads_with_onnx_runtime(run: Run, measured: list[tuple[Request, t
     assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "TVM"]
     assert "1.50x faster" in rows[1]
     assert answer.out.splitlines()[0] == "demo, whole network, 2 threads: 1.50x faster than ONNX Runtime"
-    assert answer.err.splitlines()[0] == "comparing with TVM untuned and ONNX Runtime: compiling first, then about 12s"
+    assert answer.err.splitlines()[0] == "comparing with untuned code and ONNX Runtime: compiling first, then about 12s"
     assert "comparing None, turn 1 of 7" in answer.err
     data = run("bench", "fake:demo", *FAKE, "--json").data
     assert data["latency_s"]["onnxruntime"] == {"median": 0.012, "p10": 0.011, "p90": 0.013, "samples": 50}

@@ -109,7 +109,7 @@ def ready_made(made: Table, passed: bool = True) -> None:
 
 @pytest.mark.usefixtures("models")
 def test_the_list_says_where_the_shipped_model_is_used(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "SHIPPED", ("fake", "fake"))
+    monkeypatch.setattr(registry, "shipped_targets", lambda: [("fake", "fake")])
     made = table(networks=2)
     ready_made(made, passed=False)
     sentence = "the model that ships with tunery is used for fake on fake"

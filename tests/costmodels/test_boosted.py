@@ -13,6 +13,7 @@ from tunery.costmodels import BoostedModel, Dataset, load_cost_model
 from tunery.costmodels.columns import device_columns
 from tunery.costmodels.loading import for_device
 from tunery.costmodels.metrics import kendall
+from tunery.devices import traits_of
 
 TASKS, ROWS, WIDTH = 3, 80, 12
 Rows = npt.NDArray[np.float32]
@@ -86,7 +87,8 @@ def test_trees_that_were_grown_for_one_vector_width_are_used_on_no_other(model: 
     grown = model.grown(list(dataset(7).groups().values()), 5).grown_for(256, model.rounds)
     assert grown.rounds == model.rounds + 5
     narrow, wide = (
-        load_cost_model(for_device(grown.dumps(), device_columns({"vector": [flags]}))) for flags in ("avx2", "avx512f")
+        load_cost_model(for_device(grown.dumps(), device_columns(traits_of({"vector": [flags]}))))
+        for flags in ("avx2", "avx512f")
     )
     assert np.array_equal(narrow.predict(rows), grown.predict(rows))
     assert not np.array_equal(wide.predict(rows), grown.predict(rows))
@@ -95,7 +97,7 @@ def test_trees_that_were_grown_for_one_vector_width_are_used_on_no_other(model: 
     again = load_cost_model(for_device(narrow.dumps(), device_columns(None)))
     assert np.array_equal(again.predict(rows), model.predict(rows)), "a device that is not known may be of any kind"
     twice = grown.grown(list(dataset(8).groups().values()), 5).grown_for(256, grown.rounds)
-    other = load_cost_model(for_device(twice.dumps(), device_columns({"vector": ["avx512f"]})))
+    other = load_cost_model(for_device(twice.dumps(), device_columns(traits_of({"vector": ["avx512f"]}))))
     assert np.array_equal(other.predict(rows), model.predict(rows))
     for bits, trunk in ((512, grown.rounds), (256, 0)):
         with pytest.raises(ValueError, match="one kind of device"):

@@ -4,6 +4,7 @@ import numpy as np
 
 from tunery.costmodels.columns import (
     DEVICE_COLUMNS,
+    DEVICE_NAMES,
     MOST_STORES,
     STORE_WIDTH,
     TASK_COLUMNS,
@@ -16,6 +17,8 @@ from tunery.costmodels.columns import (
     with_stores,
     with_task,
 )
+from tunery.devices import traits_of
+from tunery.devices._base import TRAITS
 from tunery.domain import Target, Task, TensorSpec, Workload
 
 
@@ -46,11 +49,12 @@ def test_a_task_without_arithmetic_has_columns() -> None:
 
 def test_devices() -> None:
     facts = {"vector": ["avx2", "avx512f"], "caches": {"L1d": "32K", "L2": "1M", "L3": "odd"}, "virtual": True}
-    columns = device_columns(facts)
+    columns = device_columns(traits_of(facts))
     assert columns[:3].tolist() == [512, 5, 10]
     assert math.isnan(columns[3])
     assert np.isnan(device_columns(None)).all()
     assert len(columns) == len(device_columns({})) == DEVICE_COLUMNS
+    assert DEVICE_NAMES == TRAITS, "a device tells what a model knows"
 
 
 def test_stores_are_folded_to_the_busiest_the_largest_and_their_number() -> None:

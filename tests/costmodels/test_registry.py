@@ -2,13 +2,12 @@ import errno
 import gzip
 import json
 import math
-import platform
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from costmodel_data import table
+from costmodel_data import in_use, table
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
@@ -18,8 +17,6 @@ from tunery.costmodels.registry import (
     Version,
     check_directory,
     damaged,
-    family,
-    in_use,
     new_card,
     read,
     register,
@@ -28,6 +25,7 @@ from tunery.costmodels.registry import (
 )
 from tunery.costmodels.training.parquet import read_parquet
 from tunery.costmodels.training.splits import hold_out_networks
+from tunery.devices import traits_of
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 CONFIG = {"kind": "fake"}
@@ -62,72 +60,24 @@ def test_versions_count_up_and_come_back_as_they_were(model: BoostedModel) -> No
 
 
 def test_only_what_passed_its_gate_is_used(model: BoostedModel) -> None:
-    assert in_use("fake", CONFIG) is None
+    assert in_use("fake") is None
     first = register(card(), model)
     register(card(passed=False), model)
     register(card(target="other"), model)
     register(card(dialect="other"), model)
-    used = in_use("fake", CONFIG)
+    used = in_use("fake")
     assert used == first
     assert registry.starting("fake", "fake") == (first, read(Path(first.path))[1])
 
 
 def test_a_model_trained_here_comes_before_the_shipped_one(model: BoostedModel) -> None:
-    target = family("metaschedule", {"kind": "llvm", "mcpu": "znver4"})
-    shipped = registry.starting("metaschedule", target)
+    shipped = registry.starting("metaschedule", "x86")
     assert shipped == registry.shipped("metaschedule", "x86")
     wide = registry.starting("metaschedule", "x86", vector_bits=512)
     assert wide == registry.shipped("metaschedule", "x86", 512) != registry.shipped("metaschedule", "x86", 256)
     mine = register(card(target="x86", dialect="metaschedule"), model)
-    assert (registry.starting("metaschedule", target) or ())[:1] == (mine,)
-    assert registry.starting("metaschedule", family("metaschedule", {"mcpu": "apple-m1"})) is None
-
-
-@pytest.mark.parametrize("name", ["znver5", "emeraldrapids", "graniterapids", "tigerlake", "ivybridge", "gracemont"])
-def test_an_x86_processor_of_any_name_has_the_shipped_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    target = family("metaschedule", {"kind": "llvm", "mcpu": name, "num-cores": 2})
-    assert registry.starting("metaschedule", target) is not None
-
-
-@pytest.mark.parametrize(
-    ("machine", "config", "expected"),
-    [
-        ("x86_64", {"mcpu": "apple-m1"}, "apple-m1"),
-        ("x86_64", {"mcpu": "neoverse-v2"}, "neoverse-v2"),
-        ("x86_64", {"mcpu": "grace"}, "grace"),
-        ("x86_64", {"mcpu": "foreign", "mtriple": "aarch64-linux-gnu"}, "foreign"),
-        ("x86_64", {"kind": "llvm"}, "llvm"),
-        ("x86_64", {"kind": "cuda", "mcpu": "sm_90"}, "sm_90"),
-        ("AMD64", {"mcpu": "lunarlake"}, "x86"),
-        ("aarch64", {"mcpu": "lunarlake"}, "lunarlake"),
-        ("aarch64", {"mcpu": "lunarlake", "mtriple": "x86_64-linux-gnu"}, "x86"),
-        ("aarch64", {"mcpu": "znver4"}, "x86"),
-        ("aarch64", {"mcpu": "generic"}, "generic"),
-    ],
-)
-def test_families_of_processors(
-    machine: str, config: dict[str, object], expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert family("metaschedule", config) == expected
-
-
-def test_a_model_of_a_processor_that_was_a_family_of_its_own_is_used_on(
-    model: BoostedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    first = register(card(target="emeraldrapids", dialect="metaschedule"), model)
-    assert in_use("metaschedule", {"mcpu": "emeraldrapids"}) == first
-
-
-@pytest.mark.tvm
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler lists this machine's processors")
-def test_no_x86_processor_is_taken_for_another() -> None:
-    from tunery.dialects.metaschedule._tvm import tvm
-
-    names = tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))
-    assert {family("metaschedule", {"kind": "llvm", "mcpu": str(name)}) for name in names} == {"x86"}
+    assert (registry.starting("metaschedule", "x86") or ())[:1] == (mine,)
+    assert registry.starting("metaschedule", "apple-m1") is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +91,7 @@ def test_a_damaged_file_is_one_clear_sentence(model: BoostedModel, damage: bytes
         version("1", "fake")
     assert "\n" not in str(caught.value)
     assert versions() == []
-    assert in_use("fake", CONFIG) is None
+    assert in_use("fake") is None
     [sentence] = damaged()
     assert sentence == str(caught.value)
 
@@ -172,9 +122,9 @@ def test_with_a_damaged_model_the_next_best_is_used_and_a_line_says_so(
 def test_a_model_of_another_compiler_version_is_not_used(model: BoostedModel) -> None:
     fitting = register(card(), model)
     register(replace(card(), compiler="fake 2.0"), model)
-    assert in_use("fake", CONFIG, compiler="fake 1.0") == fitting
-    assert in_use("fake", CONFIG, compiler="fake 1.0 lowering 7") == fitting, "how networks are lowered does not count"
-    assert in_use("fake", CONFIG, compiler="fake 3.0") is None
+    assert in_use("fake", compiler="fake 1.0") == fitting
+    assert in_use("fake", compiler="fake 1.0 lowering 7") == fitting, "how networks are lowered does not count"
+    assert in_use("fake", compiler="fake 3.0") is None
 
 
 @pytest.mark.parametrize(("bits", "growth", "least"), [(256, 256, 30_000), (512, None, 20_000)])
@@ -217,7 +167,9 @@ def test_there_is_a_shipped_model_for_every_x86_and_for_nothing_else() -> None:
     assert narrow != wide
     for other in (128, math.nan):
         assert registry.shipped("metaschedule", "x86", other) == narrow
-    models = [load_cost_model(for_device(narrow[1], device_columns({"vector": flags}))) for flags in (["avx2"], [])]
+    models = [
+        load_cost_model(for_device(narrow[1], device_columns(traits_of({"vector": flags})))) for flags in (["avx2"], [])
+    ]
     rounds = [model.rounds for model in models if isinstance(model, BoostedModel)]
     assert rounds[0] > rounds[1] > 0, "on other vectors it goes without what it has grown"
     assert registry.shipped("metaschedule", "apple-m1") is None
@@ -233,7 +185,9 @@ def test_the_shipped_model_for_256_bits_grew_on_the_dataset_in_the_repository() 
     assert table.only(learned).digest == shipped.data["digest"]
     assert len(table.only(learned)) == shipped.data["candidates"] - shipped.data["base"]["candidates"]
     assert len(judged) == shipped.overall["tasks"]
-    here, elsewhere = (load_cost_model(for_device(text, device_columns({"vector": [f]}))) for f in ("avx2", "avx512f"))
+    here, elsewhere = (
+        load_cost_model(for_device(text, device_columns(traits_of({"vector": [f]})))) for f in ("avx2", "avx512f")
+    )
     scores = [ndcg(g.gains, model.predict(g.rows)) for g in judged[:20] for model in (here, elsewhere)]
     assert np.mean(scores[::2]) > np.mean(scores[1::2]) + 0.05
 
@@ -249,7 +203,7 @@ def test_the_shipped_model_for_512_bits_learned_from_the_dataset_in_the_reposito
     assert table.only(learned).digest == shipped.data["digest"]
     assert len(table.only(learned)) == shipped.data["candidates"]
     assert len([group for group in judged if group.usable]) == shipped.overall["tasks"]
-    device = device_columns({"vector": ["avx512f"]})
+    device = device_columns(traits_of({"vector": ["avx512f"]}))
     mine, other = (load_cost_model(for_device(one, device)) for one in (text, narrow[1]))
     scores = [ndcg(g.gains, model.predict(g.inputs)) for g in judged if g.usable for model in (mine, other)]
     assert np.mean(scores[::2]) == pytest.approx(shipped.overall["ndcg8"], abs=0.002), (

@@ -499,6 +499,16 @@ class TestMisnamed(Base):
     expected = "test_a_target_is_plain_data_that_resolves_to_itself"
 
 
+class Homeless(Able):
+    def family(self, config):
+        return ""
+
+
+class TestHomeless(Base):
+    made = Homeless
+    expected = "test_a_target_is_of_a_family_of_processors"
+
+
 class Unpacked(Able):
     packages = ("there-is-no-such-distribution",)
 

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from metaschedule_models import convolution_network
 
-from tunery.costmodels.registry import SHIPPED, shipped
+from tunery.costmodels.registry import shipped
 from tunery.devices import open_device
 from tunery.dialects import Dialect, Observation
 from tunery.dialects.metaschedule.loading.transforms import matrices, transformed
@@ -224,7 +224,7 @@ def test_a_generic_program_that_cannot_be_searched_is_an_error(
 
 @pytest.fixture(scope="module")
 def model() -> str:
-    starting = shipped(*SHIPPED)
+    starting = shipped("metaschedule", "x86")
     assert starting
     return starting[1]
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tunery.costmodels import Group, Table
+from tunery.costmodels.registry import Version, starting
 
 WIDTH = 12
 KINDS = ("conv2d", "matmul")
@@ -27,3 +28,9 @@ def table(networks: int = 8, per_network: int = 3, rows: int = 40, seed: int = 0
             )
         )  # fmt: skip
     return Table(tuple(groups), "fake", "fake 1.0", "fake", {})
+
+
+def in_use(dialect: str, compiler: str = "") -> Version | None:
+    """Return the card of the model that jobs of a dialect, for a target of the same name, start from."""
+    found = starting(dialect, dialect, compiler=compiler)
+    return found[0] if found else None

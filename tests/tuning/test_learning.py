@@ -16,7 +16,7 @@ from job_tools import run_in
 from tunery.costmodels import BoostedModel, Recipe, device_columns, registry
 from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.costmodels.training.replay import _read, _write
-from tunery.devices import open_device
+from tunery.devices import open_device, traits_of
 from tunery.dialects import Observation
 from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Candidate, Outcome
@@ -172,7 +172,7 @@ def test_a_job_starts_from_the_model_in_use_told_of_its_device_and_trusts_it_by_
     [start] = started
     assert start is not None
     told = np.asarray(json.loads(start.model)["device"], np.float32)
-    assert np.array_equal(told, device_columns(open_device("cpu").describe().facts), equal_nan=True)
+    assert np.array_equal(told, device_columns(traits_of(open_device("cpu").describe().as_facts())), equal_nan=True)
     assert np.isfinite(told).any()
 
 

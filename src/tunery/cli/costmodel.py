@@ -173,7 +173,7 @@ def list_(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the models that were trained here, and say which is in use."""
-    from tunery.costmodels.registry import SHIPPED, damaged, models_directory, versions
+    from tunery.costmodels.registry import damaged, models_directory, shipped_targets, versions
     from tunery.reports.format import as_text, new_table
 
     found, broken = versions(), damaged()
@@ -198,8 +198,10 @@ def list_(
             states[card.path],
         )  # fmt: skip
     say(as_text(table, width()))
-    if SHIPPED not in {(card.dialect, card.target) for card in found if states[card.path] == "in use"}:
-        say(f"the model that ships with tunery is used for {' on '.join(SHIPPED)}")
+    own = {(card.dialect, card.target) for card in found if states[card.path] == "in use"}
+    for dialect, target in shipped_targets():
+        if (dialect, target) not in own:
+            say(f"the model that ships with tunery is used for {dialect} on {target}")
 
 
 @app.command("evaluate", epilog="Example: tunery costmodel evaluate 3 --store other.db")

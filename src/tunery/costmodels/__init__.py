@@ -1,7 +1,7 @@
 """Predicting candidates' relative speed.
 
 dataset     rows and latencies in groups of one task; splits: what is held out, without a leak
-boosted     the trees; automl: the search for the best recipe; rival: MetaSchedule's own model
+boosted     the trees; automl: the search for the best recipe; rival: the field's own model (Ansor's)
 evaluation  metrics per operator kind and device, and the gate
 registry    versions on disk, and which of them is used; cards: what is said of each
 gaussian    a surrogate for the search of one task

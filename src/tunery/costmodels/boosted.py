@@ -1,7 +1,7 @@
 """Gradient-boosted trees over feature rows, trained on latencies relative to each task's best.
 
 Most take a candidate's stores folded to one row. Voters on stores see each store by itself, and a candidate's score is
-the sum over its stores, as in MetaSchedule's own model (Ansor, OSDI 2020); with another loss, and the task's columns.
+the sum over its stores, as in Ansor's model (OSDI 2020); with another loss, and the task's columns.
 """
 
 import json

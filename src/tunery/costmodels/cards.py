@@ -1,6 +1,5 @@
 """What is said of a trained model: what it learned from, how good it is on what it has not seen, if it may be used."""
 
-import platform
 import re
 import time
 from collections.abc import Mapping
@@ -8,15 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunery.costmodels.dataset import Group
-
-_X86 = ("x86", "znver", "skylake", "cascadelake", "cooperlake", "icelake", "sapphirerapids", "emeraldrapids", "haswell",
-        "broadwell", "alderlake", "raptorlake", "core-avx", "gracemont")  # fmt: skip
-"""Names of x86 processors that a machine of another kind knows, too; there are new ones every year."""
-_OTHERS = ("a64fx", "ampere", "apple", "arm", "carmel", "cortex", "cyclone", "exynos", "falkor", "fujitsu", "gb10",
-           "generic-", "grace", "hip", "kryo", "la464", "la664", "loongarch", "neoverse", "olympus", "oryon", "power",
-           "ppc", "pwr", "rocket-", "saphira", "sifive", "spacemit", "syntacore", "thunderx", "tsv110", "veyron",
-           "xiangshan", "z1")  # fmt: skip
-"""What LLVM's names of processors of other architectures begin with."""
 
 WORKLOAD_DIGITS = 8
 """Of a workload's key, on a card: two of a thousand are alike once in ten thousand datasets."""
@@ -100,8 +90,7 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
         version=int(document["version"]),
         dialect=str(document["dialect"]),
         compiler=str(document["compiler"]),
-        # Earlier, an x86 processor of a name that was not listed was a family of its own.
-        target=family(str(document["dialect"]), {"mcpu": str(document["target"])}),
+        target=str(document["target"]),
         created_at=float(document["created_at"]),
         recipe=dict(document["recipe"]),
         data=dict(document["data"]),
@@ -114,35 +103,12 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
     )
 
 
-def family(dialect: str, config: Mapping[str, Any]) -> str:
-    """Return the family of processors a target belongs to: models are shared within one.
-
-    All x86 processors are one family, whatever LLVM calls them; of the others each name is a family of its own.
-
-    >>> family("metaschedule", {"kind": "llvm", "mcpu": "znver4"}), family("metaschedule", {"mcpu": "apple-m1"})
-    ('x86', 'apple-m1')
-    """
-    if dialect == "metaschedule" and config.get("kind", "llvm") == "llvm" and _is_x86(config):
-        return "x86"
-    return str(config.get("mcpu") or config.get("kind") or dialect)
-
-
-def _is_x86(config: Mapping[str, Any]) -> bool:
-    """Say whether a target is x86 by its triple, else by its name; a name that is not known is of this machine."""
-    triple, name = str(config.get("mtriple", "")), str(config.get("mcpu", ""))
-    if triple:
-        return triple.startswith(("x86", "amd64", "i386", "i686"))
-    if not name or name.startswith((*_X86, *_OTHERS)):
-        return name.startswith(_X86)
-    return platform.machine().lower() in {"x86_64", "amd64"}
-
-
 def generator(compiler: str) -> str:
     """Return the part of a compiler's name and version that decides which code a candidate becomes.
 
     How networks are lowered decides which tasks there are, not what a candidate of one is worth.
 
-    >>> generator("apache-tvm 0.27 lowering 2 build 1")
-    'apache-tvm 0.27 build 1'
+    >>> generator("compiler 0.27 lowering 2 build 1")
+    'compiler 0.27 build 1'
     """
     return re.sub(r" lowering \d+", "", compiler)

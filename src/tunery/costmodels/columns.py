@@ -1,7 +1,6 @@
 """Columns beside a candidate's own features: what is computed, and on what."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ Row = npt.NDArray[np.float32]
 _KINDS = ("conv2d", "depthwise", "matmul", "norm", "pool", "reduce", "softmax", "elementwise", "conv1d", "gather",
           "resize", "layout")  # fmt: skip
 TASK_COLUMNS = 9
-DEVICE_COLUMNS = 5
-_UNKNOWN = np.full(DEVICE_COLUMNS, np.nan, np.float32)
+DEVICE_NAMES = ("vector_bits", "L1d_log2_kib", "L2_log2_kib", "L3_log2_kib", "virtual")
+DEVICE_COLUMNS = len(DEVICE_NAMES)
 STORE_WIDTH = 164
 """Columns of a store: as many as tensor-program features of the field have (Ansor, OSDI 2020)."""
 MOST_STORES = 6
@@ -103,15 +102,9 @@ def with_task(features: npt.NDArray[np.float32], task: Task) -> npt.NDArray[np.f
     return np.concatenate([features, shared], axis=1).astype(np.float32)
 
 
-def device_columns(facts: Mapping[str, Any] | None) -> Row:
-    """Return a device's columns from its facts: vector bits, and the sizes of its caches (log2 KiB); NaN if unknown."""
-    if facts is None:
-        return _UNKNOWN.copy()
-    vector = [str(flag) for flag in facts.get("vector", ())]
-    bits = 512 if any(f.startswith("avx512") for f in vector) else 256 if "avx2" in vector else 128
-    caches = facts.get("caches", {})
-    sizes = [_log_kib(str(caches[name])) if name in caches else math.nan for name in ("L1d", "L2", "L3")]
-    return np.asarray([bits, *sizes, float(bool(facts.get("virtual")))], np.float32)
+def device_columns(traits: Mapping[str, float] | None) -> Row:
+    """Return a device's columns from its traits (`Device.traits`); NaN for each that is not known."""
+    return np.asarray([(traits or {}).get(name, math.nan) for name in DEVICE_NAMES], np.float32)
 
 
 def _packed(stores: npt.NDArray[np.floating[Any]]) -> Row:
@@ -122,10 +115,3 @@ def _packed(stores: npt.NDArray[np.floating[Any]]) -> Row:
     packed = np.zeros(_PACKED, np.float32)
     packed[: stores.size] = stores.ravel()
     return packed
-
-
-def _log_kib(text: str) -> float:
-    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
-    if not match or not int(match[1]):
-        return math.nan
-    return math.log2(int(match[1]) * {"": 2**-10, "K": 1, "M": 2**10, "G": 2**20}[match[2]])

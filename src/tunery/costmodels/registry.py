@@ -9,12 +9,11 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from tunery._errors import NothingFoundError, UsageError
 from tunery._inputs import read_small
@@ -22,18 +21,15 @@ from tunery._outputs import replacing
 from tunery._settings import models_directory
 from tunery.costmodels._base import CostModel
 from tunery.costmodels.boosted import check_trees
-from tunery.costmodels.cards import Version, as_card, family, generator, new_card
+from tunery.costmodels.cards import Version, as_card, generator, new_card
 from tunery.costmodels.loading import load_cost_model
 
 __all__ = [
-    "SHIPPED", "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "family", "generator",
-    "in_use", "models_directory", "new_card", "read", "register", "shipped", "starting", "version",
-    "versions",
+    "VARIABLE", "Version", "amend", "check_directory", "damaged", "document", "generator", "models_directory",
+    "new_card", "read", "register", "shipped", "shipped_targets", "starting", "version", "versions",
 ]  # fmt: skip
 
 VARIABLE = "TUNERY_MODELS"
-SHIPPED = ("metaschedule", "x86")
-"""The dialect and the family of targets that a model ships for."""
 _FORMAT = 1
 _MOST_BYTES, _MOST_UNPACKED = 1 << 28, 1 << 30  # the models that were trained so far have a few megabytes
 _NAME = re.compile(r"(?P<dialect>[a-z0-9_]+)-(?P<version>\d{4,})\.json\.gz")
@@ -166,16 +162,6 @@ def _unpacked(path: Path) -> bytes:
     return data
 
 
-def in_use(
-    dialect: str, config: Mapping[str, Any], directory: Path | None = None, *, compiler: str = ""
-) -> Version | None:
-    """Return the card of the trained model that jobs start from: the latest that passed its gate for such targets.
-
-    Those trained on what another compiler version than `compiler` generates are passed over ("": any will do).
-    """
-    return _latest(versions(dialect, directory), family(dialect, config), compiler)
-
-
 def starting(
     dialect: str, target: str, *, compiler: str = "", vector_bits: float = math.nan
 ) -> tuple[Version, str] | None:
@@ -192,15 +178,20 @@ def starting(
     return shipped(dialect, target, vector_bits) if card is None else read(Path(card.path))
 
 
+def shipped_targets() -> list[tuple[str, str]]:
+    """Return for which dialects and families of targets models ship."""
+    names = (path.name.removesuffix(".json.gz").split("-") for path in _pretrained())
+    return sorted({(dialect, "-".join(target)) for dialect, *target, _ in names})
+
+
 def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[Version, str] | None:
     """Return the shipped cost model for a family of targets, with its card; None if there is none for it.
 
     There is one for each width of vectors on which candidates were measured. Devices with others get the first by name,
     without what it has grown: `for_device` leaves that out there.
     """
-    if (dialect, target) != SHIPPED:
-        return None
-    found = sorted(Path(str(files("tunery.costmodels"))).glob(f"pretrained/{dialect}-{target}-*.json.gz"))
+    ours = re.compile(rf"{re.escape(dialect)}-{re.escape(target)}-\d+\.json\.gz")
+    found = sorted(path for path in _pretrained() if ours.fullmatch(path.name))
     mine = [path for path in found if path.name == f"{dialect}-{target}-{vector_bits:.0f}.json.gz"]
     for path in dict.fromkeys((*mine, *found)):
         try:
@@ -208,6 +199,10 @@ def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[V
         except UsageError:
             _log.warning("%s is damaged, and passed over; install tunery again", path)
     return None
+
+
+def _pretrained() -> list[Path]:
+    return list(Path(str(files("tunery.costmodels")), "pretrained").glob("*.json.gz"))
 
 
 def _latest(cards: list[Version], target: str, compiler: str) -> Version | None:

@@ -1,15 +1,26 @@
 """What runs kernels, behind one contract: our own kinds, and others by the entry point group `tunery.devices`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from tunery._errors import UsageError
 from tunery.devices._base import ConstantBuffers, Device, EnergyMeter, ForeignLoad, Load, Watch
 
-__all__ = ["ConstantBuffers", "Device", "EnergyMeter", "ForeignLoad", "Load", "Watch", "device_class", "open_device"]
+__all__ = [
+    "ConstantBuffers",
+    "Device",
+    "EnergyMeter",
+    "ForeignLoad",
+    "Load",
+    "Watch",
+    "device_class",
+    "open_device",
+    "traits_of",
+]
 
 _GROUP = "tunery.devices"
-_OURS = {"cpu": "tunery.devices.cpu.device:CpuDevice", "fake": "tunery.devices.fake:FakeDevice"}
+_OURS = {"cpu": ("cpu.device", "CpuDevice"), "fake": ("fake", "FakeDevice")}
 
 
 def device_class(kind: str) -> type[Device]:
@@ -19,7 +30,7 @@ def device_class(kind: str) -> type[Device]:
         UsageError: no installed device has that kind.
     """
     if kind in _OURS:
-        entry = EntryPoint(kind, _OURS[kind], _GROUP)
+        entry = EntryPoint(kind, "{}.{}:{}".format(__name__, *_OURS[kind]), _GROUP)
     else:
         others = {entry.name: entry for entry in entry_points(group=_GROUP)}
         if kind not in others:
@@ -36,3 +47,13 @@ def open_device(kind: str, cores: Sequence[int] = (), slot: Sequence[int] = ()) 
         UsageError: no installed device has that kind.
     """
     return device_class(kind)(cores, slot)
+
+
+def traits_of(facts: Mapping[str, Any] | None) -> Mapping[str, float] | None:
+    """Return the traits of a device from what a store has of it; None where that is nothing.
+
+    Raises:
+        UsageError: no installed device has its kind.
+    """
+    # Facts of earlier versions tell no kind: they knew processors only.
+    return None if facts is None else device_class(str(facts.get("kind", "cpu"))).traits(facts)

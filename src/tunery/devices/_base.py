@@ -69,6 +69,10 @@ class ForeignLoad(ABC):
         """
 
 
+TRAITS = ("vector_bits", "L1d_log2_kib", "L2_log2_kib", "L3_log2_kib", "virtual")
+"""What `Device.traits` may tell: the width of vectors, sizes of caches, whether the machine is virtual (1 or 0)."""
+
+
 class EnergyMeter(ABC):
     """Counts joules from any start; differences between two readings are what matters.
 
@@ -119,6 +123,14 @@ class Device(ABC):
     @abstractmethod
     def foreign_load(cls, cores: Sequence[int]) -> ForeignLoad:
         """Return what sees others' use of a host's cores; a host asks, in the process whose descendants are ours."""
+
+    @classmethod
+    def traits(cls, facts: Mapping[str, Any]) -> Mapping[str, float]:  # noqa: ARG003 - for those that know any
+        """Return numbers that a cost model may know a device by, from the facts that a store has of one of this kind.
+
+        Their names are in `TRAITS`; what is not known is left out.
+        """
+        return {}
 
     @abstractmethod
     def describe(self) -> DeviceDescription:

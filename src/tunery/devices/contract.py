@@ -19,7 +19,7 @@ import math
 import numpy as np
 import pytest
 
-from tunery.devices._base import Device, Load
+from tunery.devices._base import TRAITS, Device, Load
 from tunery.domain import DeviceDescription, canonical_json
 
 _ALIGNMENT = 64
@@ -46,6 +46,13 @@ class DeviceContract:
         """A slot is some of the cores; one that is not named is all of them."""
         assert set(device.slot) <= set(device.cores)
         assert type(device)(device.cores).slot == device.cores
+
+    def test_its_traits_are_numbers_by_known_names(self, device: Device) -> None:
+        """Read from facts as a store has them, those that an earlier version wrote included."""
+        for facts in (device.describe().as_facts(), {}):
+            traits = type(device).traits(facts)
+            assert set(traits) <= set(TRAITS), f"unknown traits: {sorted(set(traits) - set(TRAITS))}"
+            assert all(map(math.isfinite, traits.values())), "a trait that is not known is left out"
 
     @pytest.mark.parametrize("threads", [1, 2, 3])
     def test_slots_are_disjoint_and_wide_enough(self, device: Device, threads: int) -> None:

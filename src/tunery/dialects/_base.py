@@ -21,7 +21,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,10 @@ class Dialect(ABC):
         Raises:
             TargetError: unknown or incomplete; the message names what would be accepted.
         """
+
+    def family(self, config: Mapping[str, Any]) -> str:
+        """Return the family of processors that a target's description is for: cost models are shared within one."""
+        return str(config.get("kind") or self.name)
 
     def environment(self) -> Environment:
         """Return in which kind of process this dialect works; it must not import the compiler to know."""

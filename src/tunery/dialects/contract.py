@@ -24,6 +24,8 @@ tasks from networks gives a fixture `tasks` instead of `network`.
 
 import json
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -104,6 +106,17 @@ class DialectContract(ContractFixtures):
         assert native.threads == 2, f"asked for 2 threads, got {native.threads}"
         again = dialect.resolve_target(json.dumps(dict(target.config)), target.threads)
         assert again.key == target.key, f"{target.config} resolves to {again.config}"
+
+    def test_a_target_is_of_a_family_of_processors(
+        self, dialect: WholeDialect, target: Target, other_target: Target
+    ) -> None:
+        """One word, part of a file's name, that depends on the target alone."""
+        used, kind = type(dialect)(), {"kind": "other", "mcpu": "other"}
+        configs: tuple[Mapping[str, Any], ...] = ({}, target.config, other_target.config, kind)
+        for config in configs:
+            family = used.family(config)
+            assert re.fullmatch(r"[\w.+-]+", family), f"{family!r} cannot be part of a file's name"
+            assert type(dialect)().family(config) == family, f"{dict(config)} is of two families"
 
     def test_the_compiler_is_named_the_same_by_each_instance(self, dialect: WholeDialect) -> None:
         """Provenance of records: the compiler's name and version do not depend on the process."""

@@ -131,8 +131,8 @@ class TuneReport:
 
 
 CONTESTANTS = {
-    "onnxruntime": "ONNX Runtime", "tunery": "tunery", "untuned": "TVM untuned", "torch": "torch eager",
-    "torch-compiled": "torch compiled", "stock": "stock MetaSchedule",
+    "onnxruntime": "ONNX Runtime", "tunery": "tunery", "untuned": "untuned code", "torch": "torch eager",
+    "torch-compiled": "torch compiled",
 }  # fmt: skip
 """Who can take part in a comparison of whole networks: the name in commands and JSON, and the one for people."""
 

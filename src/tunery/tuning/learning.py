@@ -9,8 +9,9 @@ from typing import Any
 
 from tunery._errors import EngineError
 from tunery.costmodels import device_columns, fits, for_device
-from tunery.costmodels.registry import family, starting
-from tunery.dialects import Observation
+from tunery.costmodels.registry import starting
+from tunery.devices import traits_of
+from tunery.dialects import Observation, get_dialect
 from tunery.domain import DeviceDescription, Outcome
 from tunery.engines import Role
 from tunery.runtime.pools import Reservation, Runtime
@@ -32,9 +33,9 @@ class InitialModel:
 
 def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: DeviceDescription) -> InitialModel | None:
     """Return the cost model to start from for a target on a device, None if there is none."""
-    columns = device_columns(device.facts)
+    columns = device_columns(traits_of(device.as_facts()))
     bits = float(columns[0])
-    found = starting(dialect, family(dialect, config), compiler=compiler, vector_bits=bits)
+    found = starting(dialect, get_dialect(dialect).family(config), compiler=compiler, vector_bits=bits)
     if found is None:
         return None
     card, text = found

@@ -13,7 +13,7 @@ from tunery.costmodels.cards import generator
 from tunery.costmodels.columns import DEVICE_COLUMNS
 from tunery.costmodels.training.collect import collect
 from tunery.costmodels.training.replay import _sources, load
-from tunery.devices import open_device
+from tunery.devices import open_device, traits_of
 from tunery.domain import Origin, Outcome, Record
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.store import open_store
@@ -23,7 +23,7 @@ def test_with_records_of_several_devices_no_row_tells_of_its_device(tmp_path: Pa
     request = request_in(tmp_path, "collect", "40trials")
     collect(request, ["fake:one?tasks=3&frozen=1"], tasks=1, per_task=12)
     [alone] = load(request.store, "fake")
-    here = device_columns(open_device("cpu").describe().facts)
+    here = device_columns(traits_of(open_device("cpu").describe().as_facts()))
     assert np.isfinite(here).any()
     assert np.array_equal(alone.rows[0, -DEVICE_COLUMNS:], here, equal_nan=True)
     with open_store(request.store) as store:

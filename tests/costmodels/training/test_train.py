@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from costmodel_data import table
+from costmodel_data import in_use, table
 
 from tunery._errors import UsageError
 from tunery.costmodels import BoostedModel, Group, Recipe, Table, load_cost_model, registry
 from tunery.costmodels.columns import DEVICE_COLUMNS
-from tunery.costmodels.registry import Version, in_use, new_card, register, versions
+from tunery.costmodels.registry import Version, new_card, register, versions
 from tunery.costmodels.training import rival
 from tunery.costmodels.training import train as training
 from tunery.costmodels.training.evaluation import LEAST_TASKS
@@ -72,7 +72,7 @@ def test_a_dataset_becomes_a_version_that_is_used(world: Table) -> None:
     card = done.card
     assert card.passed
     assert done.used
-    assert in_use("fake", CONFIG, compiler="fake 1.0") == card
+    assert in_use("fake", compiler="fake 1.0") == card
     assert done.search.tried == 2
     assert heard
     overall = {row.ranking: row.quality for row in done.appraisal.rows if row.kind == row.device == "all"}
@@ -95,7 +95,7 @@ def test_labels_of_noise_are_refused(world: Table) -> None:
     assert not done.card.passed
     assert any("chance" in reason for reason in done.card.reasons)
     assert versions() == [done.card], "it is kept to look at"
-    assert in_use("fake", CONFIG) is None
+    assert in_use("fake") is None
 
 
 def test_a_model_clearly_worse_than_the_one_in_use_does_not_take_its_place(world: Table) -> None:
@@ -103,7 +103,7 @@ def test_a_model_clearly_worse_than_the_one_in_use_does_not_take_its_place(world
     done = trained(spoiled(world, 0.85, spare=HELD))
     assert any("the model in use" in reason for reason in done.card.reasons)
     assert [row for row in done.appraisal.rows if row.ranking == "in use"]
-    assert in_use("fake", CONFIG) == first
+    assert in_use("fake") == first
 
 
 def test_one_that_is_as_good_does(world: Table) -> None:
@@ -112,7 +112,7 @@ def test_one_that_is_as_good_does(world: Table) -> None:
     done = trained(world)
     [pair] = [pair for pair in done.appraisal.pairs if pair.rival == "in use"]
     assert pair.tasks >= LEAST_TASKS
-    assert in_use("fake", CONFIG) == done.card
+    assert in_use("fake") == done.card
 
 
 def test_where_the_model_in_use_has_seen_the_tasks_they_are_not_compared(world: Table) -> None:
@@ -292,7 +292,7 @@ def test_a_dataset_of_another_compiler_is_taken_only_if_asked(world: Table, tmp_
     done = trained(open_table("", "fake", path, any_compiler=True))
     assert done.card.passed
     assert not done.used
-    assert in_use("fake", CONFIG, compiler="fake 1.0") is None
+    assert in_use("fake", compiler="fake 1.0") is None
     write_parquet(world.only(replace(g, compiler="fake 0.8") for g in world), path, {})
     with pytest.raises(UsageError, match=r"fake 0.8"):
         open_table("", "fake", path)

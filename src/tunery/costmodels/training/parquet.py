@@ -11,7 +11,6 @@ import numpy as np
 from tunery._errors import UsageError
 from tunery._extras import pip_install
 from tunery._outputs import DATASET, DATASET_CARD, check_output, whole_file
-from tunery.costmodels.cards import family
 from tunery.costmodels.dataset import Group, Rows, Table, columns_of, without_devices
 
 _CARD = b"tunery"
@@ -85,7 +84,7 @@ def read_parquet(path: Path) -> Table:
         arrays = [*_ARRAYS, *(name for name in _LATER if name in made.column_names)]
         columns = made.drop_columns(arrays).to_pydict() | {name: _arrays(made[name]) for name in arrays}
         groups = [_group(part) for part in _parts(columns)]
-        target = family(card["dialect"], {"mcpu": card["target"]})  # a file of earlier may call it by its processor
+        target = str(card["target"])
         return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"])
     except FileNotFoundError:
         again = f"`tunery records export --parquet {shlex.quote(str(path))}`"

@@ -18,8 +18,8 @@ from tunery._outputs import replacing
 from tunery._settings import cache_directory
 from tunery.costmodels.columns import device_columns, with_task
 from tunery.costmodels.dataset import Group, Table, without_devices
-from tunery.costmodels.registry import family, generator
-from tunery.devices import open_device
+from tunery.costmodels.registry import generator
+from tunery.devices import open_device, traits_of
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
@@ -64,7 +64,8 @@ def load(
     Raises:
         UsageError: no record can be used; the message says why.
     """
-    compiler = get_dialect(dialect).compiler
+    compiled = get_dialect(dialect)
+    compiler = compiled.compiler
     left_out: Counter[str] = Counter()
     work: list[tuple[Task, _Source, _Found]] = []
     families: Counter[str] = Counter()
@@ -76,14 +77,14 @@ def load(
             if task.target.dialect == dialect:
                 records = store.records(task.key, modes=[Mode.RACE, Mode.SHARED], imported=True)
                 made = _sources(records, None if any_compiler else compiler, left_out)
-                families[family(dialect, task.target.config)] += sum(len(found) for _, found in made)
+                families[compiled.family(task.target.config)] += sum(len(found) for _, found in made)
                 work += [(task, *one) for one in made]
     # Processors of another family have other instructions: a model of both would be a model of neither.
     usual = max(families, key=lambda name: families[name], default="")
     for task, _, found in work:
-        if family(dialect, task.target.config) != usual:
+        if compiled.family(task.target.config) != usual:
             left_out[f"for targets other than {usual}"] += len(found)
-    work = [one for one in work if family(dialect, one[0].target.config) == usual]
+    work = [one for one in work if compiled.family(one[0].target.config) == usual]
     groups: list[Group] = []
     with workplace(Request("", dialect=dialect)) as (engine, _, _):
         features, checks = Features(engine, dialect, compiler), RecordChecks(engine)
@@ -92,7 +93,7 @@ def load(
             if task.key in refused:
                 left_out["of imported tasks whose programs are not what they say they are"] += len(found)
                 continue
-            columns = device_columns(facts.get(source[0]))
+            columns = device_columns(traits_of(facts.get(source[0])))
             groups += _group(features, task, source, found, owners.get(task.workload.key, ()), columns, left_out)
             notify(f"features of {number + 1}/{len(work)} tasks")
     table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out))

@@ -1,6 +1,6 @@
-"""MetaSchedule's own cost model, trained by its rules on our data: what ours must beat.
+"""The cost model that tensor-program tuners of the field have, trained by its rules on our data: what ours must beat.
 
-As in TVM's `XGBModel` (after Ansor, OSDI 2020): XGBoost on per-store features, a candidate's score is the sum over its
+It is Ansor's (OSDI 2020), as compilers ship it: XGBoost on per-store features, a candidate's score is the sum over its
 stores, the loss is the squared error weighted by the label, labels are the task's best latency over the candidate's,
 depth 10, eta 0.2, gamma 0.001, and it stops after 50 rounds in which the training error did not fall. Unlike there it
 also stops after 300 rounds, not after 10,000: that bounds what a comparison costs.
@@ -17,7 +17,7 @@ from tunery.costmodels.dataset import Group
 
 Floats = npt.NDArray[np.float64]
 
-NAME = "MetaSchedule's own model"
+NAME = "Ansor's model"
 _PARAMETERS = {"max_depth": 10, "gamma": 0.001, "min_child_weight": 0, "eta": 0.2, "seed": 43, "verbosity": 0}
 MOST_ROUNDS, OWN_ROUNDS, _PATIENCE = 300, 10_000, 50
 """Rounds of training at most, here and by its own rules, and without progress."""

@@ -15,7 +15,7 @@ from tunery.costmodels import BoostedModel, CostModel, Group, Table, device_colu
 from tunery.costmodels.boosted import Recipe, check_rows, describe
 from tunery.costmodels.cards import WORKLOAD_DIGITS, Version, generator, new_card
 from tunery.costmodels.dataset import columns_of
-from tunery.costmodels.registry import amend, check_directory, family, register, shipped, starting, version
+from tunery.costmodels.registry import amend, check_directory, register, shipped, starting, version
 from tunery.costmodels.training.automl import Search, fit, search, voting
 from tunery.costmodels.training.evaluation import (
     IN_USE,
@@ -152,7 +152,7 @@ def train(
         )
     check_directory()
     dialect = get_dialect(table.dialect)
-    installed, here = dialect.compiler, family(table.dialect, dialect.resolve_target("native", 1).config)
+    installed, here = dialect.compiler, dialect.family(dialect.resolve_target("native", 1).config)
     found = search(learn, seconds, threads=threads, seed=seed, most=most, notify=notify)
     notify("judging on held-out networks")
     recipe = voting(found.recipe)
@@ -251,7 +251,7 @@ def judge(
         UsageError: the model is damaged or does not fit the dataset, or there is none for the target.
         NothingFoundError: there is no such version.
     """
-    wanted = family(table.dialect, target.config) if target else table.target
+    wanted = get_dialect(table.dialect).family(target.config) if target else table.target
     if name:
         card, read = version(name, table.dialect)
         model = _as_there(read.dumps(), table.groups)

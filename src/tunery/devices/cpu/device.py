@@ -13,7 +13,7 @@ from tunery.devices.cpu import placement
 from tunery.devices.cpu.clocks import read_clocks
 from tunery.devices.cpu.constant_buffers import CpuConstantBuffers
 from tunery.devices.cpu.energy import open_meter
-from tunery.devices.cpu.facts import cache_bytes, describe_cpu
+from tunery.devices.cpu.facts import cache_bytes, cpu_traits, describe_cpu
 from tunery.devices.cpu.foreign import CpuForeignLoad
 from tunery.devices.cpu.load import LoadWatch
 from tunery.domain import DeviceDescription
@@ -39,6 +39,11 @@ class CpuDevice(Device):
     @override
     def foreign_load(cls, cores: Sequence[int]) -> CpuForeignLoad:
         return CpuForeignLoad(cores)
+
+    @classmethod
+    @override
+    def traits(cls, facts: Mapping[str, Any]) -> Mapping[str, float]:
+        return cpu_traits(facts)
 
     @override
     def describe(self) -> DeviceDescription:

@@ -1,8 +1,11 @@
 """What a CPU is: the facts that make two timings comparable, as Linux tells them."""
 
+import math
 import platform
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tunery.domain import DeviceDescription
 
@@ -35,6 +38,16 @@ def describe_cpu(
         "memory_gib": _memory_gib(meminfo),
     }
     return DeviceDescription(kind="cpu", name=name, cores=tuple(cores), facts=facts)
+
+
+def cpu_traits(facts: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers that a cost model knows a CPU by, from facts of this version or an earlier one."""
+    vector = [str(flag) for flag in facts.get("vector", ())]
+    bits = 512 if any(flag.startswith("avx512") for flag in vector) else 256 if "avx2" in vector else 128
+    told = facts.get("caches", {})
+    caches = {name: _log2_kib(str(told[name])) for name in ("L1d", "L2", "L3") if name in told}
+    sizes = {f"{name}_log2_kib": size for name, size in caches.items() if size is not None}
+    return {"vector_bits": bits, "virtual": float(bool(facts.get("virtual"))), **sizes}
 
 
 def cache_bytes(caches: Path = _CACHES) -> int:
@@ -76,3 +89,10 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def _log2_kib(text: str) -> float | None:
+    match = re.fullmatch(r"(\d+)([KMG]?)", text.strip())
+    if not match or not int(match[1]):
+        return None
+    return math.log2(int(match[1]) * {"": 2**-10, "K": 1, "M": 2**10, "G": 2**20}[match[2]])

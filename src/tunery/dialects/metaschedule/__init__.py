@@ -21,7 +21,7 @@ from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,12 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
     @override
     def compiler(self) -> str:
         return f"apache-tvm {version('apache-tvm')} ffi {version('apache-tvm-ffi')} lowering {_LOWERING} build {_BUILD}"
+
+    @override
+    def family(self, config: Mapping[str, Any]) -> str:
+        from tunery.dialects.metaschedule.families import family
+
+        return family(config)
 
     @override
     def environment(self) -> Environment:
