@@ -2,20 +2,37 @@
 
 import shlex
 import sys
+import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
-from job_tools import expect_nothing_held, family, outcomes_of, raced, records_in, run_in, runtimes, wait_until
+from job_tools import (
+    expect_nothing_held,
+    family,
+    outcomes_of,
+    raced,
+    records_in,
+    request_in,
+    run_in,
+    runtimes,
+    wait_until,
+)
+from onnx import TensorProto, helper
 
 from tunery.blobs import DirectoryBlobs
+from tunery.delivery.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.domain import Artifact, JobState, Mode, Outcome
-from tunery.domain.request import Progress
+from tunery.domain import Artifact, Budget, JobState, Mode, Outcome
+from tunery.domain.request import FillPolicy, Progress, Request
 from tunery.engines import HERE, AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.registry import add_host
 from tunery.runtime.pools import MEASURER, Runtime
+from tunery.service.session import Session, tune
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
@@ -75,6 +92,53 @@ def test_a_host_that_is_lost_again_and_again_costs_nothing_but_time(tmp_path: Pa
     assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
     expect_nothing_held(made[0])
     wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+@pytest.mark.usefixtures("far")
+def test_one_measures_on_a_host_and_waits_for_it_when_it_is_lost(tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill(progress: Progress) -> None:
+        agents = [process for process in family(tmp_path) if "agent" in process.cmdline()]
+        if progress.trials >= 10 * (1 + len(killed)) and agents and agents[0].pid not in killed and len(killed) < 2:
+            killed.append(agents[0].pid)
+            agents[0].kill()
+
+    with runtimes() as made:
+        report = tune(replace(request_in(tmp_path, "fake:there?tasks=2&run_s=0.02", "40trials"), on=FAR), kill)
+    assert len(killed) == 2
+    assert report.job.state is JobState.DONE
+    assert report.job.spend.trials == 40
+    assert set(raced(tmp_path).values()) == {1}
+    assert set(outcomes_of(report)) <= {"ok", "abandoned", "filtered"}
+    measured = [span for span in made[0].dispatch.spans if span.kind in {"measure", "finals"}]
+    assert {span.worker.partition("/")[0] for span in measured} == {FAR}
+    expect_nothing_held(made[0])
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.usefixtures("far")
+def test_a_real_operator_is_built_and_measured_in_an_agent(tmp_path: Path) -> None:
+    weights = helper.make_tensor("w", TensorProto.FLOAT, [64, 64], [0.01] * 64 * 64)
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, 64]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", ends[:1], ends[1:], [weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    request = Request(
+        str(tmp_path / "m.onnx"), threads=1, budget=Budget.parse("12trials"), store=str(tmp_path / "store.db"), on=FAR
+    )
+    with runtimes() as made, Session(request.store) as session:
+        report = session.tune(request, lambda _: None, threading.Event())
+        session.compile(request, tmp_path / "out.tunery", FillPolicy())
+    assert report.job.state is JobState.DONE
+    assert {record.measurement.outcome for record in records_in(tmp_path, Mode.FINAL)} == {Outcome.OK}
+    measured = [span for span in made[0].dispatch.spans if span.kind in {"measure", "finals"}]
+    assert {span.worker.partition("/")[0] for span in measured} == {FAR}
+    assert builds(made[0])[FAR] > 0
+    x = np.random.default_rng(0).standard_normal((16, 64)).astype(np.float32)
+    [y] = InferenceSession(str(tmp_path / "out.tunery")).run(None, {"x": x})
+    np.testing.assert_allclose(y, x @ np.full((64, 64), 0.01, np.float32), rtol=1e-4, atol=1e-5)
 
 
 def test_a_host_that_cannot_be_reached_is_done_without(tmp_path: Path) -> None:

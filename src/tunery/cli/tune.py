@@ -28,6 +28,9 @@ def tune(
     model: options.ModelName,
     *,
     target: options.TargetName = "native",
+    on: Annotated[
+        str, typer.Option("--on", metavar="HOST", help="The host to measure on, as `tunery hosts` lists it.")
+    ] = "",
     budget: options.BudgetText = None,
     latency_target: options.LatencyTarget = "",
     prices: options.PriceSheet = "",
@@ -48,8 +51,8 @@ def tune(
 ) -> None:
     """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
     request = options.make_request(
-        model, target=target, budget=budget, effort=effort, store=store, threads=threads, shapes=shape, seed=seed,
-        dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
+        model, target=target, on=on, budget=budget, effort=effort, store=store, threads=threads, shapes=shape,
+        seed=seed, dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
     file = network_file(request, output, force=force) if output else None

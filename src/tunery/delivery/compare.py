@@ -265,6 +265,7 @@ def _start(runtime: Runtime, service: str, path: Path | str, network: Network, *
             f"tunery.delivery.{module}:{service}",
             settings,
             cores=runtime.measure_cores,
+            host=runtime.measure_host,
             threads=runtime.threads,
             memory_bytes=worker_bytes(Role.MEASURER),
             environment=runtime.environment.counterpart() if torch else runtime.environment,

@@ -33,7 +33,7 @@ class Request:
     """One request: a model, a target and what it may cost.
 
     `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
-    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores of this process);
+    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores that measure);
     `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
     `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
     `trimming` is for studies;
@@ -41,7 +41,7 @@ class Request:
     `pretrained` says whether the search starts from the cost model that ships with tunery;
     `kind` is what the job does (`tune`, `compile`, `bench`, `query`, `extract`, `calibrate`), `options` what that kind
     of job is given beside the rest;
-    `trust` lets a torch program run code that it holds.
+    `trust` lets a torch program run code that it holds; `on` is the host whose device is measured on ("": this one).
     """
 
     model: str
@@ -60,6 +60,7 @@ class Request:
     kind: str = "tune"
     options: Mapping[str, Any] = field(default_factory=dict)
     trust: bool = False
+    on: str = ""
 
 
 MOST_PRIORITY = 10

@@ -166,7 +166,12 @@ async def _resolve(
 ) -> tuple[Target, str]:
     async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
         target, compiler = await runtime.call(
-            grant.worker, "target", request.target, runtime.threads, deadline_s=IMPORT_DEADLINE_S, tries=3
+            runtime.target_worker or grant.worker,
+            "target",
+            request.target,
+            runtime.threads,
+            deadline_s=IMPORT_DEADLINE_S,
+            tries=3,
         )
     meant("target")
     return target, compiler

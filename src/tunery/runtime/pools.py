@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import platform
 import shutil
 import tempfile
 from collections import Counter
@@ -29,11 +30,12 @@ from tunery.runtime.hosts import FurtherHosts
 from tunery.runtime.usage import StageUsage
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
-DEVICE = f"{HERE}/device:cpu"
 MEASURER = "tunery.runtime.services:MeasurerHost"
+DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
 _PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
 _MOST_IMPORTS = 4
+_AWAY_S, _LOOK_S = 600.0, 0.5  # how long measuring waits for its host, and how often it looks
 _GROWING = frozenset({Role.PREPARER, Role.IMPORTER})
 _NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
 
@@ -92,12 +94,18 @@ class Runtime:
         foreign: ForeignWatch | None = None,
         full_length: bool = False,
         device: str = "cpu",
+        on: str = "",
     ) -> None:
         self.engine = engine
         self.blobs = engine.blobs
         self.threads = threads
         self.dispatch = dispatch or Dispatch()
-        self.cores = self.dispatch.cores
+        self.measure_host = on or HERE
+        facts = engine.facts(on) if on else None
+        self.node = platform.node() if facts is None else facts.node
+        self.cores = self.dispatch.cores if facts is None else facts.cores
+        self._measurer_bytes = worker_bytes(Role.MEASURER, None if facts is None else facts.memory_bytes)
+        self.device_share = f"{self.measure_host}/device:{device}"
         self.calibration: Calibration | None = None
         self._dialect, self._kind, self._full_length = dialect, device, full_length
         self.all_slots = device_class(device).slots(self.cores, threads)
@@ -106,14 +114,18 @@ class Runtime:
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
         self.environment = worker_environment(dialect)
-        self.granted = max(self.dispatch.granted, len(self.measure_cores))
+        self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
         self._slot: dict[str, tuple[int, ...]] = {}
         self._elsewhere: dict[str, str] = {}  # worker to host
         self._asked: Counter[str] = Counter()  # host to builds that wait or run
         self._pools = self._start_workers(dialect)
         self._described = self._ask_device()
-        self.dispatch.add({self.resource(role): len(self._of(role)) for role in self._pools})
-        self.dispatch.add({DEVICE: len(self.cores)})
+        self.target_worker = self._start_target_worker() if on else None
+        hosts = {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
+        self.dispatch.add({self.resource(role, host): len(self._of(role, host)) for role, host in hosts.items()})
+        self.dispatch.add({self.device_share: len(self.cores)})
+        if facts is not None:
+            self.dispatch.add({core_of(on): max(facts.granted, len(self.measure_cores))})
         self.hosts = FurtherHosts(engine, self._of(Role.BUILDER)[0], self._start_elsewhere, self._host_resized)
         self._waiting_at: dict[str, str] = {}  # stage to host
         self._requests: dict[str, StageRequest] = {}  # of the workers that are held
@@ -170,9 +182,16 @@ class Runtime:
 
     def _host_resized(self, host: str, builders: int) -> None:
         """Have a further host take so many builds at a time; those that wait for one that has left go elsewhere."""
-        self.dispatch.add({core_of(host): builders, self.resource(Role.BUILDER, host): builders})
+        cores = max(builders, len(self.measure_cores) if host == self.measure_host else 0)
+        self.dispatch.add({core_of(host): cores, self.resource(Role.BUILDER, host): builders})
         if not builders:
             self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
+
+    def _start_target_worker(self) -> str:
+        """Start what knows the processor that is measured on."""
+        spec = self._pools[Role.IMPORTER].spec
+        assert spec is not None
+        return self.engine.start(replace(spec, host=self.measure_host))
 
     def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
         """Return how a measurer of a slot is started; `settings` are further ones of its service."""
@@ -188,13 +207,16 @@ class Runtime:
             },
             cores=slot,
             threads=len(slot),
-            memory_bytes=worker_bytes(Role.MEASURER),
+            memory_bytes=self._measurer_bytes,
             environment=self.environment,
+            host=self.measure_host,
         )
 
     def _start_measurer(self, slot: tuple[int, ...]) -> str:
         worker = self.engine.start(self.measurer_spec(slot, full_length=self._full_length))
         self._slot[worker] = slot
+        if self.measure_host != HERE:
+            self._elsewhere[worker] = self.measure_host
         return worker
 
     async def device(self) -> DeviceDescription:
@@ -230,7 +252,7 @@ class Runtime:
             pool.workers.append(worker)
             pool.idle.append(worker)
             self.slots.append(slot)
-        self.dispatch.add({self.resource(Role.MEASURER): len(pool.workers)})
+        self.dispatch.add({self.resource(Role.MEASURER, self.measure_host): len(pool.workers)})
 
     def workers(self, role: Role) -> list[str]:
         """Return the ids of a role's workers on hosts that are there."""
@@ -273,7 +295,7 @@ class Runtime:
             host, request = await self._admit(request, role, cores, wanted, worker, degree)
             ok = False
             try:
-                async with self._lock.held() if role is Role.MEASURER else nullcontext():
+                async with self._device_turn() if role is Role.MEASURER else nullcontext():
                     with self._working(request, role, worker or self._idle(role, host), cores) as grant:
                         yield grant
                 ok = True
@@ -286,11 +308,11 @@ class Runtime:
         """Wait for permission on a host, and on another one where that leaves; return the host and all that is held."""
         while True:
             host = self._host_for(role, worker)
-            if host != HERE and host not in self.hosts.up:
+            if role is Role.BUILDER and host != HERE and host not in self.hosts.up:
                 raise LostWorkerError(f"{worker} is on host {host}, which has left")
             needs = {core_of(host): cores, self.resource(role.value, host): 1}
             if role is Role.MEASURER:
-                needs[DEVICE] = -(-len(self.cores) // degree)
+                needs[self.device_share] = -(-len(self.cores) // degree)
             asked = replace(request, needs=needs)
             wanted.enter_context(self._wanting(role, host))
             self._waiting_at[request.stage_id] = host
@@ -328,7 +350,7 @@ class Runtime:
             pool.idle.remove(worker)
         start = self.dispatch.now()
         self.usage.begin(request.stage_id, request.job_id, worker, cores)
-        share = request.needs.get(DEVICE, 0) / len(self.cores)
+        share = request.needs.get(self.device_share, 0) / len(self.cores)
         grant = Reservation(worker, cores=cores, share=share, used=lambda: self.usage.split(request.stage_id))
         self._requests[worker] = request
         try:
@@ -372,11 +394,14 @@ class Runtime:
         """Remove a built candidate, unless another one has the same code and is still in use."""
         self.release(artifact.blob)
 
-    async def call(self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1) -> Any:
+    async def call(
+        self, worker: str, method: str, *args: object, deadline_s: float, tries: int = 1, losses: int = 0
+    ) -> Any:
         """Call a worker's method and wait for the result; a call that is given up ends with its worker's process.
 
         `tries` is how often it is made in all where the process ends under it, which may be somebody else's doing. A
-        call that ran out of memory is not made again. A build whose host is lost is made on another one.
+        call that ran out of memory is not made again. A build whose host is lost is made on another one, a
+        measurement when its host is back: `losses` is how often that was so.
         """
         while True:
             tries -= 1
@@ -388,10 +413,16 @@ class Runtime:
                     self.engine.kill(worker)
                 raise
             except (LostWorkerError, BlobError) as error:
-                if worker not in self._elsewhere:
+                host = self._elsewhere.get(worker)
+                if host is None:
                     raise
-                self.hosts.leave(self._elsewhere[worker], str(error))
-                return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
+                if worker not in self._slot:
+                    self.hosts.leave(host, str(error))
+                    return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
+                if isinstance(error, BlobError) or losses == _TRIES:
+                    raise
+                async with self._device_turn():  # that of before has gone with the connection
+                    return await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries, losses=losses + 1)
             except CrashError as error:
                 if tries <= 0 or error.out_of_memory:
                     raise
@@ -403,6 +434,28 @@ class Runtime:
             result = await self.call(grant.worker, method, *args, deadline_s=deadline_s, tries=2)
         self.usage.add(stage.stage_id, grant.core_s)
         return result
+
+    @asynccontextmanager
+    async def _device_turn(self) -> AsyncIterator[None]:
+        """Hold the device that is measured on, here or on its host, which may have to come back first."""
+        if self.measure_host == HERE:
+            async with self._lock.held():
+                yield
+            return
+        end_s = self.dispatch.now() + _AWAY_S
+        while True:
+            try:
+                let_go = await asyncio.wrap_future(self.engine.hold_device(self.measure_host))
+            except LostWorkerError:
+                if self.dispatch.now() > end_s:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+            else:
+                break
+        try:
+            yield
+        finally:
+            let_go()
 
     def _watch_others(self) -> None:
         """Keep an eye on the machine, and on further hosts, from now on; the event loop ends it with itself."""
@@ -446,6 +499,8 @@ class Runtime:
 
     def _host_for(self, role: Role, worker: str | None) -> str:
         """Return where a stage runs: on its worker's host, else a build where the fewest are asked for."""
+        if role is Role.MEASURER:
+            return self.measure_host
         if worker is not None:
             return self._elsewhere.get(worker, HERE)
         hosts = (HERE, *self.hosts.up) if role is Role.BUILDER else (HERE,)

@@ -28,7 +28,8 @@ def check(request: Request, claim: ShareRequest) -> None:
         options_of(request)
     elif request.options:
         raise UsageError(f"a job that tunes has no option {sorted(request.options)[0]!r}")
-    thread_count(request.threads)
+    if not request.on:  # else its host says how many cores it has
+        thread_count(request.threads)
     check_dialect(request.dialect)
     if len(claim.owner) > _LONGEST_OWNER or not (claim.owner.isprintable() or not claim.owner):
         raise UsageError(f"the owner's name has more than {_LONGEST_OWNER} characters, or some that cannot be printed")

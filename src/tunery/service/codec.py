@@ -47,6 +47,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         "pretrained": request.pretrained,
         **other,
         **trusted,
+        **({"on": request.on} if request.on else {}),
         **queued,
     }
 
@@ -76,6 +77,7 @@ def request_of(status: JobStatus, store: str) -> Request:
         kind=data.get("kind", "tune"),
         options=json.loads(data.get("options", "{}")),
         trust=data.get("trust", False),
+        on=data.get("on", ""),
     )
 
 

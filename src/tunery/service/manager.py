@@ -98,7 +98,7 @@ class JobManager:
         self._active: set[str] = set()
         self._order = 0
         self._worked = False
-        self._runtimes: dict[tuple[str, int, bool], tuple[Runtime, SearchRegistry]] = {}
+        self._runtimes: dict[tuple[str, int, bool, str], tuple[Runtime, SearchRegistry]] = {}
         self._names: set[str] = set()
         self._stack = ExitStack()
 
@@ -460,10 +460,11 @@ class JobManager:
         Targets may share them: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get
         it with each call.
         """
-        dialect, threads, abandon = request.dialect, thread_count(request.threads), request.trimming.abandon
-        key = (dialect, threads, abandon)
+        dialect, abandon, on = request.dialect, request.trimming.abandon, request.on
+        threads = request.threads if on else thread_count(request.threads)
+        key = (dialect, threads, abandon, on)
         if key not in self._runtimes:
-            label = f"@{dialect}/{threads}{'' if abandon else '/full'}"
+            label = f"@{dialect}/{threads}{'' if abandon else '/full'}{on and f'/{on}'}"
             runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label))
             self._runtimes[key] = (runtime, SearchRegistry(runtime))
         return self._runtimes[key]

@@ -82,6 +82,7 @@ def make_request(
     effort: Effort = Effort.STANDARD,
     seed: int = 0,
     trust: bool = False,
+    on: str = "",
 ) -> "Request":
     """Return the request that the options describe.
 
@@ -105,6 +106,7 @@ def make_request(
         latency_target_s=parse_latency(latency_target) if latency_target else None,
         prices=str(Path(prices).resolve()) if prices else "",
         trust=trust,
+        on="" if on == "native" else on,
     )
 
 

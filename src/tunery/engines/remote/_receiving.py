@@ -23,6 +23,8 @@ class Receiver:
     def take(self, header: dict[str, Any], body: bytes) -> tuple[str, str] | None:
         """Take a chunk; after the last one return the blob and why it could not be kept, "" where it was.
 
+        A blob that the other side does not have any more is no failure: whoever asks for it will find it missing.
+
         Raises:
             ProtocolError: it is no chunk, or the bytes are not those that the digest names.
         """
@@ -33,6 +35,9 @@ class Receiver:
             check_digest(digest)
         except BlobError as error:
             raise ProtocolError(str(error)) from None
+        if header.get("missing"):
+            self._drop(digest)
+            return digest, ""
         if "failed" in header:
             self._failed[digest] = f"the other host cannot read it: {header['failed']}"
         try:

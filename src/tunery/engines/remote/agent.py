@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from tunery._errors import BlobError, TuneryError
+from tunery._errors import BlobError, BlobNotFoundError, TuneryError
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.lock import DeviceLock
 from tunery.domain import Environment, HostFacts
@@ -180,6 +180,8 @@ class LocalAgent:
     def _fetch(self, header: dict[str, Any], _body: bytes) -> None:
         try:
             file = self._blobs.get(header["blob"]).open("rb")
+        except BlobNotFoundError:  # somebody has released one of the same content meanwhile
+            self._writer.send({"do": "chunk", "blob": header["blob"], "missing": True})
         except (TuneryError, OSError) as error:
             self._writer.send({"do": "chunk", "blob": header["blob"], "last": True, "failed": str(error)})
         else:
