@@ -15,7 +15,7 @@ POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell com
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
 .PHONY: setup postgres demo test test-fast test-slow test-hostile test-python lint format bench bench-stock bench-networks \
-  conformance clean
+  conformance random-graphs clean
 
 setup: $(STAMP)
 
@@ -88,6 +88,10 @@ bench-networks: setup
 # ONNX's own operator tests, compiled and run; a table by operator.
 conformance: setup
 	$(BIN)/python benchmarks/conformance.py
+
+# Random graphs of some eighty operators, compiled and compared with ONNX Runtime: hundreds, which takes half an hour.
+random-graphs: setup
+	$(BIN)/pytest -m slow tests/dialects/test_metaschedule_random.py
 
 # A study of prior work re-run on this machine, with STUDY_OPTIONS: make study-scheduling, study-measurement,
 # study-trimming, study-zero-shot, study-stock, study-suite. Each goes on where it was interrupted.

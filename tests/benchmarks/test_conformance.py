@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 SAMPLE = (
     "test_attention_4d",
     "test_center_crop_pad_crop",
+    "test_gather_elements_negative_indices",
     "test_gru_defaults",
     "test_gru_seq_length",
     "test_gru_with_initial_bias",
@@ -26,6 +27,7 @@ SAMPLE = (
     "test_rotary_embedding",
     "test_simple_rnn_defaults",
     "test_sum_example",
+    "test_tile",
 )
 
 

@@ -20,8 +20,7 @@ _FUSED = {"com.microsoft": frozenset({"Gelu", "BiasGelu", "FastGelu", "SkipLayer
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
-_INDEXED = {"GatherElements": 1, "GatherND": 1, "ScatterElements": 1, "Scatter": 1, "ScatterND": 1}
-"""Operators that count negative indices from the end, and which input the indices are."""
+_SCATTERS = frozenset({"Scatter", "ScatterElements", "ScatterND"})
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "IsInf", "Less", "LessOrEqual"})
 _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
@@ -166,12 +165,9 @@ def _scales(graph: Graph, node: onnx.NodeProto) -> list[float]:
     return [] if constant is None else [float(scale) for scale in numpy_helper.to_array(constant).reshape(-1)]
 
 
-def _indexed(graph: Graph, node: onnx.NodeProto) -> str:
-    if node.op_type not in _INDEXED:
-        return ""
-    indices = graph.constants.get(node.input[_INDEXED[node.op_type]])
-    fixed = indices is not None and not (numpy_helper.to_array(indices) < 0).any()
-    return "" if fixed else "TVM does not count negative indices from the end"
+def _scatters(graph: Graph, node: onnx.NodeProto) -> str:
+    given = node.op_type in _SCATTERS and node.input[1] not in graph.constants
+    return "TVM does not check where it writes to" if given else ""
 
 
 def _recurrent(graph: Graph, node: onnx.NodeProto) -> str:
@@ -191,7 +187,7 @@ def _einsum(_: Graph, node: onnx.NodeProto) -> str:
 
 _RULES: tuple[Rule, ...] = (
     _no_numbers, _random, _unknown_size, _batch_norm, _dropout, _is_nan, _extremes, _conv_transpose, _pools, _resize,
-    _indexed, _recurrent, _einsum,
+    _scatters, _recurrent, _einsum,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import DialectError
-from tunery.dialects.metaschedule._tvm import relax
+from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
 from tunery.domain import SEGMENT, TensorSpec
 
@@ -120,6 +120,25 @@ def _is_inf(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     if not found:
         return relax.op.zeros(_shape(x, "IsInf"), "bool")
     return functools.reduce(lambda left, right: _emit(builder, relax.op.logical_or(left, right)), found)
+
+
+# -- repetition -----------------------------------------------------------------------------------------------------
+
+
+def _tile(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Repeat by a broadcast along new dimensions: LLVM makes a wrong loop of TVM's remainders for some processors.
+
+    Seen of a float32 array of 2x3x4x5 that is repeated 7x6x4x2 times, with LLVM 22 for `znver4`.
+    """
+    x, repeats = inputs
+    shape = _shape(x, "Tile")
+    if not isinstance(repeats, tvm.ir.GenericConst):
+        raise DialectError("Tile has repeats that are computed")
+    counts = [int(count) for count in repeats.value.numpy()]
+    apart = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
+    wide = [size for pair in zip(counts, shape, strict=True) for size in pair]
+    spread = _emit(builder, relax.op.broadcast_to(_emit(builder, relax.op.reshape(x, apart)), wide))
+    return relax.op.reshape(spread, [count * size for count, size in zip(counts, shape, strict=True)])
 
 
 # -- normalisation --------------------------------------------------------------------------------------------------
@@ -345,6 +364,7 @@ _RULES: dict[str, Convert] = {
     "Min": _chain(relax.op.minimum),
     "Mean": _mean,
     "IsInf": _is_inf,
+    "Tile": _tile,
     "LayerNormalization": _layer_norm,
     **{operator: _recurrent(operator) for operator in _GATES},
 }
