@@ -1,4 +1,4 @@
-"""The example kernels read, build, and compute what their references compute, by default and at other configurations."""
+"""The example kernels compute what their references compute, by default and at other configurations."""
 
 import shutil
 from pathlib import Path

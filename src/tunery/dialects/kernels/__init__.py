@@ -107,6 +107,8 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     @override
     def extract(self, network: Network, target: Target) -> list[Task]:
         kernel = _specification(network.program)
+        if kernel.language != "c":
+            raise ModelError(f"{network.source!r}: kernels in OpenCL cannot be run yet; write it in C")
         self._check_builds(kernel, target, network.source)
         arguments = [one.spec for one in kernel.inputs if one.fill.varies] + [one.spec for one in kernel.outputs]
         workload = Workload(

@@ -21,11 +21,11 @@ Floats = npt.NDArray[np.float64]
 _FIRST = 8
 _RANKED_WHOLE = 4096
 _POOL = 1024
-_LEADERS = 6
+_LEADERS = 3
 _OPTIMISM = 0.7
 _MOST_LEARNED = 320
-_FAILED_BELOW = 1.0
-"""A failure counts as e times slower than the slowest that was timed."""
+_SLOW, _FAILED_BELOW = 0.4, 0.1
+"""Which share of what was timed counts as equally slow, and by how much more a failure does."""
 _NOISE, _NOISE_ABANDONED = 1e-3, 4e-2
 _WIDE = 4.0
 
@@ -59,10 +59,17 @@ def _columns(values: Sequence[object]) -> Floats:
 
 
 class ConfigurationSearch:
-    """Ask and tell over configurations; the same seed and answers give the same questions."""
+    """Ask and tell over configurations; the same seed and answers give the same questions.
 
-    def __init__(self, space: ConfigurationSpace, seed: int, first: Sequence[Choices] = ()) -> None:
+    `first` are asked for before others; `recorded` are all that may be asked for, where a study has no others.
+    """
+
+    def __init__(
+        self, space: ConfigurationSpace, seed: int, first: Sequence[Choices] = (), recorded: Sequence[Choices] = ()
+    ) -> None:
         self._space, self._rng = space, np.random.default_rng([seed, 0x5EED])
+        self._recorded = list(recorded)
+        self._turn = 0
         self._encoder = Encoder(space)
         self._seen: set[Choices] = set()
         self._told: dict[Choices, tuple[float | None, bool]] = {}
@@ -94,9 +101,7 @@ class ConfigurationSearch:
         return asked
 
     def _random(self, count: int) -> list[Choices]:
-        size = self._space.size
-        if size is not None and size <= _RANKED_WHOLE:
-            left = self._left(size)
+        if (left := self._left()) is not None:
             return [left[int(i)] for i in self._rng.permutation(len(left))[:count]]
         found: dict[Choices, None] = {}
         for _ in range(6):
@@ -105,14 +110,30 @@ class ConfigurationSearch:
                 break
         return list(found)[:count]
 
-    def _left(self, size: int) -> list[Choices]:
+    def _left(self) -> list[Choices] | None:
+        """Return all that was not asked for yet; None where the space is too large for that."""
+        size = self._space.size
+        if self._recorded:
+            return [one for one in self._recorded if one not in self._seen]
+        if size is None or size > _RANKED_WHOLE:
+            return None
         return [one for i in range(size) if (one := self._space.at(i)) not in self._seen]
 
     def _ranked(self, count: int) -> list[Choices]:
-        pool = self._pool()
-        if len(pool) <= count:
-            return pool
         learned = self._learned()
+        found: list[Choices] = []
+        for near in (True, False) if count > 1 else (bool(self._turn % 2),):
+            pool = [one for one in (self._near() if near else self._pool()) if one not in found]
+            wanted = (count + 1) // 2 if near else count - len(found)
+            found += self._picked(pool or self._pool(), min(wanted, count), learned)
+        self._turn += 1
+        return found
+
+    def _picked(
+        self, pool: Sequence[Choices], count: int, learned: Sequence[tuple[Choices, float, bool]]
+    ) -> list[Choices]:
+        if len(pool) <= count:
+            return list(pool)
         rows = self._encoder.rows([one for one, _, _ in learned])
         targets = np.array([target for _, target, _ in learned])
         noise = np.array([_NOISE if complete else _NOISE_ABANDONED for _, _, complete in learned])
@@ -121,26 +142,38 @@ class ConfigurationSearch:
         return [pool[i] for i in process.pick(near, count, _OPTIMISM)]
 
     def _pool(self) -> list[Choices]:
-        size = self._space.size
-        if size is not None and size <= _RANKED_WHOLE:
-            return self._left(size)
+        """Return what a search of the whole space ranks: all that is left, or a fresh sample and what is near."""
+        left = self._left()
+        if left is not None and len(left) <= _POOL:
+            return left
+        sampled = self._space.sample(_POOL, self._rng) if left is None else [
+            left[int(i)] for i in self._rng.choice(len(left), _POOL, replace=False)
+        ]  # fmt: skip
+        return list(dict.fromkeys([*self._near(), *(one for one in sampled if one not in self._seen)]))
+
+    def _near(self) -> list[Choices]:
+        """Return what differs in one parameter from one of the fastest."""
         timed = [(latency_s, one) for one, (latency_s, _) in self._told.items() if latency_s is not None]
-        leaders = [one for _, one in sorted(timed)[:_LEADERS]]
-        found = dict.fromkeys(near for one in leaders for near in self._space.neighbours(one))
-        found |= dict.fromkeys(self._space.sample(_POOL, self._rng))
-        return [one for one in found if one not in self._seen]
+        allowed = set(self._recorded)
+        return list(dict.fromkeys(
+            near for _, leader in sorted(timed)[:_LEADERS] for near in self._space.neighbours(leader)
+            if near not in self._seen and (not allowed or near in allowed)
+        ))  # fmt: skip
 
     def _learned(self) -> list[tuple[Choices, float, bool]]:
-        """Return what the process learns from, the speed as a logarithm: of many, the fastest and the latest."""
+        """Return what the process learns from, the speed as a logarithm: of many, the fastest and the latest.
+
+        What is slower than many counts as equally slow, and so does what failed: precision is of no use there.
+        """
         told = list(self._told.items())
         if len(told) > _MOST_LEARNED:
             half = _MOST_LEARNED // 2
             fastest = sorted(told[:-half], key=lambda one: math.inf if one[1][0] is None else one[1][0])[:half]
             told = fastest + told[-half:]
-        slowest = max(latency_s for _, (latency_s, _) in told if latency_s is not None)
-        failed = -math.log(slowest) - _FAILED_BELOW
+        speeds = [-math.log(latency_s) for _, (latency_s, _) in self._told.items() if latency_s is not None]
+        floor = float(np.quantile(speeds, _SLOW))
         return [
-            (one, failed if latency_s is None else -math.log(latency_s), complete)
+            (one, floor - _FAILED_BELOW if latency_s is None else max(floor, -math.log(latency_s)), complete)
             for one, (latency_s, complete) in told
         ]
 
