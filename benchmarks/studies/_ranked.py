@@ -10,7 +10,6 @@ from tunery._errors import UsageError
 from tunery.costmodels import Group, Recipe
 from tunery.costmodels.cards import Version
 from tunery.costmodels.training.automl import fit
-from tunery.costmodels.training.collect import collect
 from tunery.costmodels.training.evaluation import ALL, STOCK, EvaluationRow, Paired, evaluate, paired
 from tunery.costmodels.training.replay import load
 from tunery.costmodels.training.rival import MOST_ROUNDS, StockModel, check_library
@@ -19,6 +18,7 @@ from tunery.costmodels.training.train import judge, open_table
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects import get_dialect
 from tunery.domain.request import Request, Trimming
+from tunery.service.session import collect
 
 OURS = "ours, same data"
 """A model of our kind, trained on what MetaSchedule's own was trained on."""

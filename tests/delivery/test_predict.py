@@ -17,11 +17,12 @@ from tunery.delivery import compile as compiling
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect
-from tunery.domain import Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
+from tunery.domain import JobState, Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import FillPolicy, Request
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import compile_model, extract, query
+from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs
 
@@ -81,6 +82,14 @@ def test_few_shots_are_measured_recorded_and_delivered_as_records(request_: Requ
         raced = [r.measurement.latency_s for r in records_in(tmp_path) if r.candidate.task_key == key]
         assert len(raced) == 4
         assert chosen[key].latency_s == min(s for s in raced if s)
+    with open_store(str(tmp_path / "store.db")) as store:
+        [job] = store.jobs()
+        charges = store.ledger(job.job_id)
+    assert (job.state, job.request["kind"]) == (JobState.DONE, "query")
+    assert {record.job_id for record in records_in(tmp_path)} == {job.job_id}
+    for stage in ("build", "measure"):
+        counted = sum(charge.count for charge in charges if charge.stage == stage and charge.outcome)
+        assert counted == len(records_in(tmp_path, Mode.RACE)), stage
 
 
 def test_few_shots_with_large_weights_are_decided_with_weights_from_memory(

@@ -54,11 +54,11 @@ def collect(
     """Measure diverse candidates of many tasks, briefly; given again, the same command goes on where it was."""
     from dataclasses import replace
 
-    from tunery._errors import UsageError
     from tunery.cli.console.interrupt import Interrupt
     from tunery.cli.console.live import LiveLine
-    from tunery.costmodels.training.collect import collect as collect_records
     from tunery.domain.request import Progress, Trimming
+    from tunery.reports.data import collect_data
+    from tunery.service.session import collect as collect_records
 
     models, held = _models(networks), _models(hold_out) if hold_out else []
     request = options.make_request(
@@ -66,8 +66,6 @@ def collect(
     )
     if whole:
         request = replace(request, trimming=Trimming(abandon=False))
-    if request.budget.money is not None or request.budget.joules is not None:
-        raise UsageError(f"a collection is limited by time or trials, not by {budget!r}; write for example 30min")
     with LiveLine(verbose=verbose) as live, Interrupt(live.close) as interrupt:
 
         def show(progress: Progress) -> None:
@@ -80,8 +78,7 @@ def collect(
             kinds=_names(only), on_progress=show, stop=interrupt.event,
         )  # fmt: skip
     if json:
-        emit({name: getattr(report, name) for name in ("tasks", "candidates", "per_second", "import_s", "wall_s",
-                                                       "left", "stopped", "outcomes", "kinds", "failed")})  # fmt: skip
+        emit(collect_data(report))
     else:
         say(f"{report.candidates} candidates of {report.tasks} tasks in {report.wall_s:.0f} s "
             f"({report.per_second:.1f} a second); {report.left} tasks to come")  # fmt: skip

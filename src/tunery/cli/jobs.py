@@ -96,7 +96,8 @@ def submit(
     dialect: options.DialectName = options.DIALECT,
     trust: options.Trust = False,
     kind: Annotated[
-        str, typer.Option("--kind", help="What the job does: tune, compile, bench, query, extract or calibrate.")
+        str,
+        typer.Option("--kind", help="tune, compile, bench, query, extract, calibrate or collect."),
     ] = "tune",
     option: Annotated[
         list[str] | None,
@@ -177,4 +178,6 @@ def resume(
         status = opened.job(job)
     if status.state in {JobState.DONE, JobState.CANCELLED}:
         raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")
+    if (kind := status.request.get("kind", "tune")) != "tune":
+        raise UsageError(f"job {job} is a {kind}: give that command again, or let a daemon do it (`tunery serve`)")
     run(request_of(status, store), None, (), as_json=json, verbose=verbose, job_id=job)

@@ -38,6 +38,7 @@ from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import AsyncStore
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import Entrant, stage
+from tunery.tuning.charging import bill
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn, together
@@ -101,7 +102,8 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
 ) -> KnownTask:
     """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
 
-    `ready` is `get_ready`'s result, if it was begun before; `account` pays for what is measured.
+    `ready` is `get_ready`'s result, if it was begun before; `account` pays for what is measured: of a job that is
+    stored, where `guess` asks for that.
 
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
@@ -278,10 +280,10 @@ async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate
 
 
 async def _record(
-    context: Context, task: Task, candidate: Candidate, measurement: Measurement, _: Sequence[PricedCharge]
+    context: Context, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
 ) -> None:
-    record = Record(candidate, measurement, context.provenance, "")
-    await context.store.write(lambda store: store.add_record(task, record))
+    record = Record(candidate, measurement, context.provenance, context.job_id)
+    await context.account.record(task, [record], bills)
 
 
 def heavy(task: Task) -> bool:
@@ -304,7 +306,8 @@ async def _hold_finals(context: Context, task: Task, entrants: Sequence[Entrant]
     async with stage(context, task, "finals", Role.MEASURER, len(entrants)) as grant:
         results = await time_in_turns(context, task, grant.worker, entrants, reference, None, _ROUNDS)
     records = [
-        Record(candidate, measurement, context.provenance, "")
+        Record(candidate, measurement, context.provenance, context.job_id)
         for (candidate, _), measurement in zip(entrants, results, strict=True)
     ]
-    await context.store.write(lambda store: store.add_records(task, records))
+    cost = bill(context, task.key, "finals", "", grant, len(entrants), device=True)
+    await context.account.record(task, records, [cost])

@@ -11,6 +11,7 @@ from tunery.domain import TaskState
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, TuneReport
+    from tunery.tuning.collect import CollectReport
 
 
 def plain(value: object) -> Any:
@@ -100,6 +101,14 @@ def bench_data(report: "BenchReport") -> dict[str, Any]:
     """Return the documented JSON object of `bench`."""
     data: dict[str, Any] = plain(report)
     return data
+
+
+def collect_data(report: "CollectReport") -> dict[str, Any]:
+    """Return the report of a collection as plain data."""
+    names = (
+        "tasks", "candidates", "per_second", "import_s", "wall_s", "left", "stopped", "outcomes", "kinds", "failed",
+    )  # fmt: skip
+    return {name: plain(getattr(report, name)) for name in names}
 
 
 def total(tasks: Sequence[TaskState], what: str) -> float | None:

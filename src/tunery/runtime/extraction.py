@@ -3,7 +3,8 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.opening import workplace
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import AsyncStore, open_store
 
 
@@ -99,54 +101,103 @@ def extract_many(
         EngineError: workers cannot be started.
         StoreError: the store cannot be written any more; what was stored before stays.
     """
-    began = time.monotonic()
+    stopped = stop or threading.Event()
+
+    async def extracted() -> Extraction:
+        spec = WorkerSpec(
+            Role.IMPORTER, "tunery.runtime.services:Importer", {"dialect": request.dialect},
+            memory_bytes=worker_bytes(Role.IMPORTER), environment=worker_environment(request.dialect),
+        )  # fmt: skip
+        idle: asyncio.Queue[str] = asyncio.Queue()
+        for core in usable_cores()[: max(1, len(models))]:
+            idle.put_nowait(engine.start(replace(spec, cores=(core,))))
+
+        @asynccontextmanager
+        async def worker() -> AsyncIterator[str]:
+            held = await idle.get()
+            try:
+                yield held
+            finally:
+                idle.put_nowait(held)
+
+        sweep = _Sweep(engine, store, request, worker, on_done, stopped, programs)
+        return await sweep.run(models, threads, idle.qsize())
+
     with (
         open_store(request.store) as opened,
         AsyncStore(opened) as store,
         workplace(request) as (engine, _, threads),
     ):
-        sweep = _Sweep(engine, store, request, on_done, stop or threading.Event(), programs)
-        target, compiler = asyncio.run(sweep.run(models, threads))
-    return Extraction(target, compiler, tuple(sweep.done[i] for i in sorted(sweep.done)), time.monotonic() - began)
+        return asyncio.run(extracted())
+
+
+async def extract_beside(  # noqa: PLR0917 - who extracts what, where to
+    runtime: Runtime,
+    store: AsyncStore,
+    request: Request,
+    job_id: str,
+    models: Sequence[str],
+    paid: Callable[[Reservation], Awaitable[None]],
+    on_done: Callable[[Extracted], None] = lambda _: None,
+    stop: threading.Event | None = None,
+) -> Extraction:
+    """Do as `extract_many`, with programs, in stages of a job that `paid` charges for.
+
+    Raises:
+        UsageError: the target is wrong.
+        EngineError: workers cannot be started.
+        StoreError: the store cannot be written any more; what was stored before stays.
+    """
+
+    @asynccontextmanager
+    async def worker() -> AsyncIterator[str]:
+        grant: Reservation | None = None
+        try:
+            async with runtime.stage(job_id, "import", Role.IMPORTER) as grant:
+                yield grant.worker
+        finally:
+            if grant is not None:
+                await paid(grant)
+
+    sweep = _Sweep(runtime.engine, store, request, worker, on_done, stop or threading.Event(), True)
+    return await sweep.run(models, runtime.threads, len(usable_cores()))
 
 
 class _Sweep:
-    """The models, and the importer workers that take them one after the other."""
+    """The models, and the importer workers that take them one after the other, each from `worker`."""
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
         self,
         engine: Engine,
         store: AsyncStore,
         request: Request,
+        worker: Callable[[], AbstractAsyncContextManager[str]],
         on_done: Callable[[Extracted], None],
         stop: threading.Event,
         programs: bool,
     ) -> None:
-        self.done: dict[int, Extracted] = {}
-        self._engine, self._store, self._request = engine, store, request
+        self._done: dict[int, Extracted] = {}
+        self._engine, self._store, self._request, self._worker = engine, store, request, worker
         self._on_done, self._stop, self._programs = on_done, stop, programs
 
-    async def run(self, models: Sequence[str], threads: int) -> tuple[Target, str]:
-        """Extract all models and return the resolved target and the compiler."""
-        spec = WorkerSpec(
-            Role.IMPORTER, "tunery.runtime.services:Importer", {"dialect": self._request.dialect},
-            memory_bytes=worker_bytes(Role.IMPORTER), environment=worker_environment(self._request.dialect),
-        )  # fmt: skip
-        cores = usable_cores()
-        workers = [self._engine.start(replace(spec, cores=(core,))) for core in cores[: max(1, len(models))]]
+    async def run(self, models: Sequence[str], threads: int, lanes: int) -> Extraction:
+        """Extract all models, as many at once as there are `lanes`."""
+        began = time.monotonic()
         target: Target
         compiler: str
-        target, compiler = await self._call(workers[0], "target", self._request.target, threads)
+        async with self._worker() as worker:
+            target, compiler = await self._call(worker, "target", self._request.target, threads)
         queue = iter(enumerate(models))
         try:
             async with asyncio.TaskGroup() as group:
-                for worker in workers:
-                    group.create_task(self._serve(worker, queue, target, compiler))
+                for _ in range(lanes):
+                    group.create_task(self._serve(queue, target, compiler))
         except ExceptionGroup as errors:  # a model's own failure costs that model only: this one is everybody's
             raise errors.exceptions[0] from None
-        return target, compiler
+        done = tuple(self._done[i] for i in sorted(self._done))
+        return Extraction(target, compiler, done, time.monotonic() - began)
 
-    async def _serve(self, worker: str, queue: Iterator[tuple[int, str]], target: Target, compiler: str) -> None:
+    async def _serve(self, queue: Iterator[tuple[int, str]], target: Target, compiler: str) -> None:
         for index, model in queue:
             if self._stop.is_set():
                 return
@@ -154,13 +205,14 @@ class _Sweep:
             tasks: list[Task] = []
             cached, failure = False, ""
             try:
-                tasks, cached = await self._tasks(worker, model, target, compiler)
+                async with self._worker() as worker:
+                    tasks, cached = await self._tasks(worker, model, target, compiler)
             except _ModelError as error:
                 failure = str(error)
             if not self._programs:
                 tasks = [replace(task, workload=replace(task.workload, program="")) for task in tasks]
-            self.done[index] = Extracted(model, tuple(tasks), cached, time.monotonic() - began, failure)
-            self._on_done(self.done[index])
+            self._done[index] = Extracted(model, tuple(tasks), cached, time.monotonic() - began, failure)
+            self._on_done(self._done[index])
 
     async def _tasks(self, worker: str, model: str, target: Target, compiler: str) -> tuple[list[Task], bool]:
         shapes = self._request.shapes

@@ -269,17 +269,47 @@ class JobManager:
     ) -> R:
         """Run a job of another kind than tuning in the caller's own task, scheduled beside all others.
 
-        `kind` is what its stages are called; `imported` spares the import.
+        `kind` is what its stages are called; `imported` spares the import. It is neither stored nor charged: for
+        what measures there is `do_charged`.
         """
-        runtime, _ = self._runtime(request)
         name = self._name(kind)
-        self.dispatch.submit(name)
         self._names.add(name)
         try:
-            return await work(Work(runtime, self.store, request, name, notify, imported))
+            return await self._do(Work(self.runtime(request), self.store, request, name, notify, imported), work)
         finally:
             self._names.discard(name)
-            self.dispatch.end(name)
+
+    async def do_charged(
+        self,
+        request: Request,
+        work: Callable[[Work], Awaitable[R]],
+        notify: Callable[[Progress], None] = lambda _: None,
+        imported: ImportedModel | None = None,
+    ) -> R:
+        """Do as `do`, as a stored job of the request's kind, to which all that it measures is charged.
+
+        Raises:
+            StoreError: the job cannot be stored.
+        """
+        runtime, data = self.runtime(request), request_data(request, imported)
+        job_id = await self.store.write(partial(stored_jobs.create_at_work, request=data))
+        account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
+        beating = asyncio.create_task(self._keep_alive(job_id, lambda: None))
+        state, why = JobState.FAILED, ""
+        try:
+            result = await self._do(Work(runtime, self.store, request, job_id, notify, imported, account), work)
+            state = JobState.DONE
+        except asyncio.CancelledError:
+            state = JobState.CANCELLED
+            raise
+        except Exception as error:
+            why = str(error)[:1000]
+            raise
+        finally:
+            beating.cancel()
+            with suppress(StoreError):  # the first error is the one to tell
+                await self._leave_as(job_id, state, why)
+        return result
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -319,9 +349,11 @@ class JobManager:
     async def _live(self, job_id: str, entry: _Entry) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
         beating: asyncio.Task[None] | None = None
+        work = asyncio.current_task()
+        assert work is not None
         try:
             if await self.store.write(partial(stored_jobs.acquire, job_id=job_id)):
-                beating = asyncio.create_task(self._heartbeats(job_id, entry))
+                beating = asyncio.create_task(self._keep_alive(job_id, work.cancel))
                 await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, entry.ending, "")
@@ -353,30 +385,38 @@ class JobManager:
 
     async def _answer(self, job_id: str, entry: _Entry) -> None:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
-        began, request = time.monotonic(), entry.request
+        request = entry.request
         options = options_of(request)
         runtime, _ = self._runtime(request)
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         work = Work(runtime, self.store, request, job_id, entry.notify, entry.imported, account)
-        self.dispatch.submit(job_id, entry.claim.owner, entry.claim.weight, entry.claim.priority)
         try:
-            answer = await VERBS[request.kind].run(work, options)
+            answer = await self._do(work, lambda work: VERBS[request.kind].run(work, options), entry.claim)
         finally:
             if entry.imported is None and work.imported is not None:
                 entry.held = work.imported.network.blob or None
-            self.dispatch.end(job_id)
-            with suppress(StoreError, UsageError):  # the first error is the one to tell
-                await self._close(account, runtime, job_id, time.monotonic() - began)
         known = request_data(request, work.imported, entry.claim) if work.imported is not None else None
         await self.store.write(partial(stored_jobs.save_answer, job_id=job_id, answer=answer, request=known))
 
-    async def _heartbeats(self, job_id: str, entry: _Entry) -> None:
-        """Say now and then that the job is at work here; end that work where another process has the job."""
-        while entry.work is not None:
+    async def _do(self, work: Work, run: Callable[[Work], Awaitable[R]], claim: ShareRequest | None = None) -> R:
+        """Do a job's work beside all others; if it has an account, it is charged for the machine in this time."""
+        began, claim = time.monotonic(), claim or ShareRequest()
+        self.dispatch.submit(work.job_id, claim.owner, claim.weight, claim.priority)
+        try:
+            return await run(work)
+        finally:
+            self.dispatch.end(work.job_id)
+            if work.account is not None:
+                with suppress(StoreError, UsageError):  # the first error is the one to tell
+                    await self._close(work.account, work.runtime, work.job_id, time.monotonic() - began)
+
+    async def _keep_alive(self, job_id: str, lost: Callable[[], object]) -> None:
+        """Say now and then that a job is at work here, until another process has it: then it is `lost`."""
+        while True:
             await asyncio.sleep(HEARTBEAT_S)
             with suppress(StoreError):  # one that is only busy answers the next time
                 if not await self.store.heartbeat(job_id):
-                    entry.work.cancel()
+                    lost()
                     return
 
     async def _tune(self, job_id: str, entry: _Entry) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
@@ -28,12 +28,16 @@ from tunery.runtime.calibrate import calibrate_target
 from tunery.runtime.importing import ImportedModel
 from tunery.service.checks import check_limits
 from tunery.service.manager import JobManager, importing
+from tunery.service.verbs import CollectOptions
 from tunery.store import open_store
+from tunery.tuning.collect import CollectReport
+from tunery.tuning.collect import collect as collect_work
 
 R = TypeVar("R")
 
 __all__ = [
-    "Answer", "Session", "bench", "calibrate_device", "compile_model", "extract", "query", "tune", "tune_tasks",
+    "Answer", "Session", "bench", "calibrate_device", "collect", "compile_model", "extract", "query", "tune",
+    "tune_tasks",
 ]  # fmt: skip
 
 
@@ -138,7 +142,8 @@ class Session:
             UsageError: the model, shapes or target are wrong.
             NothingFoundError: no task of the model has a record that may be delivered; the message says why.
         """
-        return self._do("query", request, lambda work: query_work(work, policy))
+        measures = policy is not None and policy.few_shot > 0
+        return self._do("query", request, lambda work: query_work(work, policy), charged=measures)
 
     def compile(
         self,
@@ -163,8 +168,9 @@ class Session:
         """
         check_place(output, request, force=force, sign=sign)
         return self._do(
-            "compile", request, lambda work: compile_checked(work, output, policy, say, force=force, sign=sign)
-        )
+            "compile", request, lambda work: compile_checked(work, output, policy, say, force=force, sign=sign),
+            charged=policy is not None and policy.few_shot > 0,
+        )  # fmt: skip
 
     def bench(
         self,
@@ -202,7 +208,33 @@ class Session:
         async def run(work: Work) -> Calibration:
             return await calibrate_target(work.runtime, work.store, request, work.job_id, say)
 
-        return self._do("calibrate", request, run)
+        return self._do("calibrate", request, run, charged=True)
+
+    def collect(
+        self,
+        request: Request,
+        options: CollectOptions,
+        on_progress: Callable[[Progress], None] = _ignore,
+        stop: threading.Event | None = None,
+    ) -> CollectReport:
+        """Measure candidates of many tasks of the request's model and further ones, to train cost models on.
+
+        What the store holds already is counted and not measured again; setting `stop` ends it cleanly. Where the
+        request's trimming does not abandon, every candidate is sampled to the end.
+
+        Raises:
+            UsageError: a model, the target, the budget or a kind is wrong, or no task is left to collect from.
+        """
+        options.check(request)
+
+        async def run(work: Work) -> CollectReport:
+            assert work.account is not None
+            return await collect_work(
+                work.runtime, work.store, work.request, work.account, work.job_id, options.plan(request), work.notify,
+                stop,
+            )  # fmt: skip
+
+        return self._do("collect", replace(request, options=asdict(options)), run, on_progress, charged=True)
 
     def cancel(self) -> bool:
         """End the verb that is at work, which raises KeyboardInterrupt then; return whether one is.
@@ -243,7 +275,10 @@ class Session:
         request: Request,
         run: Callable[[Work], Coroutine[Any, Any, R]],
         notify: Callable[[Progress], None] = _ignore,
+        *,
+        charged: bool = False,
     ) -> R:
+        """Do a verb; if it is to be `charged`, as a stored job."""
         check_limits(request)
 
         async def do(work: Work) -> R:
@@ -253,7 +288,10 @@ class Session:
                 if work.imported is not None:
                     self._remember(request, work.imported)
 
-        return self._run(self.manager.do(kind, request, do, notify, self._known(request)))
+        known = self._known(request)
+        if charged:
+            return self._run(self.manager.do_charged(replace(request, kind=kind), do, notify, known))
+        return self._run(self.manager.do(kind, request, do, notify, known))
 
     def _known(self, request: Request) -> ImportedModel | None:
         """Return the request's model if this session has read it; that cost was charged then."""
@@ -327,6 +365,26 @@ def bench(
     check_rivals(against)
     with Session(request.store, keep=False) as session:
         return session.bench(request, against, seconds, compiled, on_progress, others=others)
+
+
+def collect(
+    request: Request,
+    models: Sequence[str],
+    *,
+    tasks: int,
+    per_task: int,
+    hold_out: Sequence[str] = (),
+    kinds: Sequence[str] = (),
+    on_progress: Callable[[Progress], None] = _ignore,
+    stop: threading.Event | None = None,
+) -> CollectReport:
+    """Do as `Session.collect`, with all of `models`, in a session of its own."""
+    check_limits(request)
+    if not models:
+        raise UsageError("there is no network to collect from; name one that is not held out")
+    options = CollectOptions(tuple(models[1:]), tasks, per_task, tuple(hold_out), tuple(kinds))
+    with Session(request.store) as session:
+        return session.collect(replace(request, model=models[0]), options, on_progress, stop)
 
 
 def calibrate_device(request: Request, say: Callable[[str], None] = _ignore) -> Calibration:

@@ -47,6 +47,13 @@ def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[Jo
     return store.job(status.job_id), found is not None
 
 
+def create_at_work(store: Store, request: Plain) -> str:
+    """Store a new job that is at work here from the beginning, and return its id."""
+    job_id = store.create_job(request).job_id
+    store.acquire_job(job_id)
+    return job_id
+
+
 def acquire(store: Store, job_id: str) -> bool:
     """Become the owner of a job that is still to be done: another daemon may have done or paused it."""
     return store.job(job_id).state in _TO_DO and store.acquire_job(job_id)

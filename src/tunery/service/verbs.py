@@ -15,8 +15,9 @@ from tunery.delivery.compile import check_place, compile_checked
 from tunery.delivery.query import query
 from tunery.delivery.work import Work
 from tunery.domain.request import FillPolicy, Progress, Request
-from tunery.reports.data import bench_data, compile_data, plain
+from tunery.reports.data import bench_data, collect_data, compile_data, plain
 from tunery.runtime.calibrate import calibrate_target
+from tunery.tuning.collect import CollectPlan, collect
 
 _MOST_FEW_SHOT, _LONGEST_S = 64, 1e6
 
@@ -64,6 +65,28 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectOptions:
+    """Which further `networks` are collected from, and how much; `hold_out` and `kinds` as in `CollectPlan`."""
+
+    networks: tuple[str, ...] = ()
+    tasks: int = 300
+    per_task: int = 100
+    hold_out: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    def check(self, request: Request) -> None:
+        """Raise UsageError where a number is not positive, or the budget is of another kind than time or trials."""
+        if min(self.tasks, self.per_task) < 1:
+            raise UsageError(f"tasks={self.tasks} and per_task={self.per_task} must be 1 or more")
+        if request.budget.money is not None or request.budget.joules is not None:
+            raise UsageError("a collection is limited by time or trials only; write for example 30min")
+
+    def plan(self, request: Request) -> CollectPlan:
+        """Return what is collected for a request."""
+        return CollectPlan((request.model, *self.networks), self.tasks, self.per_task, self.hold_out, self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
 class NoOptions:
     """A job that needs nothing beside its request."""
 
@@ -71,7 +94,7 @@ class NoOptions:
         """Accept."""
 
 
-Options = CompileOptions | BenchOptions | NoOptions
+Options = CompileOptions | BenchOptions | CollectOptions | NoOptions
 
 
 async def _compile(work: Work, options: CompileOptions) -> Answer:
@@ -106,6 +129,15 @@ async def _calibrate(work: Work, _: NoOptions) -> Answer:
     return answer
 
 
+async def _collect(work: Work, options: CollectOptions) -> Answer:
+    assert work.account is not None, "what is measured is charged"
+    return collect_data(
+        await collect(
+            work.runtime, work.store, work.request, work.account, work.job_id, options.plan(work.request), work.notify
+        )
+    )
+
+
 def _say(work: Work, text: str) -> None:
     work.notify(Progress(work.job_id, text, 0.0, None, 0, None, None, None))
 
@@ -125,6 +157,7 @@ VERBS: Mapping[str, Verb] = {
     "query": Verb(NoOptions, _query),
     "extract": Verb(NoOptions, _extract),
     "calibrate": Verb(NoOptions, _calibrate),
+    "collect": Verb(CollectOptions, _collect),
 }
 
 

@@ -15,7 +15,7 @@ from tunery.engines import Role
 from tunery.runtime.pools import Reservation
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
-from tunery.tuning.charging import bill
+from tunery.tuning.charging import bill, charge
 from tunery.tuning.context import Context
 
 OnResult = Callable[[Candidate, Measurement, Sequence[PricedCharge]], Awaitable[object]]
@@ -49,6 +49,7 @@ async def build_reference(context: Context, task: Task, deadline_s: float = BUIL
     async with stage(context, task, "build", Role.BUILDER) as grant:
         reference, _ = await context.runtime.call(grant.worker, "yardsticks", task, deadline_s=deadline_s, tries=2)
         built = await call_build(context, task, grant.worker, reference, tries=2)
+    await charge(context, task.key, "build", "", grant, 1)
     if isinstance(built, Measurement):
         raise WorkError(f"the unscheduled program does not build: {built.detail}")
     return built

@@ -1,3 +1,4 @@
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -12,16 +13,18 @@ from job_tools import raced, records_in, register_model, request_in
 
 from tunery._errors import UsageError, WorkError
 from tunery.costmodels import BoostedModel, Dataset, registry
-from tunery.costmodels.training.collect import affordable, collect, spread
 from tunery.costmodels.training.replay import generator, load
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Target, Task, Workload
+from tunery.domain import Artifact, Budget, Candidate, JobState, Mode, Origin, Record, Target, Task, Workload
 from tunery.domain.request import Progress, Trimming
 from tunery.measuring.settings import FULL_LENGTH
-from tunery.runtime.extraction import Extraction, extract_many
+from tunery.runtime.extraction import Extraction, extract_beside
 from tunery.runtime.pools import Runtime
 from tunery.runtime.record_checks import import_records
+from tunery.service.manager import JobManager
+from tunery.service.session import collect
 from tunery.store import open_store
+from tunery.tuning.collect import affordable, spread
 
 pytestmark = pytest.mark.jobs
 
@@ -79,6 +82,39 @@ def test_a_collection_goes_on_where_it_was(tmp_path: Path) -> None:
     assert collect(request, [FIRST, SECOND], tasks=5, per_task=12).candidates == 0
 
 
+def test_a_collection_is_a_job_that_pays_for_each_record(tmp_path: Path) -> None:
+    source = "fake:paid?tasks=2&refuse=0.2"
+    report = collect(request_in(tmp_path, source, "40trials"), [source], tasks=2, per_task=20)
+    with open_store(str(tmp_path / "store.db")) as store:
+        [job] = store.jobs()
+        charges, records = store.ledger(job.job_id), store.records(job_id=job.job_id)
+    assert (job.state, job.request["kind"]) == (JobState.DONE, "collect")
+    assert len(records) == report.candidates == 40
+    counts = Counter[str]()
+    for charge in charges:
+        counts[charge.outcome if charge.outcome == "build-failed" else charge.stage] += charge.count
+    assert counts["measure"] + counts["build-failed"] == report.candidates
+    assert counts["import"]
+    assert sum(charge.core_s for charge in charges) == pytest.approx(job.spend.core_s, rel=0.1)
+
+
+def test_a_manager_collects_beside_a_job_that_tunes(tmp_path: Path) -> None:
+    async def main() -> None:
+        with open_store(str(tmp_path / "store.db")) as store:
+            async with JobManager(store) as manager:
+                options = {"networks": [SECOND], "tasks": 5, "per_task": 4}
+                asked = replace(request_in(tmp_path, FIRST, "100trials"), kind="collect", options=options)
+                jobs = [await manager.submit(one) for one in (asked, request_in(tmp_path, FIRST, "8trials"))]
+                assert [(await manager.wait(job)).state for job in jobs] == [JobState.DONE] * 2
+                [answer] = [e.payload for e in store.events.after(job_id=jobs[0]) if e.kind == "answer"]
+                assert answer["candidates"] == len(store.records(job_id=jobs[0])) > 0
+                for wrong in ({"per_task": 0}, {"colours": 3}):
+                    with pytest.raises(UsageError):
+                        await manager.submit(replace(asked, options=wrong))
+
+    asyncio.run(main())
+
+
 def test_a_collection_can_be_of_some_kinds_of_operators_only(tmp_path: Path) -> None:
     everything = collect(request_in(tmp_path / "all", "collect"), [FIRST, SECOND], tasks=5, per_task=2)
     assert len(everything.kinds) > 1
@@ -102,14 +138,14 @@ def test_reading_the_networks_is_not_part_of_the_budget(tmp_path: Path, monkeypa
     passed, clock = [0.0], time.monotonic
     seen: list[Progress] = []
 
-    def slow(*args: Any, **options: Any) -> Extraction:
-        found = extract_many(*args, **options)
+    async def slow(*args: Any, **options: Any) -> Extraction:
+        found = await extract_beside(*args, **options)
         passed.append(3600.0)
         return replace(found, wall_s=3600.0)
 
-    monkeypatch.setattr("tunery.costmodels.training.collect.extract_many", slow)
+    monkeypatch.setattr("tunery.tuning.collect.extract_beside", slow)
     hands = SimpleNamespace(monotonic=lambda: clock() + sum(passed), time=time.time)
-    monkeypatch.setattr("tunery.costmodels.training.collect.time", hands)
+    monkeypatch.setattr("tunery.tuning.collect.time", hands)
     report = collect(request_in(tmp_path, "collect", "10min"), [FIRST], tasks=1, per_task=12, on_progress=seen.append)
     assert report.candidates == 12
     assert report.import_s == 3600.0 > report.wall_s
@@ -255,7 +291,7 @@ def test_tasks_of_one_name_that_cannot_be_had_are_told_apart(tmp_path: Path, mon
     async def refused(*_: object) -> Artifact:
         raise WorkError("the unscheduled program does not build: scripted")
 
-    monkeypatch.setattr("tunery.costmodels.training.collect.build_reference", refused)
+    monkeypatch.setattr("tunery.tuning.collect.build_reference", refused)
     sources = ["fake:a?tasks=1", "fake:b?tasks=1&seed=7"]
     report = collect(request_in(tmp_path, "collect", "30trials"), sources, tasks=2, per_task=10)
     dialect = FakeDialect()

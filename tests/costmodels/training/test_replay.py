@@ -11,11 +11,11 @@ from job_tools import request_in
 from tunery.costmodels import device_columns
 from tunery.costmodels.cards import generator
 from tunery.costmodels.columns import DEVICE_COLUMNS
-from tunery.costmodels.training.collect import collect
 from tunery.costmodels.training.replay import _sources, load
 from tunery.devices import open_device, traits_of
 from tunery.domain import Origin, Outcome, Record
 from tunery.measuring.settings import FULL_LENGTH
+from tunery.service.session import collect
 from tunery.store import open_store
 
 

@@ -21,18 +21,17 @@ import numpy.typing as npt
 
 from tunery._errors import EngineError, UsageError, WorkError
 from tunery.accounting.meter import BudgetMeter, Plan
-from tunery.accounting.prices import load_prices
 from tunery.costmodels import CostModel, load_cost_model
 from tunery.dialects import Observation
 from tunery.domain import Artifact, Candidate, DeviceDescription, Measurement, Mode, Outcome, Provenance, Record, Task
 from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
-from tunery.runtime.extraction import Extracted, extract_many
-from tunery.runtime.opening import introduce, workplace
-from tunery.runtime.pools import Runtime
+from tunery.runtime.extraction import Extracted, extract_beside
+from tunery.runtime.opening import introduce
+from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import Prediction, Proposal
-from tunery.store import AsyncStore, open_store
+from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import stage
 from tunery.tuning.context import Context
@@ -40,7 +39,6 @@ from tunery.tuning.learning import Learning, start_for
 from tunery.tuning.pipeline import Builds, BuiltCandidate, build_all, build_reference, race_in_turn
 from tunery.tuning.search.proposer import PROPOSE_DEADLINE_S
 
-JOB = "collect"
 _LANES = 3  # tasks at once: while one is measured the others propose and build
 _BATCH = 24
 _BUILDS = Builds(deadline_s=4.0)
@@ -76,63 +74,66 @@ class CollectReport:
         return self.candidates / self.wall_s if self.wall_s > 0 else 0.0
 
 
-def collect(
+@dataclass(frozen=True, slots=True)
+class CollectPlan:
+    """What is collected: up to `per_task` candidates of up to `tasks` tasks of `models`.
+
+    Workloads that occur in a network of `hold_out` are left out, and with `kinds` operators of other kinds.
+    """
+
+    models: Sequence[str]
+    tasks: int
+    per_task: int
+    hold_out: Sequence[str] = ()
+    kinds: Collection[str] = ()
+
+
+async def collect(  # noqa: PLR0917 - what a job has
+    runtime: Runtime,
+    store: AsyncStore,
     request: Request,
-    models: Sequence[str],
-    *,
-    tasks: int,
-    per_task: int,
-    hold_out: Sequence[str] = (),
-    kinds: Collection[str] = (),
+    account: Account,
+    job_id: str,
+    plan: CollectPlan,
     on_progress: Callable[[Progress], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> CollectReport:
-    """Measure up to `per_task` candidates of up to `tasks` tasks of `models`, within the request's budget.
+    """Measure candidates of many tasks within the request's budget, in the name of a job.
 
     Tasks are spread over operator kinds, networks and sizes; what the store holds already is counted and not measured
-    again. Workloads that occur in a network of `hold_out` are left out, and with `kinds` operators of other kinds. A
-    budget of time begins when the networks were read and measuring starts. Where the request's trimming does not
-    abandon, every candidate is sampled to the end.
+    again. A budget of time begins when the networks were read and measuring starts. Where the request's trimming does
+    not abandon, every candidate is sampled to the end.
 
     Raises:
         UsageError: a model, the target, the store or a kind is wrong, or no task is left to collect from.
     """
-    began = time.monotonic()
+    began, stop = time.monotonic(), stop or threading.Event()
 
     def read(one: Extracted) -> None:
         on_progress(Progress("", "importing", time.monotonic() - began, None, 0, None, None, None, one.model))
 
-    extraction = extract_many(request, list(dict.fromkeys([*hold_out, *models])), read, stop, programs=True)
+    async def pay(grant: Reservation) -> None:
+        spent = Charge(job_id, "", "import", "", grant.wall_s, grant.core_s, 0.0)
+        await account.post([PricedCharge(spent, grant.wall_s * grant.cores)])
+
+    models = list(dict.fromkeys([*plan.hold_out, *plan.models]))
+    extraction = await extract_beside(runtime, store, request, job_id, models, pay, read, stop)
     failed = {one.model: one.failure for one in extraction.models if one.failure}
-    for model in [*hold_out, *(models if len(models) == 1 else ())]:  # any other is one network of many
+    for model in [*plan.hold_out, *(plan.models if len(plan.models) == 1 else ())]:  # any other is one network of many
         if model in failed:
             raise UsageError(f"{model}: {failed[model]}")
-    chosen = _chosen(extraction.models, hold_out, kinds, tasks)
-    if not chosen and not (stop and stop.is_set()):
+    chosen = _chosen(extraction.models, plan.hold_out, plan.kinds, plan.tasks)
+    if not chosen and not stop.is_set():
         raise UsageError(_nothing(failed))
-    with (
-        open_store(request.store) as opened,
-        AsyncStore(opened) as store,
-        workplace(request) as (engine, scratch, threads),
-    ):
-        whole = not request.trimming.abandon
-        runtime = Runtime(engine, request.dialect, threads, scratch, full_length=whole)
-        runtime.submit(JOB)
-
-        async def collected() -> CollectReport:
-            device = await introduce(runtime, store)
-            settings = FULL_LENGTH if whole else Settings()
-            provenance = Provenance(request.dialect, extraction.compiler, device.fingerprint, settings.key)
-            # Nothing is charged: a collection is nobody's job.
-            account = Account(store, JOB, runtime, load_prices(request.prices), runtime.power)
-            context = Context(JOB, runtime, store, provenance, request.seed, account, Learning(runtime, JOB, None))
-            text = _initial_model(request, chosen, extraction.compiler, device)
-            collector = Collector(context, chosen, per_task, request, text, on_progress, stop or threading.Event())
-            collector.report.failed |= failed
-            collector.report.import_s = extraction.wall_s
-            return await collector.run()
-
-        return asyncio.run(collected())
+    device = await introduce(runtime, store)
+    settings = Settings() if request.trimming.abandon else FULL_LENGTH
+    provenance = Provenance(request.dialect, extraction.compiler, device.fingerprint, settings.key)
+    context = Context(job_id, runtime, store, provenance, request.seed, account, Learning(runtime, job_id, None))
+    text = _initial_model(request, chosen, extraction.compiler, device)
+    collector = Collector(context, chosen, plan.per_task, request, text, on_progress, stop)
+    collector.report.failed |= failed
+    collector.report.import_s = extraction.wall_s
+    return await collector.run()
 
 
 def _initial_model(request: Request, tasks: Sequence[Task], compiler: str, device: DeviceDescription) -> str | None:
@@ -389,11 +390,11 @@ class Collector:
         return [Observation(one.candidate, m.outcome, m.latency_s) for one, m in zip(built, found, strict=True)]
 
     async def _record(
-        self, task: Task, candidate: Candidate, measurement: Measurement, _: Sequence[PricedCharge]
+        self, task: Task, candidate: Candidate, measurement: Measurement, bills: Sequence[PricedCharge]
     ) -> None:
         context = self._context
         record = Record(candidate, measurement, context.provenance, context.job_id)
-        await context.store.write(lambda store: store.add_record(task, record))
+        await context.account.record(task, [record], bills)
         context.trials += 1
         self.report.candidates += 1
         self.report.outcomes[measurement.outcome.value] += 1
@@ -415,7 +416,9 @@ class Collector:
         elapsed, done = time.monotonic() - self._began, self.report.candidates
         ahead = [self._meter.seconds_left(elapsed), (self._planned - done) * elapsed / done if done else None]
         remaining = min((seconds for seconds in ahead if seconds is not None), default=None)
-        self._notify(Progress(JOB, "collecting", elapsed, remaining, done, self._planned, None, None, current))
+        self._notify(
+            Progress(self._context.job_id, "collecting", elapsed, remaining, done, self._planned, None, None, current)
+        )
 
 
 def _loaded(text: str | None) -> CostModel | None:
