@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.cli.console.spending import counted
-from tunery.domain import Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
-from tunery.domain.request import Request, TuneReport
+from tunery.domain import SEGMENT, Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
+from tunery.domain.request import BenchReport, CompileReport, Latency, Request, TuneReport
+from tunery.reports.comparison import bench_text
 from tunery.reports.data import plain, task_data, total
 from tunery.reports.format import as_text, duration, milliseconds, printable, ratio
-from tunery.reports.text import filter_lines, left_out_lines, tasks_table, tune_text
+from tunery.reports.text import expected_lines, filter_lines, left_out_lines, tasks_table, tune_text
 from tunery.store import Charge
 
 
@@ -116,6 +117,18 @@ def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() 
     assert line in tune_text(report, Request("fake:x"), verbose=True)
     assert line not in tune_text(report, Request("fake:x"))
     assert {"audited": 30, "false_drops": 1, "preempted": False}.items() <= task_data(states[0]).items()
+
+
+def test_the_networks_line_has_the_share_of_onnx_runtime() -> None:
+    """Of the kernels' time, where it runs a part of the network; nothing where it does not."""
+    latency = {name: Latency(5e-3, 5e-3, 5e-3, 9) for name in ("tunery", "onnxruntime")}
+    own = BenchReport("n", 1, latency, 0.0, kernels_s=4e-3, kernels={"key": 4e-3})
+    split = replace(own, kernels={f"{SEGMENT}0": 1e-3, "key": 3e-3})
+    assert "25%" in bench_text(split)
+    assert "ONNX Runtime's (" not in bench_text(own)
+    compiled = CompileReport("n", "", 1, {}, latency_s=2e-3, onnxruntime_s=3e-3, elsewhere_share=0.4)
+    assert "40%" in expected_lines(compiled)[0]
+    assert "%" not in expected_lines(replace(compiled, elsewhere_share=0.0))[0]
 
 
 def test_what_was_left_out_is_a_line_per_task_and_reason() -> None:

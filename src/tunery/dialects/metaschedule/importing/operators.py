@@ -122,6 +122,17 @@ def _is_inf(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     return functools.reduce(lambda left, right: _emit(builder, relax.op.logical_or(left, right)), found)
 
 
+def _lp_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Divide by the norm along an axis; a norm of zero leaves zeros."""
+    (x,) = inputs
+    axis, order = int(attributes.get("axis", -1)), int(attributes.get("p", 2))
+    size = _emit(builder, relax.op.abs(x) if order == 1 else relax.op.multiply(x, x))
+    norm = _emit(builder, relax.op.sum(size, axis, keepdims=True))
+    norm = norm if order == 1 else _emit(builder, relax.op.sqrt(norm))
+    empty = _emit(builder, relax.op.equal(norm, _const(0, x)))
+    return relax.op.divide(x, _emit(builder, relax.op.where(empty, _const(1, x), norm)))
+
+
 # -- repetition -----------------------------------------------------------------------------------------------------
 
 
@@ -364,6 +375,7 @@ _RULES: dict[str, Convert] = {
     "Min": _chain(relax.op.minimum),
     "Mean": _mean,
     "IsInf": _is_inf,
+    "LpNormalization": _lp_norm,
     "Tile": _tile,
     "LayerNormalization": _layer_norm,
     **{operator: _recurrent(operator) for operator in _GATES},
