@@ -31,6 +31,7 @@ from tunery._errors import (
 )
 
 if TYPE_CHECKING:
+    from tunery.delivery.bundling import bundle
     from tunery.delivery.inference_session import InferenceSession
     from tunery.delivery.loading import load_compiled
 
@@ -39,11 +40,15 @@ if TYPE_CHECKING:
 __all__ = [
     "Benchmark", "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError",
     "InferenceSession", "Model", "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError",
-    "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__", "load", "load_compiled",
+    "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__", "bundle", "load", "load_compiled",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
+    if name == "bundle":
+        from tunery.delivery.bundling import bundle
+
+        return bundle
     if name == "load_compiled":
         from tunery.delivery.loading import load_compiled
 

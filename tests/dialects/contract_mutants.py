@@ -822,6 +822,16 @@ class TestAnyDigest(Base):
     expected = "test_only_the_file_of_the_digest_is_loaded"
 
 
+class BundlesNothing(FakeDialect):
+    def bundle(self, path, directory, digest=""):
+        pass
+
+
+class TestBundlesNothing(Base):
+    made = BundlesNothing
+    expected = "test_a_bundle_is_written_or_refused"
+
+
 class Unordered(FakeCompiledNetwork):
     def __call__(self, *arrays):
         return super().__call__(*arrays)[::-1]

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from tunery.cli import (
     agent,
     bench,
+    bundle,
     compile,  # noqa: A004 - the command's name
     costmodel,
     devices,
@@ -73,7 +74,7 @@ def _root(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, inspect, bench, query, serve, spend, doctor, agent):
+for module in (tune, extract, compile, inspect, bundle, bench, query, serve, spend, doctor, agent):
     module.register(app)
 GROUPS = {
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "hosts": hosts,

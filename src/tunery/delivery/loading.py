@@ -27,28 +27,37 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
         [probabilities] = network(image)
     """
     path = Path(path)
-    quoted = shlex.quote(str(path))
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
+    compiler, digest = identified(path, trusted)
     try:
-        name, digest = _identify(path, trusted)
-        chosen = NetworkCompiler.of(get_dialect(name))
-    except FileNotFoundError:
-        raise UsageError(f"there is no file {path}; write one with `tunery compile MODEL -o {quoted}`") from None
-    except (OSError, ArchiveError, ValueError) as error:
-        raise UsageError(
-            f"{path} is not a compiled network; write one with `tunery compile MODEL -o {quoted}`"
-        ) from error
-    try:
-        return chosen.load_network(path, threads, digest)
+        return compiler.load_network(path, threads, digest)
     except TuneryError:
         raise
     except Exception as error:  # archives, linkers and compilers have many words for a damaged file
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"{path} cannot be loaded, it is damaged or from another version ({reason}); write it again with "
-            f"`tunery compile MODEL -o {quoted}`"
+            f"`tunery compile MODEL -o {shlex.quote(str(path))}`"
         ) from error
+
+
+def identified(path: Path, trusted: Trusted | None) -> tuple[NetworkCompiler, str]:
+    """Return the compiler that wrote a file, and its manifest's digest, once its signature is known to be trusted.
+
+    Raises:
+        UsageError: there is no such file, it is no compiled network, or it is not signed by a trusted key.
+    """
+    again = f"write one with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+    try:
+        name, digest = _identify(path, trusted)
+        return NetworkCompiler.of(get_dialect(name)), digest
+    except FileNotFoundError:
+        raise UsageError(f"there is no file {path}; {again}") from None
+    except PermissionError:
+        raise UsageError(f"{path} may not be read by you; ask its owner, or {again}") from None
+    except (OSError, ArchiveError, ValueError) as error:
+        raise UsageError(f"{path} is not a compiled network; {again}") from error
 
 
 def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str]:

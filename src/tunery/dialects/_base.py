@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import ModelError, UsageError
+from tunery._errors import DialectError, ModelError, UsageError
 from tunery.devices import Device
 from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
@@ -294,6 +294,17 @@ class NetworkCompiler(Capability):
             DialectError: the compiler refuses it.
         """
         return None
+
+    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:  # noqa: ARG002 - for those that can
+        """Write a compiled network with all that runs it without Python to an empty directory.
+
+        `digest` is as for `load_network`.
+
+        Raises:
+            UsageError: the file is damaged.
+            DialectError: this network, or no network of the dialect, runs without Python.
+        """
+        raise DialectError(f"{path} holds a network that runs from Python only; load it with tunery.load_compiled")
 
 
 class RecordChecker(Capability):

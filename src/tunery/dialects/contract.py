@@ -760,6 +760,23 @@ class DialectContract(ContractFixtures):
             dialect.load_network(path, digest="0" * len(digest))
 
     @needs(NetworkCompiler)
+    def test_a_bundle_is_written_or_refused(self, dialect: WholeDialect, compiled: Compiled, tmp_path: Path) -> None:
+        """A bundle is of the file of the digest; a network that cannot be bundled is refused."""
+        places = [tmp_path / name for name in ("bundle", "other", "missing")]
+        for place in places:
+            place.mkdir()
+        path = Path(compiled.path)
+        with pytest.raises((UsageError, DialectError)):
+            dialect.bundle(path, places[1], digest="0" * 64)
+        try:
+            dialect.bundle(path, places[0])
+        except DialectError:
+            return
+        assert list(places[0].iterdir()), "nothing is written, and nothing said"
+        with pytest.raises((UsageError, DialectError, OSError)):
+            dialect.bundle(path.with_name("missing"), places[2])
+
+    @needs(NetworkCompiler)
     def test_a_profile_is_of_times(self, dialect: WholeDialect, network: Network, compiled: Compiled) -> None:
         """Each kernel has its seconds, in one execution however often it is called for it."""
         rng = np.random.default_rng(0)

@@ -12,6 +12,7 @@ features     per-store features; cost_model: how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate; splitting: packing of its weights
 vector_math  exp and erf without the C library
+bundling     a network with what runs it from C
 compilation  the whole network; parts: kernels that were built before; archive: its file
 """
 
@@ -256,6 +257,12 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         from tunery.dialects.metaschedule.loading.network import TvmNetwork
 
         return TvmNetwork(path, threads, digest)
+
+    @override
+    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:
+        from tunery.dialects.metaschedule.bundling.bundle import write_bundle
+
+        write_bundle(path, directory, digest)
 
 
 ENVIRONMENT = Environment(

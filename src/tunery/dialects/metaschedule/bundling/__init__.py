@@ -1,0 +1,1 @@
+"""Bundles: a compiled network with all that runs it from C and C++, without Python."""

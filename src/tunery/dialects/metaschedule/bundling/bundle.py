@@ -1,0 +1,95 @@
+"""Writing a bundle: the network, TVM's runtime libraries, and a small library in C (`native/tunery.h`)."""
+
+import importlib.util
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule.loading import library
+from tunery.dialects.metaschedule.loading.archive import read_archive
+
+_NATIVE = Path(__file__).parent / "native"
+_NETWORK, _VERSION = "network", 1
+_RUNTIME = {"tvm_ffi": "libtvm_ffi.so", "tvm": "libtvm_runtime.so"}
+_COMPILERS = ("cc", "gcc", "clang")
+
+
+def write_bundle(path: Path, directory: Path, digest: str = "") -> None:
+    """Write a bundle of a compiled network to an empty directory.
+
+    Raises:
+        UsageError: the file is damaged, or was compiled with another version of TVM than is installed.
+        DialectError: ONNX Runtime runs parts of it, or there is no C compiler.
+    """
+    for name in (_NETWORK, "lib/cmake/tunery", "include"):
+        (directory / name).mkdir(parents=True)
+    manifest, weights, segments = read_archive(path, directory / _NETWORK, digest)
+    if segments:
+        raise DialectError(
+            f"ONNX Runtime runs {len(segments)} parts of {manifest['network']}, which a bundle does not hold; "
+            "load the file from Python (tunery.load_compiled)"
+        )
+    lines = [f"tunery-network {_VERSION}", f"threads {int(manifest['threads'])}"]
+    lines += [f"{kind} {_told(*one)}" for kind in ("input", "output") for one in manifest[f"{kind}s"]]
+    with (directory / _NETWORK / "weights.bin").open("xb") as file:
+        for number, weight in enumerate(weights):
+            array = np.ascontiguousarray(library.view(weight))
+            file.write(bytes(-file.tell() % library.ALIGNMENT))
+            lines.append(f"weight {file.tell()} {_told(f'weight{number}', array.shape, str(array.dtype))}")
+            file.write(array.reshape(-1).view(np.uint8).data)
+    (directory / _NETWORK / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _add_libraries(directory)
+    (directory / "README").write_text(_README.format_map(_Named(manifest)), encoding="utf-8")
+
+
+class _Named(dict[str, Any]):
+    """What the README says of a network."""
+
+    def __init__(self, manifest: Mapping[str, Any]) -> None:
+        super().__init__(network=str(manifest["network"])[:200], cpu=str(manifest["target"].get("mcpu", "?"))[:200])
+
+
+_README = """{network}, compiled by tunery for {cpu}: all that it needs to run beside glibc and libstdc++.
+
+    cc example.c -Iinclude -Llib -ltunery -Wl,-rpath,'$ORIGIN/lib' -o example && ./example network
+
+include/tunery.h is the interface. With CMake: find_package(tunery) with tunery_DIR=lib/cmake/tunery, and link with
+tunery::tunery. Copy this directory as it is: the libraries find one another.
+"""
+
+
+def _told(name: str, shape: Any, dtype: str) -> str:
+    shown = "".join(char if char.isprintable() else "?" for char in name)[:1000]
+    return " ".join([dtype, str(len(shape)), *(str(int(size)) for size in shape), shown])
+
+
+def _add_libraries(directory: Path) -> None:
+    include = _package("tvm_ffi") / "include"
+    for package, name in _RUNTIME.items():
+        shutil.copy(_package(package) / "lib" / name, directory / "lib" / name)
+    for name, place in (("tunery.h", "include"), ("example.c", "."), ("tuneryConfig.cmake", "lib/cmake/tunery")):
+        shutil.copy(_NATIVE / name, directory / place / name)
+    compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
+    if compiler is None:
+        raise DialectError("a bundle needs a C compiler to make its library; install gcc (apt-get install gcc)")
+    command = [
+        compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", "-Wl,-soname,libtunery.so",
+        "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-I", str(include), "-o", str(directory / "lib" / "libtunery.so"),
+        str(_NATIVE / "tunery.c"), *(f"-l:{name}" for name in _RUNTIME.values()), "-L",
+        str(directory / "lib"), "-lpthread",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise DialectError(f"the bundle's library does not compile: {' '.join(done.stderr.split())[-300:]}")
+
+
+def _package(name: str) -> Path:
+    found = importlib.util.find_spec(name)
+    if found is None or not found.origin:
+        raise DialectError(f"{name} is not installed; install it with `pip install apache-tvm`")
+    return Path(found.origin).parent

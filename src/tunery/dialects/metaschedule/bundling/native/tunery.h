@@ -1,0 +1,53 @@
+/* Compiled networks of tunery from C and C++: open, bind, run, close.
+ *
+ * A function that fails returns NULL or -1, and tunery_error() is one sentence that says why. A network may be used by
+ * any thread, and runs one call at a time; each thread that runs networks keeps its own pool of threads.
+ */
+#ifndef TUNERY_H
+#define TUNERY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tunery_network tunery_network;
+
+/* An input or output: a dense array in row-major order. `dtype` is NumPy's name, such as "float32". */
+typedef struct {
+  const char *name;
+  const char *dtype;
+  int32_t rank;
+  const int64_t *shape;
+  size_t bytes;
+} tunery_tensor;
+
+/* Open a network's directory in a bundle. `threads` 0: as many as it was compiled for. */
+tunery_network *tunery_open(const char *directory, int threads);
+
+int tunery_inputs(const tunery_network *network);
+int tunery_outputs(const tunery_network *network);
+
+/* NULL where there is no input or output of that number. They live as long as the network. */
+const tunery_tensor *tunery_input(const tunery_network *network, int number);
+const tunery_tensor *tunery_output(const tunery_network *network, int number);
+
+/* Say where an input is read or an output is written at each run; `bytes` must be the tensor's. An input at an address
+ * that 64 divides is read where it is, others are copied. What is bound must live until the last run. */
+int tunery_bind_input(tunery_network *network, int number, const void *data, size_t bytes);
+int tunery_bind_output(tunery_network *network, int number, void *data, size_t bytes);
+
+/* Run once. All inputs must be bound; outputs that are not bound are lost. */
+int tunery_run(tunery_network *network);
+
+/* The last failure of this thread. */
+const char *tunery_error(void);
+
+void tunery_close(tunery_network *network);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

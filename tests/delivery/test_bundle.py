@@ -1,0 +1,192 @@
+"""A bundle runs a compiled network from C and C++, without Python."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunery
+from tunery._errors import DialectError, UsageError
+from tunery.delivery.bundling import bundle
+from tunery.delivery.placing import judging
+from tunery.dialects.onnxruntime import OnnxRuntimeDialect
+from tunery.domain.request import FillPolicy, Request
+from tunery.models import prepare
+from tunery.service.session import compile_model
+
+CHROOT = shutil.which("chroot", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+NATIVE = pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
+
+
+@pytest.fixture(scope="module", name="made")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A compiled file and its bundle."""
+    place = tmp_path_factory.mktemp("bundle")
+    with pytest.MonkeyPatch.context() as patch:
+
+        async def ours(_: object) -> list[tuple[float, float]]:
+            return [(1e-6, 1.0)]
+
+        patch.setattr(judging, "time_in_turns", ours)
+        request = Request("zoo:mlp-mnist", threads=2, store=str(place / "s.db"))
+        compile_model(request, place / "mlp.tunery", FillPolicy())
+    return place / "mlp.tunery", bundle(place / "mlp.tunery", place / "bundle")
+
+
+def run(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program without any variable of this process's."""
+    return subprocess.run(
+        [str(word) for word in command], cwd=cwd, env={}, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def built(place: Path, compiler: str) -> Path:
+    """Return a bundle's example, compiled as C or C++."""
+    program = place / f"example-{compiler}"
+    language = ["-x", "c++"] if compiler == "g++" else []
+    done = subprocess.run(
+        [
+            compiler, "-Wall", "-Wextra", "-Werror", *language, "example.c", "-Iinclude", "-Llib", "-ltunery",
+            "-Wl,-rpath,$ORIGIN/lib", "-Wl,-rpath-link,lib", "-o", program,
+        ], cwd=place, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def expected_sums(file: Path) -> list[float]:
+    network = tunery.load_compiled(file)
+    return [float(one.sum()) for one in network(*(np.ones(spec.shape, spec.dtype) for spec in network.inputs))]
+
+
+@NATIVE
+@pytest.mark.tvm
+@pytest.mark.parametrize("compiler", ["gcc", "g++"])
+def test_a_bundle_runs_from_c_and_cpp_wherever_it_is_copied_to(
+    compiler: str, made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    built(made[1], compiler)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(made[1], copy)
+    done = run(copy / f"example-{compiler}", copy / "network", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    sums = [float(text) for text in re.findall(r"sum (\S+)", done.stdout)]
+    assert sums == pytest.approx(expected_sums(made[0]), rel=1e-4)
+
+
+@NATIVE
+@pytest.mark.tvm
+@pytest.mark.skipif(os.geteuid() != 0 or not CHROOT, reason="only root may change its root")
+def test_a_bundle_runs_in_a_root_without_python(made: tuple[Path, Path], tmp_path: Path) -> None:
+    program = built(made[1], "gcc")
+    root = tmp_path / "root"
+    shutil.copytree(made[1], root / "bundle")
+    needed = run("ldd", program, *(made[1] / "lib").glob("*.so")).stdout
+    for library in {Path(one) for one in re.findall(r"(/\S+)", needed) if one.startswith(("/lib", "/usr"))}:
+        place = root / str(library).removeprefix("/").rstrip(":")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, place)
+    assert not [one for one in root.rglob("*") if "python" in one.name]
+    # Without /proc a program does not know where it is, so it is told where its libraries are.
+    command = [str(CHROOT), str(root), f"/bundle/{program.name}", "/bundle/network"]
+    done = subprocess.run(
+        command, env={"LD_LIBRARY_PATH": "/bundle/lib"}, capture_output=True, text=True, timeout=120, check=False
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("this machine lets nobody change the root")
+    assert done.returncode == 0, done.stderr
+    assert "sum" in done.stdout
+
+
+@NATIVE
+@pytest.mark.tvm
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no CMake")
+def test_cmake_finds_a_bundle(made: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(example C)\nfind_package(tunery REQUIRED)\n"
+        f"add_executable(example {made[1] / 'example.c'})\ntarget_link_libraries(example tunery::tunery)\n"
+    )
+    for command in (["-S", ".", "-B", "build", f"-Dtunery_DIR={made[1] / 'lib/cmake/tunery'}"], ["--build", "build"]):
+        done = subprocess.run(["cmake", *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert run(tmp_path / "build" / "example", made[1] / "network").returncode == 0
+
+
+MISUSED = """
+import ctypes, sys
+c = ctypes.CDLL(sys.argv[1] + "/lib/libtunery.so")
+c.tunery_open.restype, c.tunery_error.restype = ctypes.c_void_p, ctypes.c_char_p
+network = ctypes.c_void_p(c.tunery_open((sys.argv[1] + "/network").encode(), 1))
+assert network.value, c.tunery_error()
+place = ctypes.create_string_buffer(1 << 20)
+size = ctypes.c_size_t
+for wrong in (
+    lambda: c.tunery_run(network), lambda: c.tunery_run(None),
+    lambda: c.tunery_bind_input(network, 9, place, size(4)), lambda: c.tunery_bind_input(network, -1, place, size(4)),
+    lambda: c.tunery_bind_input(network, 0, place, size(4)), lambda: c.tunery_bind_input(None, 0, place, size(4)),
+    lambda: c.tunery_bind_output(network, 0, None, size(40)), lambda: c.tunery_bind_output(network, 0, place, size(1)),
+):
+    assert wrong() == -1
+    print(c.tunery_error().decode())
+for directory in sys.argv[2:]:
+    assert not c.tunery_open(directory.encode(), 1)
+    print(c.tunery_error().decode())
+assert not c.tunery_open(None, 1) and not c.tunery_open((sys.argv[1] + "/network").encode(), -1)
+assert not c.tunery_input(network, 5) and not c.tunery_output(network, -1)
+c.tunery_close(network)
+c.tunery_close(None)
+"""
+
+
+@NATIVE
+@pytest.mark.tvm
+def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_path: Path) -> None:
+    text = (made[1] / "network" / "network.txt").read_text()
+    damages = {
+        "version": text.replace("tunery-network 1", "tunery-network 2"), "kind": "something else\n", "empty": "",
+        "rank": text.replace("input float32 ", "input float32 -"),
+        "weights": re.sub(r"weight \d+", "weight 640000000", text), "dtype": text.replace("float32", "float99"),
+        "arity": "\n".join(line for line in text.splitlines() if not line.startswith("weight")) + "\n",
+    }  # fmt: skip
+    places = [tmp_path / "missing", tmp_path / "file"]
+    places[1].write_text("")
+    for name, content in damages.items():
+        if content != text:
+            places.append(tmp_path / name)
+            shutil.copytree(made[1] / "network", places[-1])
+            (places[-1] / "network.txt").write_text(content)
+    for name in ("weights.bin", "network.so"):
+        for how in ("gone", "cut"):
+            places.append(tmp_path / f"{name}-{how}")
+            shutil.copytree(made[1] / "network", places[-1])
+            whole = (places[-1] / name).read_bytes()
+            (places[-1] / name).unlink()
+            if how == "cut":
+                (places[-1] / name).write_bytes(whole[: len(whole) // 2] if name == "weights.bin" else b"")
+    done = run(sys.executable, "-c", MISUSED, made[1], *places)
+    assert done.returncode == 0, done.stderr + done.stdout
+    said = done.stdout.splitlines()
+    assert len(said) == 8 + len(places)
+    assert all(10 < len(one) < 1000 for one in said)
+
+
+def test_what_cannot_be_bundled_is_said(tmp_path: Path) -> None:
+    dialect, file = OnnxRuntimeDialect(), tmp_path / "net.tunery"
+    (tmp_path / "model").mkdir()
+    network = prepare("zoo:mlp-mnist", {}, tmp_path / "model")
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, file)
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(DialectError):
+        bundle(file, tmp_path / "bundle")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("kept")
+    for source, place in ((file, tmp_path / "full"), (tmp_path / "missing", tmp_path / "new"), (file, file)):
+        with pytest.raises(UsageError):
+            bundle(source, place)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["full", "net.tunery"]
+    assert (tmp_path / "full" / "mine").read_text() == "kept"
