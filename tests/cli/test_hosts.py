@@ -91,3 +91,13 @@ def test_what_is_missing_is_said_in_one_line(run: Run, connect: str, sign: str, 
     [line] = answer.out.strip().splitlines()
     assert line.startswith("fail")
     assert sign in line
+
+
+@pytest.mark.jobs
+def test_nothing_is_tuned_on_a_host_that_cannot_be_used(run: Run, tmp_path: Path) -> None:
+    other = "agent.host_facts = lambda: __import__('dataclasses').replace(facts.host_facts(), version='99.0')"
+    run("hosts", "add", "odd", "--connect", bent(other, tmp_path))
+    for host, sign in (("odd", "99.0"), ("nobody", "tunery hosts add")):
+        answer = run("tune", "fake:there", "--dialect", "fake", "--on", host)
+        assert answer.code != 0
+        assert sign in answer.err

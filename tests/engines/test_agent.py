@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ PATIENCE_S = 120.0
 PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
 AGENT = f"{shlex.quote(sys.executable)} -m tunery agent --stdio"
 QUICK = Timing(keep_alive_s=1.0, first_retry_s=0.05)
-# An agent whose frames pass through `changed`, which a test writes; `BEFORE` is what is said instead of a greeting.
+# An agent that a test has altered by the lines `change`.
 BENT = """
 import sys
 from pathlib import Path
@@ -153,20 +154,17 @@ def test_nothing_survives_a_killed_coordinator(mark: Path) -> None:
     wait_until(lambda: not family(mark))
 
 
+HUGE = "agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(10 << 30, 20))"
+
+
 @pytest.mark.parametrize(
     ("change", "sign"),
     [
         ("agent.MAGIC = b'Welcome to this machine.'; agent.host_facts = sys.exit", "Welcome to this machine"),
-        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(b'garbage' * 99)", "too large"),
-        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(10 << 30, 20))",
-         str(10 << 30)),
-        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(0, 5) + b'{oops')",
-         "not JSON"),
-        ("agent.FrameWriter.send = lambda self, *_: self.send_packed(_protocol._LENGTHS.pack(0, 2) + b'[]')",
-         "what it is"),
+        (HUGE, str(10 << 30)),
         ("agent.host_facts = lambda: __import__('dataclasses').replace(facts.host_facts(), cores='many')", "facts"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_agent_is_refused(change: str, sign: str, tmp_path: Path) -> None:
     with (
         FakeBlobs() as blobs,
@@ -345,9 +343,22 @@ def test_memory_is_taken_as_bytes_come(tmp_path: Path) -> None:
     assert FrameReader(descriptor).read() is None
     assert psutil.Process().memory_info().rss - before < 50 << 20
     os.close(descriptor)
-    large = tmp_path / "large"
-    large.write_bytes(b"\xff" * 100)
-    descriptor = os.open(large, os.O_RDONLY)
-    with pytest.raises(ProtocolError, match="too large"):
+
+
+@pytest.mark.parametrize(
+    ("data", "sign"),
+    [
+        (b"\xff" * 100, "too large"),
+        (struct.pack("<QI", 10 << 30, 20), str(10 << 30)),
+        (struct.pack("<QI", 0, 1 << 30), str(1 << 30)),
+        (struct.pack("<QI", 0, 5) + b"{oops", "not JSON"),
+        (struct.pack("<QI", 0, 2) + b"[]", "what it is"),
+        (struct.pack("<QI", 0, 8) + b'{"do":1}', "what it is"),
+    ],
+)
+def test_what_is_no_frame_is_refused(data: bytes, sign: str, tmp_path: Path) -> None:
+    (tmp_path / "sent").write_bytes(data)
+    descriptor = os.open(tmp_path / "sent", os.O_RDONLY)
+    with pytest.raises(ProtocolError, match=sign):
         FrameReader(descriptor).read()
     os.close(descriptor)

@@ -388,7 +388,7 @@ class AgentEngine(Engine):
 
     def _tell(self, facts: HostFacts | None, trouble: str) -> None:
         with self._changed:
-            changed = (facts is None) != (self._facts is None)
+            changed = (facts is None) != (self._facts is None) or self._hopeless
             self._facts, self._trouble = facts, trouble
             self._changed.notify_all()
         if facts is not None:
