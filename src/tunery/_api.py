@@ -163,11 +163,12 @@ class Tuned(_Step):
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
     ) -> "CompiledModel":
-        """Build the network with the best verified records to `path` (default: its name in the current directory).
+        """Build the network with the best verified records to `path`, by default in the current directory.
 
-        Operators that tuning did not reach run as the cost model predicts to be fastest, verified but not measured.
-        An earlier compiled network at `path` is replaced, a file of another kind only with `force`. With
-        the private key in `sign`, the file is signed.
+        Without a `path` the file is named after the network, the shapes and the target that were asked for. Operators
+        that tuning did not reach run as the cost model predicts to be fastest, verified but not measured. An earlier
+        compiled network at `path` is replaced, a file of another kind only with `force`. With the private key in
+        `sign`, the file is signed.
 
         Raises:
             UsageError: `path` cannot be written, or must not be replaced.
@@ -177,7 +178,7 @@ class Tuned(_Step):
         from tunery.reports.format import file_name
         from tunery.service.session import compile_model
 
-        output = Path(path) if path is not None else Path(file_name(self.result.network.name))
+        output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
         report, _ = compile_model(self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None)
         return CompiledModel(self.request, output, report)
 

@@ -16,6 +16,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run_in_process
 
 
+@pytest.fixture
+def first_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command line of somebody who names no store, and has none yet."""
+    monkeypatch.delenv("TUNERY_STORE")
+    return run
+
+
 @pytest.fixture(scope="package")
 def tuned_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds one finished job of fake:demo."""

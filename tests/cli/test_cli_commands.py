@@ -173,11 +173,11 @@ def test_a_list_of_jobs_and_their_reports_sum_the_same_tasks(
     assert "sum of tasks reached 22.0 ms (untuned 1002)" in capsys.readouterr().out
 
 
-def test_query_without_records_says_what_to_do(run: Run) -> None:
-    answer = run("query", "fake:demo", *FAKE)
+def test_query_without_records_says_what_to_do(first_run: Run) -> None:
+    answer = first_run("query", "fake:demo", *FAKE)
     assert answer.code == 1
     assert "tunery tune fake:demo" in answer.err
-    assert run("query", "0123456789abcdef").code == 1
+    assert first_run("query", "0123456789abcdef").code == 1
 
 
 def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
@@ -246,9 +246,9 @@ def test_spend_is_drawn_and_the_shares_that_did_not_help_add_up(tuned: Run, tune
     assert "on candidates that did not help" in tuned("spend").out
 
 
-def test_spend_of_an_empty_store(run: Run) -> None:
-    assert run("spend").out == "nothing was spent yet\n"
-    assert run("spend", "--json").data["total"] is None
+def test_spend_of_an_empty_store(first_run: Run) -> None:
+    assert first_run("spend").out == "nothing was spent yet\n"
+    assert first_run("spend", "--json").data["total"] is None
 
 
 def test_records_travel_from_store_to_store(tuned: Run, tmp_path: Path) -> None:
@@ -269,15 +269,16 @@ def test_records_travel_from_store_to_store(tuned: Run, tmp_path: Path) -> None:
     assert tuned("records", "prune", "--keep", "1", "--task", "0" * 16, *other).code == 1
 
 
-def test_zoo_devices_and_version(run: Run) -> None:
-    networks = run("zoo", "list", "--json").data["networks"]
+def test_zoo_devices_and_version(first_run: Run) -> None:
+    networks = first_run("zoo", "list", "--json").data["networks"]
     assert {"name", "kind", "parameters"} == networks[0].keys()
-    assert "mobilenet_v2" in run("zoo", "list").out
-    [device] = run("devices", "list", "--json").data["devices"]
-    assert device["fingerprint"] in run("devices", "list").out
+    assert "mobilenet_v2" in first_run("zoo", "list").out
+    [device] = first_run("devices", "list", "--json").data["devices"]
+    assert device["fingerprint"] in first_run("devices", "list").out
     assert device["records"] == 0
-    assert run("version", "--json").data["apache-tvm"] == "0.27.0.post1"
-    assert "tunery " in run("version").out
+    assert first_run("version", "--json").data["apache-tvm"] == "0.27.0.post1"
+    assert "tunery " in first_run("version").out
+    assert first_run("--version") == first_run("version")
 
 
 @pytest.fixture

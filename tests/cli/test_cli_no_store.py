@@ -1,4 +1,4 @@
-"""Whoever only reads creates no store: one that was named must be there, the user's own reads as empty until then."""
+"""Whoever only reads creates no store: one that is named must be there; the default place reads as empty at first."""
 
 from pathlib import Path
 
@@ -32,15 +32,29 @@ def test_a_named_store_that_is_not_there_is_bad_usage(run: Run, tmp_path: Path, 
     assert not list(tmp_path.glob("all.*"))
 
 
+@pytest.mark.parametrize("words", [words for words, _ in READERS], ids=" ".join)
+def test_a_store_that_the_environment_names_and_is_not_there_is_bad_usage(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("TUNERY_STORE", "deep/mistyped.db")
+    answer = run(*words)
+    assert answer.code == 2
+    *_, last = answer.err.splitlines()
+    assert str(tmp_path / "deep" / "mistyped.db") in last
+    assert "TUNERY_STORE" in last
+    assert answer.out == ""
+    assert not (tmp_path / "deep").exists()
+
+
 @pytest.mark.jobs
 @pytest.mark.parametrize(("words", "code"), READERS)
-def test_the_users_own_store_reads_as_empty_before_the_first_job(
-    run: Run, tmp_path: Path, words: tuple[str, ...], code: int
+def test_the_default_place_reads_as_empty_before_the_first_job(
+    first_run: Run, tmp_path: Path, words: tuple[str, ...], code: int
 ) -> None:
-    answer = run(*words)
+    answer = first_run(*words)
     assert answer.code == code
     assert "there is no store" not in answer.err
-    assert not list(tmp_path.glob("*.db*"))
+    assert not list(tmp_path.rglob("*.db*"))
 
 
 def test_the_doctor_says_that_a_store_is_still_to_come(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ def test_a_malformed_budget(run: Run, budget: str) -> None:
         (("tune",), "MODEL"),
         (("compile", "fake:demo"), "--output"),
         (("compile", "fake:demo", "-o", "nowhere/out.tunery"), "nowhere"),
+        (("compile", "fake:demo", "-o", "nowhere/"), "no directory"),
+        (("tune", "fake:demo", "-o", "nowhere/"), "no directory"),
         (("bench", "fake:demo", "--against", "torch7"), "torch7"),
         (("bench", "fake:demo", "--seconds", "0"), "--seconds"),
         (("extract",), "MODEL"),
@@ -124,11 +126,11 @@ def test_a_compile_that_fails_leaves_no_file(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.jobs
 @pytest.mark.parametrize("command", ["tune", "extract", "query", "compile -o x.tunery"])
-def test_an_unsupported_operator_is_the_models_fault(run: Run, tmp_path: Path, command: str) -> None:
+def test_an_unsupported_operator_is_the_models_fault(first_run: Run, tmp_path: Path, command: str) -> None:
     name, *more = command.split()
-    assert_refused(run(name, "fake:demo?unsupported=1", *FAKE, *more), "Scripted", "export it")
+    assert_refused(first_run(name, "fake:demo?unsupported=1", *FAKE, *more), "Scripted", "export it")
     assert not (tmp_path / "x.tunery").exists()
-    assert run("jobs", "list", "--json").data == {"jobs": []}
+    assert first_run("jobs", "list", "--json").data == {"jobs": []}
 
 
 @pytest.mark.jobs

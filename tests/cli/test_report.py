@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.cli.console.spending import counted
-from tunery.domain import SEGMENT, Budget, JobState, JobStatus, Network, Target, Task, TaskState, Workload
-from tunery.domain.request import BenchReport, CompileReport, Latency, Request, TuneReport
+from tunery.domain import SEGMENT, Budget, JobState, JobStatus, Network, Prospect, Target, Task, TaskState, Workload
+from tunery.domain.request import GOES_ON, BenchReport, CompileReport, Latency, Request, TuneReport
 from tunery.reports.comparison import bench_text
 from tunery.reports.data import plain, task_data, total
-from tunery.reports.format import as_text, duration, milliseconds, printable, ratio
-from tunery.reports.text import expected_lines, filter_lines, left_out_lines, tasks_table, tune_text
+from tunery.reports.format import as_text, duration, file_name, milliseconds, printable, ratio
+from tunery.reports.text import NO_KERNELS, expected_lines, filter_lines, left_out_lines, tasks_table, tune_text
 from tunery.store import Charge
 
 
@@ -98,8 +98,38 @@ def test_the_command_to_use_a_result_finds_what_was_measured() -> None:
     ]
     assert short == "'a model.onnx' -o n.tunery"
     assert long == (
-        "'a model.onnx' --shape x=1x64 --target znver3 --threads 2 --trust --store 'my s.db' --dialect fake -o n.tunery"
+        "'a model.onnx' --shape x=1x64 --target znver3 --threads 2 --trust --store 'my s.db' --dialect fake "
+        "-o n-1x64-znver3.tunery"
     )
+
+
+def test_a_file_wholly_in_onnx_runtime_is_said_to_have_no_kernel_and_no_more_trials_are_proposed() -> None:
+    job = JobStatus(
+        "j", JobState.DONE, {}, tasks=(task("a", 1.0, 0.5),), message="1 of 2 tasks were not reached" + GOES_ON,
+        outlook=(Prospect(64, 9.0, None, 0.0, "USD", 0.3, 0.35, 0.4),),
+    )  # fmt: skip
+    report = TuneReport(job, Network("n", "n.onnx", "d", "", (), (), 0), (), 1.0, 0.5, False, "s.db")
+    made = CompileReport("n", "n.tunery", 100, {"a:1": ("exact", "c")}, elsewhere={"If i": "control flow"})
+    kept = replace(made, coverage={}, elsewhere={"If i": "control flow", "Gemm g": "faster there"})
+    texts = [tune_text(report, Request("n.onnx"), one) for one in (None, made, kept)]
+    assert [NO_KERNELS in text for text in texts] == [False, False, True]
+    assert ["64 further trials" in text for text in texts] == [True, True, False]
+    assert ["larger --budget" in text for text in texts] == [True, True, False]
+    assert "Gemm g" in texts[2]
+
+
+def test_a_file_for_another_shape_or_target_is_proposed_another_name() -> None:
+    asked = [Request("n.onnx"), Request("n.onnx", shapes={"x": (1, 3, 32, 32)}), Request("n.onnx", target="znver3")]
+    names = {file_name("n", request) for request in (*asked, replace(asked[1], target="znver3"))}
+    assert len(names) == 4
+    assert names >= {file_name("n")}
+    report = TuneReport(
+        JobStatus("j", JobState.DONE, {}), Network("n", "n.onnx", "d", "", (), (), 0), (), 1.0, 0.5, False, "s"
+    )
+    for request in asked:
+        text = tune_text(report, request)
+        assert f"-o {file_name('n', request)}" in text
+        assert f'load_compiled("{file_name("n", request)}")' in text
 
 
 def test_a_report_says_how_often_the_filter_was_wrong_where_that_is_asked_for() -> None:

@@ -21,6 +21,7 @@ def test_the_page_lists_exactly_what_the_code_reads() -> None:
 
 
 def test_store_names_the_store_and_the_option_wins(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_store(str(tmp_path / "one.db")).close()
     monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "one.db"))
     assert run("records", "stats", "--json").data["place"] == str(tmp_path / "one.db")
     two = str(tmp_path / "two.db")
@@ -56,13 +57,13 @@ def test_a_value_that_a_variable_cannot_have_is_named(run: Run, monkeypatch: pyt
         assert run("tune", "fake:demo", "--dialect", "fake", "--budget", "4trials").code == 0
 
 
-def test_a_misspelt_name_is_named_and_others_are_left_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_misspelt_name_is_named_and_others_are_left_alone(first_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNERY_PORT", "tcp://10.0.0.1:80")  # as Kubernetes sets for a service of the name
-    assert run("records", "stats").code == 0
+    assert first_run("records", "stats").code == 0
     for name, meant in (("TUNERY_STROE", "TUNERY_STORE"), ("TUNERY_MODEL", "TUNERY_MODELS")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(name, "x")
-            answer = run("records", "stats")
+            answer = first_run("records", "stats")
         assert answer.code == 2
         assert name in answer.err
         assert meant in answer.err

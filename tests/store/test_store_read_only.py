@@ -103,14 +103,16 @@ def test_an_older_store_is_migrated_in_the_copy_only(closed_directory: Path) -> 
 def test_where_no_store_can_be_made_it_reads_as_empty(
     closed_directory: Path, create: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TUNERY_STORE", str(closed_directory / "store.db"))
+    monkeypatch.delenv("TUNERY_STORE", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(closed_directory))
+    (closed_directory / "tunery").mkdir()
     closed_directory.chmod(0o500)
     with open_store(create=create, keep=False) as store:
         assert store.stats().records == 0
     with pytest.raises(StoreError, match="cannot be"):
         open_store(create=create)
     closed_directory.chmod(0o700)
-    assert not contents(closed_directory)
+    assert not contents(closed_directory / "tunery")
 
 
 @pytest.mark.parametrize("content", [b"no database" * 1000, b"SQLite format 3\0" + b"\xff" * 8176])

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -69,7 +69,13 @@ app = typer.Typer(
 
 
 @app.callback(invoke_without_command=True)
-def _root(context: typer.Context) -> None:
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="As the command `version`.")] = False,
+) -> None:
+    if version:
+        doctor.version()
+        raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

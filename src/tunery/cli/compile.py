@@ -84,13 +84,14 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import call, elsewhere_lines, expected_lines
+    from tunery.reports.text import NO_KERNELS, call, elsewhere_lines, expected_lines
 
     if report.coverage:
         say(as_text(_table(report), width()))
     lines = [
         *(_sources(report, predicted=predicted) if report.coverage else ()),
         *batch_lines(network.batch_of_one),
+        *([NO_KERNELS] if report.no_kernels else []),
         *elsewhere_lines(report.elsewhere),
         *(of_compile(report, request) if verbose else ()),
         *expected_lines(report),

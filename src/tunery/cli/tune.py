@@ -1,6 +1,5 @@
 """`tunery tune`: the main job."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,16 +66,16 @@ def network_file(request: "Request", output: str, *, force: bool) -> Path:
     """
     from tunery.delivery.compile import check_place
 
-    path = output_path(output, default_name(request.model))
+    path = output_path(output, default_name(request))
     check_place(path, request, force=force)
     return path
 
 
-def default_name(model: str) -> str:
+def default_name(request: "Request") -> str:
     """Return the file name of a compiled model where `-o` names a directory."""
     from tunery.reports.format import file_name
 
-    return file_name(Path(model.rpartition(":")[2]).stem)
+    return file_name(Path(request.model.rpartition(":")[2]).stem, request)
 
 
 def run(
@@ -173,9 +172,6 @@ def _print(
     from tunery.reports.text import tune_text
 
     left_out = of_tune(report, request) if verbose else []
-    path = Path(compiled.path) if compiled else None
-    if compiled:
-        report = replace(report, elsewhere=compiled.elsewhere)
-    say(tune_text(report, request, path, compared, width(), verbose=verbose, left_out=left_out))
+    say(tune_text(report, request, compiled, compared, width(), verbose=verbose, left_out=left_out))
     if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
         say(MODEL_CHANGED)

@@ -219,6 +219,8 @@ class BenchReport:
         )
 
 
+GOES_ON = ": the same command with a larger --budget goes on"
+"""What a job advises that did not reach all it could."""
 MODEL_CHANGED = "the model's file has changed since it was read; this is about the network that was read"
 
 
@@ -253,3 +255,8 @@ class CompileReport:
     onnxruntime_s: float | None = None
     texts: tuple[str, ...] = ()
     elsewhere_share: float = 0.0
+
+    @property
+    def no_kernels(self) -> bool:
+        """Whether ONNX Runtime runs the whole network, so that the file has no kernel of the compiler."""
+        return not self.coverage and bool(self.elsewhere)

@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from tunery.domain.request import Request
+
 
 TEXT_WIDTH = 200
 """What a table may take at most where no terminal says how wide it is; it takes no more than its columns need."""
@@ -97,7 +99,9 @@ def printable(text: str, *, lines: bool = True) -> str:
     )
 
 
-def file_name(network: str) -> str:
-    """Return the file name for a compiled network of this name."""
-    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in network)
+def file_name(network: str, request: "Request | None" = None) -> str:
+    """Return the file name for a compiled network of this name; what a `request` asks for beside it is in the name."""
+    asked = ["x".join(map(str, shape)) for shape in request.shapes.values()] if request else []
+    asked += [request.target] if request and request.target != "native" else []
+    safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in "-".join([network, *asked]))
     return (safe or "network") + SUFFIX

@@ -5,11 +5,12 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tunery.domain import JobStatus, Network, TaskState
-from tunery.domain.request import DEFAULT_DIALECT
+from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import reached_of, total
 from tunery.reports.format import as_text, duration, energy, file_name, milliseconds, money, new_table, ratio, short
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
 
 
+NO_KERNELS = "kernels     none of tunery's is in the compiled file: ONNX Runtime runs the whole network"
+"""What is said of a file that is wholly in ONNX Runtime, before the reason."""
 _USUAL = frozenset({"ok", "abandoned"})
 _SHOWN_INPUTS = 3
 _SHOWN_NODES = 4
-
-
-# -- data -------------------------------------------------------------------------------------------------------------
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -34,34 +34,36 @@ _SHOWN_NODES = 4
 def tune_text(
     report: "TuneReport",
     request: "Request",
-    output: Path | None = None,
+    compiled: "CompileReport | None" = None,
     compared: "BenchReport | None" = None,
     width: int | None = None,
     *,
     verbose: bool = False,
     left_out: Sequence[str] = (),
 ) -> str:
-    """Return the table of a finished or stopped job, the comparison if there is one, where it is, and how to use it.
+    """Return the table of a finished or stopped job, what was `compiled` and `compared`, and how to use it.
 
     With `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
     """
 
-    job = report.job
+    job, no_kernels = report.job, compiled is not None and compiled.no_kernels
+    message = job.message.replace(GOES_ON, "") if no_kernels else job.message
     lines = [
         f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
         f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
-        *([job.message] if job.message else []),
+        *([message] if message else []),
         *([as_text(tasks_table(job.tasks), width)] if job.tasks else []),
+        *([NO_KERNELS] if no_kernels else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
         *_at_once(report),
         *_noise(job),
         *(filter_lines(job) if verbose else []),
         *([] if compared else batch_lines(report.network.batch_of_one)),
-        *elsewhere_lines(report.elsewhere),
+        *elsewhere_lines(compiled.elsewhere if compiled else report.elsewhere),
         *left_out,
-        *cost_lines(job),
+        *cost_lines(replace(job, outlook=()) if no_kernels else job),
         f"stored in   {report.store}",
-        *_usage(report, request, output),
+        *_usage(report, request, Path(compiled.path) if compiled else None),
     ]
     return "\n".join(lines)
 
@@ -92,7 +94,10 @@ def _at_once(report: "TuneReport") -> list[str]:
 
 def _noise(job: JobStatus) -> list[str]:
     dirty, timed = (sum(getattr(task, name) for task in job.tasks) for name in ("contaminated", "timings"))
-    said = f"disturbed   {dirty} of {timed} timings were taken while others used the machine: they may be too high"
+    said = (
+        f"disturbed   {dirty} of {timed} timings were taken while others used the machine: they may be too high; "
+        "for clean ones let nothing else run, or leave it cores with fewer --threads"
+    )
     return [said] if dirty else []
 
 
@@ -184,7 +189,7 @@ def cost_lines(job: JobStatus) -> list[str]:
 
 
 def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
-    path = str(output or file_name(report.network.name))
+    path = str(output or file_name(report.network.name, request))
     asked = " ".join([shlex.quote(request.model), *_asked(request), "-o", shlex.quote(path)])
     build = [] if output else [f"to use it   tunery compile {asked}"]
     return [

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 from sqlalchemy.engine import URL
 
 from tunery._errors import StoreError
+from tunery._settings import settings
 from tunery.store._calibrations import Calibrations
 from tunery.store._claims import Claims
 from tunery.store._devices import Devices
@@ -23,7 +24,7 @@ from tunery.store._upkeep import Upkeep
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
 from tunery.store.database.failures import translate
 from tunery.store.database.migrate import upgrade, version
-from tunery.store.database.place import check_plain, prepare, resolve, shown
+from tunery.store.database.place import VARIABLE, check_plain, prepare, resolve, shown
 from tunery.store.database.schema import HEAD
 from tunery.store.database.snapshot import Snapshot, is_read_only
 from tunery.store.exchange.interchange import Interchange
@@ -156,11 +157,11 @@ def _snapshot(url: URL, *, keep: bool) -> Snapshot | None:
 def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Store:
     """Open a store, create it where there is none, and bring an older one to this version's schema.
 
-    `url` is a file path, `sqlite:///path` or `postgresql://user@host/name`; "" means the file that `TUNERY_STORE`
-    names, or else `~/.local/share/tunery/tunery.db`. Whoever only reads says that nothing is to be created: then that
-    file, where it is not there yet, reads as an empty store, and one that was named must be there. Whoever can do
-    without what they write themselves does not `keep` it: then a place that cannot be written is no error; what is
-    there is read from a copy, which goes with the store's end.
+    `url` is a file path, `sqlite:///path` or `postgresql://user@host/name`; "" means what `TUNERY_STORE` names, or else
+    `~/.local/share/tunery/tunery.db`. Whoever only reads says that nothing is to be created: then that last file, where
+    it is not there yet, reads as an empty store, and one that was named, by the variable too, must be there. Whoever
+    can do without what they write themselves does not `keep` it: then a place that cannot be written is no error; what
+    is there is read from a copy, which goes with the store's end.
 
     Raises:
         StoreError: the place cannot hold a store, or what is there is damaged, foreign or from a newer tunery; or
@@ -169,8 +170,9 @@ def open_store(url: str = "", *, create: bool = True, keep: bool = True) -> Stor
     absent = None if create else missing(url, keep=keep)
     if absent is None:
         return Store(resolve(url), keep=keep)
-    if url:
-        raise StoreError(f"there is no store at {absent}; name another with --store, or begin one with `tunery tune`")
+    if url or settings().store:
+        where = f"{absent}" if url else f"{absent}, which {VARIABLE} names"
+        raise StoreError(f"there is no store at {where}; name another with --store, or begin one with `tunery tune`")
     return Store(resolve(url).update_query_dict(IN_MEMORY))
 
 

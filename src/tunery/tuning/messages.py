@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tunery.domain import TaskState
+from tunery.domain.request import GOES_ON
 
 NO_TASKS = "nothing was tuned: ONNX Runtime runs all of the network, or it has nothing to compute"
 TOO_LITTLE = "nothing was measured: the budget went into reading the model; give a larger --budget"
@@ -60,4 +61,4 @@ def unreached_summary(
         said.append(f"no time was left for the finals of {unproven} of {len(tunable)} tasks, whose races alone count")
     if outdated:
         said.append(f"no time was left for new finals of {outdated} of {len(tunable)} tasks, whose earlier ones count")
-    return f"{'; '.join(said)}: the same command with a larger --budget goes on" if said else ""
+    return f"{'; '.join(said)}{GOES_ON}" if said else ""

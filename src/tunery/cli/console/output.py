@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.reports.format import printable
 
 
@@ -39,8 +40,14 @@ def width() -> int | None:
 
 
 def output_path(text: str, default_name: str = "") -> Path:
-    """Return the file that an option or argument names: in a directory, `default_name`."""
-    path = Path(text)
+    """Return the file that an option or argument names: in a directory, `default_name`.
+
+    Raises:
+        UsageError: it ends as a directory does, and there is none.
+    """
+    path, is_directory = Path(text), False
     with suppress(OSError):  # a name that is too long is refused where the file is checked
-        return path / default_name if default_name and path.is_dir() else path
-    return path
+        is_directory = path.is_dir()
+    if text.endswith(os.sep) and not is_directory:
+        raise UsageError(f"there is no directory {text!r}; make it first, or name a file")
+    return path / default_name if default_name and is_directory else path
