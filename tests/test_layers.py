@@ -13,7 +13,7 @@ import tunery
 
 ROOT = Path(tunery.__file__).parent
 LEVELS = (
-    {"cli", "_api", "reports", "__init__", "__main__", "service", "torch", "costmodels.training"},
+    {"cli", "web", "_api", "reports", "__init__", "__main__", "service", "torch", "costmodels.training"},
     {"tuning", "delivery"},
     {"runtime"},
     {"scheduling", "engines", "accounting"},

@@ -25,6 +25,8 @@ class Settings(BaseSettings):
     socket: str = ""
     prices: str = ""
     load_watch: bool = True
+    server: str = ""
+    token: str = ""
 
 
 def settings() -> Settings:
@@ -72,6 +74,11 @@ def socket_place() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     chosen = settings().socket
     return Path(chosen) if chosen else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
+
+
+def login_file() -> Path:
+    """Return where the URL and the token of the service are kept that this user has logged in to."""
+    return _data() / "login.json"
 
 
 def _data() -> Path:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from tunery.cli import (
+    accounts,
     agent,
     bench,
     bundle,
@@ -80,9 +81,10 @@ def _root(
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, inspect, bundle, bench, query, serve, spend, doctor, agent):
+for module in (tune, extract, compile, inspect, bundle, bench, query, serve, spend, accounts, doctor, agent):
     module.register(app)
 GROUPS = {
+    "accounts": accounts,
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "hosts": hosts,
     "keys": keys,
 }  # fmt: skip

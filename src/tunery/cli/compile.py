@@ -11,6 +11,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.remote import Server, run_there, server_of
 from tunery.cli.tune import network_file
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def compile_(
     shape: options.Shapes = None,
     trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -65,8 +67,16 @@ def compile_(
     request = options.make_request(
         model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
-    _begin(request.dialect)
+    url = server_of(server)
+    if not url:
+        _begin(request.dialect)
     path = network_file(request, output, force=force)
+    if url:
+        if sign:
+            raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
+        more = {"kind": "compile", "predict": effort is Ready.QUICK, "few_shot": few_shot}
+        run_there(url, request, path, more, json, verbose)
+        return
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(

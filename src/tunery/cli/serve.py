@@ -7,7 +7,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.daemon import Socket
-from tunery.cli.console.output import emit, remark
+from tunery.cli.console.output import emit, remark, say
 
 
 def register(app: typer.Typer) -> None:
@@ -18,6 +18,12 @@ def register(app: typer.Typer) -> None:
 def serve(
     *,
     local: Annotated[bool, typer.Option("--local", help="For the user of this machine, on a unix socket.")] = False,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="For accounts with tokens, over HTTP.")
+    ] = "",
+    certificate: Annotated[str, typer.Option("--tls-certificate", metavar="FILE", help="Of TLS, in PEM.")] = "",
+    key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key.")] = "",
+    behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front of it has TLS.")] = False,
     store: options.StoreUrl = "",
     strategy: Annotated[
         str, typer.Option("--strategy", help="Who goes first: predictive, fair, greedy, synchronous, sequential.")
@@ -30,8 +36,11 @@ def serve(
     from tunery.service._wire import socket_path
     from tunery.service.local import serve as serve_jobs
 
-    if not local:
-        raise UsageError("only a local daemon exists so far; start it with `tunery serve --local`")
+    if listen and not local:
+        _listen(store, listen, (certificate, key), strategy, behind_proxy=behind_proxy, as_json=json)
+        return
+    if not local or listen:
+        raise UsageError("say for whom: `tunery serve --local`, or `tunery serve --listen 127.0.0.1:7433`")
     path = socket_path(socket)
 
     def ready(jobs: list[str]) -> None:
@@ -41,3 +50,20 @@ def serve(
             remark(f"listening at {path}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
 
     serve_jobs(store, path, strategy, ready)
+
+
+def _listen(store: str, listen: str, tls: tuple[str, str], strategy: str, *, behind_proxy: bool, as_json: bool) -> None:
+    from tunery._settings import cache_directory
+    from tunery.web.server import Place, parse_place
+    from tunery.web.server import serve as serve_accounts
+
+    def ready(url: str, token: str, jobs: list[str]) -> None:
+        if as_json:
+            emit({"url": url, "token": token or None, "resumed": jobs})
+            return
+        if token:
+            say(f"{token}\nis the token of the first account, admin; it is shown this once")
+        remark(f"listening at {url}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
+
+    place = Place(*parse_place(listen), *tls, behind_proxy=behind_proxy)
+    serve_accounts(store, place, cache_directory() / "service", strategy, ready)

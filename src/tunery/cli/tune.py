@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say, width
+from tunery.cli.console.remote import Server, run_there, server_of
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
@@ -45,6 +47,7 @@ def tune(
     seed: options.Seed = 0,
     trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -55,6 +58,11 @@ def tune(
     )  # fmt: skip
     rivals = options.parse_rivals(against)
     file = network_file(request, output, force=force) if output else None
+    if url := server_of(server):
+        if rivals:
+            raise UsageError("--against compares on this machine; leave it out, and `tunery bench` the file that comes")
+        run_there(url, request, file, {}, json, verbose)
+        return
     run(request, file, rivals, force=force, as_json=json, verbose=verbose)
 
 

@@ -73,14 +73,14 @@ async def _serve(store: Store, path: Path, strategy: str, on_ready: Callable[[li
         finally:
             os.umask(before)
         on_ready(await room.recover())
-        looking = asyncio.create_task(_take_over(room))
+        looking = asyncio.create_task(take_over(room))
         await stop.wait()
         looking.cancel()
         server.close()
         desk.close()
 
 
-async def _take_over(room: JobManager) -> None:
+async def take_over(room: JobManager) -> None:
     """Take in, now and then, the jobs of other daemons of the store that were killed or are cut off."""
     while True:
         await asyncio.sleep(_LOOK_S)

@@ -117,9 +117,15 @@ class JobManager:
     # -- jobs -----------------------------------------------------------------------------------------------------
 
     async def submit(
-        self, request: Request, claim: ShareRequest | None = None, imported: ImportedModel | None = None
+        self,
+        request: Request,
+        claim: ShareRequest | None = None,
+        imported: ImportedModel | None = None,
+        job_id: str = "",
     ) -> str:
         """Queue a job and return its id; it is in the store before this returns. `imported` spares the import.
+
+        Where `job_id` was submitted before, that job stays as it is.
 
         Raises:
             UsageError: nobody can run it: too many threads, an unknown effort, dialect, priority or missing file.
@@ -131,8 +137,9 @@ class JobManager:
         if len(self._entries) >= _MOST_WAITING:
             raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
         data = request_data(request, claim=claim)
-        status = await self.store.write(lambda store: store.create_job(data))
-        self._enter(status.job_id, request, claim, imported)
+        status = await self.store.write(lambda store: store.create_job(data, job_id))
+        if status.state is JobState.QUEUED:
+            self._enter(status.job_id, request, claim, imported)
         return status.job_id
 
     async def recover(self) -> list[str]:

@@ -1,5 +1,6 @@
 """The store: every task, record, job and charge, durable in SQLite (default) or PostgreSQL."""
 
+from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._ledger import Charge
@@ -20,6 +21,8 @@ __all__ = [
     "Skipped",
     "Store",
     "StoreStats",
+    "StoredAccount",
+    "StoredToken",
     "file_of",
     "missing",
     "open_store",

@@ -33,14 +33,23 @@ class Jobs(Database):
         self._owner = this_process()
         self._acquired: set[str] = set()
 
-    def create_job(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus:
-        """Store a new job, queued and owned by nobody."""
+    def create_job(self, request: Mapping[str, str | int | float | bool | None], job_id: str = "") -> JobStatus:
+        """Store a new job, queued and at work nowhere; where there is a job `job_id` already, return that one."""
         now = time.time()
-        status = JobStatus(uuid.uuid4().hex[:12], JobState.QUEUED, dict(request), created_at=now, updated_at=now)
-        known = {"identity": identity(request), "request": encode(request), "created_at": now}
-        row = sa.insert(_jobs).values(job_id=status.job_id, **known, **_progress(status, now))
-        self.write(lambda connection: connection.execute(row))
-        return status
+        chosen = job_id or uuid.uuid4().hex[:12]
+        status = JobStatus(chosen, JobState.QUEUED, dict(request), created_at=now, updated_at=now)
+        account = str(request.get("queue_owner") or "")
+        known = {"identity": identity(request), "request": encode(request), "created_at": now, "account": account}
+        row = sa.insert(_jobs).values(job_id=chosen, **known, **_progress(status, now))
+
+        def insert(connection: Connection) -> JobStatus:
+            there = connection.execute(sa.select(_jobs).where(_jobs.c.job_id == chosen)).mappings().first()
+            if there is not None:
+                return _status(connection, there)
+            connection.execute(row)
+            return status
+
+        return self.write(insert)
 
     def save_job(self, status: JobStatus) -> None:
         """Store a job's state, spend, tasks and message; the time of the update is the store's.
@@ -81,9 +90,27 @@ class Jobs(Database):
 
         return self.read(ask)
 
-    def jobs(self, limit: int | None = None) -> list[JobStatus]:
-        """Return the jobs, latest first."""
+    def jobs(
+        self,
+        limit: int | None = None,
+        *,
+        account: str | None = None,
+        before: tuple[float, str] | None = None,
+        since: float | None = None,
+    ) -> list[JobStatus]:
+        """Return the jobs, latest first: of one account, and those that come after the job `before`.
+
+        `before` is the `created_at` and the id of a job, `since` the earliest `created_at`.
+        """
         query = sa.select(_jobs).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id).limit(limit)
+        if account is not None:
+            query = query.where(_jobs.c.account == account)
+        if since is not None:
+            query = query.where(_jobs.c.created_at >= since)
+        if before is not None:
+            at, job_id = before
+            same = sa.and_(_jobs.c.created_at == at, _jobs.c.job_id > job_id)
+            query = query.where(sa.or_(_jobs.c.created_at < at, same))
         return self.read(lambda connection: [_status(connection, row) for row in _all(connection, query)])
 
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:

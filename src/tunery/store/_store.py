@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 
 from tunery._errors import StoreError
 from tunery._settings import settings
+from tunery.store._accounts import Accounts
 from tunery.store._calibrations import Calibrations
 from tunery.store._claims import Claims
 from tunery.store._devices import Devices
@@ -45,6 +46,7 @@ class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, 
         super().__init__(url.set(database=str(self._snapshot.path)) if self._snapshot else url)
         if self._snapshot is not None:
             self.path, self.place = Path(url.database or ""), shown(url)
+        self.accounts = Accounts(self)
         self.claims, self.devices, self.events = Claims(self), Devices(self), Events(self)
         try:
             if self.path is not None and self._snapshot is None and not self.in_memory:

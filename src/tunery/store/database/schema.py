@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0009"
+HEAD = "0010"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -86,6 +86,8 @@ jobs = sa.Table(
     sa.Column("updated_at", sa.Double, nullable=False),
     sa.Column("owner", Document, nullable=True),
     sa.Column("heartbeat_at", sa.Double, nullable=True),
+    sa.Column("account", sa.String, nullable=False, server_default=""),
+    sa.Index("ix_jobs_account_created_at", "account", "created_at"),
 )  # fmt: skip
 
 ledger = sa.Table(
@@ -155,4 +157,33 @@ events = sa.Table(
     sa.Column("created_at", sa.Double, nullable=False),
     sa.Index("ix_events_job_id_id", "job_id", "id"),
     sqlite_autoincrement=True,
+)  # fmt: skip
+
+accounts = sa.Table(
+    "accounts", metadata,
+    sa.Column("name", sa.String, primary_key=True),
+    sa.Column("role", sa.String, nullable=False),
+    sa.Column("weight", sa.Double, nullable=False),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("month_money", sa.Double, nullable=True),
+    sa.Column("created_at", sa.Double, nullable=False),
+)  # fmt: skip
+
+tokens = sa.Table(
+    "tokens", metadata,
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("account", sa.String, sa.ForeignKey("accounts.name"), nullable=False, index=True),
+    sa.Column("label", sa.String, nullable=False),
+    sa.Column("role", sa.String, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double, nullable=True),
+)  # fmt: skip
+
+uploads = sa.Table(
+    "uploads", metadata,
+    sa.Column("account", sa.String, primary_key=True),
+    sa.Column("digest", sa.String, primary_key=True),
+    sa.Column("name", sa.String, nullable=False),
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
 )  # fmt: skip

@@ -1,0 +1,108 @@
+"""`tunery login`, and `tunery accounts`: who may use a service."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from tunery._errors import UsageError
+from tunery.cli.console import options
+from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.remote import Server
+
+app = typer.Typer(help="Create and list the accounts of a service, and make tokens.", no_args_is_help=False)
+AccountName = Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, dots and dashes.")]
+RoleName = Annotated[str, typer.Option("--role", help="reader, user or admin.")]
+
+
+def register(program: typer.Typer) -> None:
+    """Add the command `login`."""
+    program.command("login", epilog="Example: tunery login http://127.0.0.1:7433")(login)
+
+
+def login(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where the service is.")],
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Keep a service's URL and token for later commands; the token is asked for, or read from standard input."""
+    from tunery.web.client import login as keep
+
+    asked = sys.stdin.isatty()
+    token = typer.prompt("token", hide_input=True, err=True) if asked else sys.stdin.readline()
+    if not token.strip():
+        raise UsageError("no token was given; an administrator makes one with `tunery accounts token NAME`")
+    account = keep(url, token.strip())
+    if json:
+        emit({"url": url, "account": account})
+    else:
+        say(f"logged in at {url} as {account['name']}, {account['role']}; use it with --server {url}")
+
+
+@app.command("list", epilog="Example: tunery accounts list")
+def list_(
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """List the accounts."""
+    from tunery.reports.format import as_text, new_table
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        found = service.accounts()
+    if json:
+        emit({"accounts": found})
+        return
+    table = new_table("account", "role", "#weight", "#priority", "#month")
+    for one in found:
+        limit = one["month_money"]
+        table.add_row(one["name"], one["role"], f"{one['weight']:g}", str(one["priority"]),
+                      "no limit" if limit is None else f"{limit:g}")  # fmt: skip
+    say(as_text(table, width()))
+
+
+@app.command("create", epilog="Example: tunery accounts create ann --role user")
+def create(
+    name: AccountName,
+    *,
+    role: RoleName = "user",
+    weight: Annotated[float, typer.Option("--weight", help="Its share of the machines beside others'.")] = 1.0,
+    priority: Annotated[int, typer.Option("--priority", help="The highest its jobs may ask for, 0 to 10.")] = 0,
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Create an account with a token, which is shown this once."""
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        service.create_account({"name": name, "role": role, "weight": weight, "priority": priority})
+        made = service.create_token(name, {"role": role})
+    _print_token(name, made, as_json=json)
+
+
+@app.command("token", epilog="Example: tunery accounts token ann --role reader --days 30")
+def token(
+    name: AccountName,
+    *,
+    role: RoleName = "user",
+    days: Annotated[float | None, typer.Option("--days", help="How long it holds; else for ever.")] = None,
+    label: Annotated[str, typer.Option("--label", help="What it is for.")] = "",
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Make another token of an account, which is shown this once."""
+    from tunery.web.client import connect
+
+    with connect(server) as service:
+        made = service.create_token(name, {"role": role, "days": days, "label": label})
+    _print_token(name, made, as_json=json)
+
+
+def _print_token(name: str, made: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        emit({"account": name, **made})
+    else:
+        say(f"{made['token']}\nis the token of {name}, of the role {made['role']}; it is shown this once")

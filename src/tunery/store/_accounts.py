@@ -1,0 +1,168 @@
+"""Who may use a service over the network: accounts, their tokens, and what they have uploaded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, RowMapping
+
+from tunery._errors import NothingFoundError, UsageError
+from tunery.store.database import schema
+from tunery.store.database.connection import Database, database_time, upsert
+
+_accounts, _tokens, _uploads = schema.accounts, schema.tokens, schema.uploads
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAccount:
+    """An account: what it may do (`role`), and its share of the machines (`weight`, `priority`).
+
+    `month_money` is how much its jobs may cost in a calendar month (None: no limit).
+    """
+
+    name: str
+    role: str
+    weight: float = 1.0
+    priority: int = 0
+    month_money: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredToken:
+    """A token of an account: the SHA-256 of its text, its role, and when it ends (database's clock; None: never)."""
+
+    digest: str
+    account: str
+    label: str
+    role: str
+    created_at: float = 0.0
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A model that an account has uploaded."""
+
+    digest: str
+    name: str
+    size_bytes: int
+    created_at: float
+
+
+class Accounts:
+    """The store's accounts and tokens. A token is known by its digest only: nobody can read it out of the store."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> list[StoredAccount]:
+        """Return the accounts by name."""
+        query = sa.select(_accounts).order_by(_accounts.c.name)
+        return [_account(row) for row in self._rows(query)]
+
+    def get(self, name: str) -> StoredAccount:
+        """Return an account.
+
+        Raises:
+            NothingFoundError: there is none of this name.
+        """
+        rows = self._rows(sa.select(_accounts).where(_accounts.c.name == name))
+        if not rows:
+            raise NothingFoundError(f"there is no account {name!r}")
+        return _account(rows[0])
+
+    def create(self, account: StoredAccount) -> None:
+        """Store a new account.
+
+        Raises:
+            UsageError: one of this name exists.
+        """
+
+        def insert(connection: Connection) -> None:
+            if connection.execute(sa.select(_accounts).where(_accounts.c.name == account.name)).first():
+                raise UsageError(f"the account {account.name!r} exists already; choose another name")
+            row = {name: getattr(account, name) for name in StoredAccount.__dataclass_fields__}
+            connection.execute(sa.insert(_accounts).values(**row, created_at=database_time(connection)))
+
+        self._database.write(insert)
+
+    def change(self, name: str, values: Mapping[str, Any]) -> StoredAccount:
+        """Change some of an account's fields, and return it.
+
+        Raises:
+            NothingFoundError: there is none of this name.
+        """
+        change = sa.update(_accounts).where(_accounts.c.name == name).values(**values)
+        if values:
+            self._database.write(lambda connection: connection.execute(change))
+        return self.get(name)
+
+    def add_token(self, token: StoredToken, lifetime_s: float | None) -> StoredToken:
+        """Store a token that ends `lifetime_s` from now (None: never), and return it with its times."""
+
+        def insert(connection: Connection) -> tuple[float, float | None]:
+            now = database_time(connection)
+            until = None if lifetime_s is None else now + lifetime_s
+            row = {name: getattr(token, name) for name in ("digest", "account", "label", "role")}
+            connection.execute(sa.insert(_tokens).values(**row, created_at=now, expires_at=until))
+            return now, until
+
+        created, until = self._database.write(insert)
+        return StoredToken(token.digest, token.account, token.label, token.role, created, until)
+
+    def tokens(self, account: str) -> list[StoredToken]:
+        """Return an account's tokens, oldest first."""
+        query = sa.select(_tokens).where(_tokens.c.account == account).order_by(_tokens.c.created_at, _tokens.c.digest)
+        return [StoredToken(**row) for row in self._rows(query)]
+
+    def drop_token(self, account: str, digest: str) -> None:
+        """End a token whose digest begins so.
+
+        Raises:
+            NothingFoundError: the account has none of this kind.
+        """
+        mine = sa.and_(_tokens.c.account == account, _tokens.c.digest.startswith(digest, autoescape=True))
+        gone = self._database.write(lambda connection: connection.execute(sa.delete(_tokens).where(mine)).rowcount)
+        if not gone:
+            raise NothingFoundError(f"there is no token {digest!r}")
+
+    def who(self, digest: str) -> tuple[StoredAccount, StoredToken] | None:
+        """Return the account and the token of a digest; None where there is none, or it has ended."""
+
+        def ask(connection: Connection) -> tuple[StoredAccount, StoredToken] | None:
+            row = connection.execute(sa.select(_tokens).where(_tokens.c.digest == digest)).mappings().first()
+            if row is None or (row["expires_at"] is not None and row["expires_at"] <= database_time(connection)):
+                return None
+            owner = sa.select(_accounts).where(_accounts.c.name == row["account"])
+            return _account(connection.execute(owner).mappings().one()), StoredToken(**row)
+
+        return self._database.read(ask)
+
+    def add_upload(self, account: str, digest: str, name: str, size_bytes: int) -> None:
+        """Store that an account has a blob, under a name."""
+        row = {"account": account, "digest": digest, "name": name, "size_bytes": size_bytes}
+
+        def insert(connection: Connection) -> None:
+            upsert(connection, _uploads, {**row, "created_at": database_time(connection)}, replaced=["name"])
+
+        self._database.write(insert)
+
+    def upload(self, account: str, digest: str) -> Upload:
+        """Return what an account has uploaded under a digest.
+
+        Raises:
+            NothingFoundError: nothing.
+        """
+        query = sa.select(_uploads).where(_uploads.c.account == account, _uploads.c.digest == digest)
+        rows = self._rows(query)
+        if not rows:
+            raise NothingFoundError(f"there is no blob sha256:{digest}; upload it first")
+        return Upload(*(rows[0][name] for name in ("digest", "name", "size_bytes", "created_at")))
+
+    def _rows(self, query: sa.Select[Any]) -> list[RowMapping]:
+        return list(self._database.read(lambda connection: connection.execute(query).mappings().all()))
+
+
+def _account(row: RowMapping) -> StoredAccount:
+    return StoredAccount(**{name: row[name] for name in StoredAccount.__dataclass_fields__})

@@ -1,0 +1,200 @@
+"""What requests hold and answers show, as the API's description has them."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tunery.domain import JobStatus
+from tunery.domain.request import DEFAULT_DIALECT, Progress
+from tunery.reports.data import plain, task_data
+from tunery.store import KnownDevice, StoredAccount, StoredToken
+
+DIGEST = r"^sha256:[0-9a-f]{64}$"
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
+Role = Literal["reader", "user", "admin"]
+JobKind = Literal["tune", "compile", "bench", "query", "extract"]
+_Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_Shape = Annotated[list[_Extent], Field(max_length=32)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class JobIn(_Body):
+    """A job: a model, a target, and what it may cost."""
+
+    kind: JobKind = "tune"
+    model: str = Field(max_length=200, description="`sha256:…` of an uploaded model, or `zoo:NAME`.")
+    shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000, description="Shapes of dynamic inputs.")
+    target: str = Field("native", max_length=10_000)
+    threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
+    budget: str = Field("", max_length=200, description="`10min`, `500trials`, `$2`, `50kJ`; several by commas.")
+    effort: str = Field("standard", max_length=20, description="quick, standard or full, where there is no budget.")
+    latency_target_s: float | None = Field(None, gt=0, le=1e6)
+    seed: int = Field(0, ge=0, le=2**31 - 1)
+    priority: int = Field(0, ge=0, le=10, description="Each step doubles the share, up to the account's own priority.")
+    few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
+    predict: bool = Field(True, description="compile: predict what was not measured.")
+    against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
+    seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
+    dialect: str = Field(DEFAULT_DIALECT, max_length=100)
+
+
+class JobOut(BaseModel):
+    """A job as it stands. Times are seconds, points in time RFC 3339."""
+
+    id: str
+    kind: str
+    account: str
+    network: str
+    model: str
+    state: str
+    message: str
+    created_at: datetime
+    updated_at: datetime
+    spend: dict[str, Any]
+    remaining: dict[str, Any]
+    tasks: list[dict[str, Any]]
+    progress: dict[str, Any] | None
+    answer: dict[str, Any] | None
+
+
+class JobPage(BaseModel):
+    """Some jobs, latest first; `next` is the cursor of those that come after."""
+
+    jobs: list[JobOut]
+    next: str | None
+
+
+class BlobOut(BaseModel):
+    """An uploaded model."""
+
+    digest: str
+    name: str
+    size_bytes: int
+
+
+class AccountIn(_Body):
+    """A new account."""
+
+    name: _Name
+    role: Role = "user"
+    weight: float = Field(1.0, ge=0.01, le=100)
+    priority: int = Field(0, ge=0, le=10)
+    month_money: float | None = Field(None, ge=0, le=1e9, description="What its jobs may cost in a month.")
+
+
+class AccountChange(_Body):
+    """What is to change of an account."""
+
+    role: Role | None = None
+    weight: float | None = Field(None, ge=0.01, le=100)
+    priority: int | None = Field(None, ge=0, le=10)
+    month_money: float | None = Field(None, ge=0, le=1e9)
+
+
+class AccountOut(BaseModel):
+    """An account."""
+
+    name: str
+    role: str
+    weight: float
+    priority: int
+    month_money: float | None
+
+    @classmethod
+    def of(cls, account: StoredAccount) -> "AccountOut":
+        """Return an account as it is shown."""
+        return cls(**plain(account))
+
+
+class TokenIn(_Body):
+    """A new token; its role is at most the account's."""
+
+    label: str = Field("", max_length=100)
+    role: Role = "user"
+    days: float | None = Field(None, gt=0, le=3660, description="How long it holds; for ever if null.")
+
+
+class TokenOut(BaseModel):
+    """A token without its text; `id` is the start of its digest."""
+
+    id: str
+    label: str
+    role: str
+    created_at: datetime
+    expires_at: datetime | None
+
+    @classmethod
+    def of(cls, token: StoredToken) -> "TokenOut":
+        """Return a token as it is shown."""
+        until = None if token.expires_at is None else at(token.expires_at)
+        return cls(id=token.digest[:12], label=token.label, role=token.role, created_at=at(token.created_at),
+                   expires_at=until)  # fmt: skip
+
+
+class NewToken(TokenOut):
+    """A token with its text, which is shown this once."""
+
+    token: str
+
+
+class DeviceOut(BaseModel):
+    """A device that something was measured on."""
+
+    fingerprint: str
+    host: str
+    facts: dict[str, Any]
+    last_seen: datetime
+
+    @classmethod
+    def of(cls, device: KnownDevice) -> "DeviceOut":
+        """Return a device as it is shown."""
+        return cls(fingerprint=device.fingerprint, host=device.host, facts=plain(device.facts),
+                   last_seen=at(device.last_seen))  # fmt: skip
+
+
+class UsageOut(BaseModel):
+    """What an account's jobs of a month have cost."""
+
+    account: str
+    month: str
+    jobs: int
+    trials: int
+    wall_s: float
+    core_s: float
+    joules: float
+    money: dict[str, float]
+
+
+def at(seconds: float) -> datetime:
+    """Return a point in time as it is shown."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, *, full: bool) -> JobOut:
+    """Return a job as it is shown; `full` with its tasks."""
+    request = status.request
+    return JobOut(
+        id=status.job_id,
+        kind=str(request.get("kind", "tune")),
+        account=str(request.get("queue_owner", "")),
+        network=str(request.get("name", "")),
+        model=shown_model(str(request.get("model", ""))),
+        state=status.state.value,
+        message=status.message,
+        created_at=at(status.created_at),
+        updated_at=at(status.updated_at),
+        spend=plain(status.spend),
+        remaining=plain(status.remaining),
+        tasks=[task_data(task) for task in status.tasks] if full else [],
+        progress=plain(progress) if progress else None,
+        answer=answer,
+    )
+
+
+def shown_model(model: str) -> str:
+    """Return a model without the place that it has here."""
+    return model if model.startswith("zoo:") else model.rpartition("/")[2]

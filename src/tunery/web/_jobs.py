@@ -1,0 +1,274 @@
+"""Jobs over HTTP: submitted once by their key, listed by pages, waited for, followed by events, and their files."""
+
+import asyncio
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi import Path as InPath
+from fastapi import Request as HttpRequest
+from fastapi.responses import FileResponse, StreamingResponse
+
+from tunery._errors import NothingFoundError
+from tunery.domain import Budget, JobState, JobStatus
+from tunery.domain.request import Request, ShareRequest
+from tunery.reports.data import plain
+from tunery.service.codec import request_data
+from tunery.store import Event
+from tunery.web._bodies import DIGEST, JobIn, JobOut, JobPage, job_out
+from tunery.web._files import model_path
+from tunery.web._problems import RefusedError
+from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
+_OVER = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+_STILL = (*_OVER, JobState.PAUSED)  # nothing happens of itself
+_LONGEST_WAIT_S, _LOOK_S, _ALIVE_S = 60.0, 0.5, 15.0
+_PAGE, _MOST = 50, 500
+
+
+@router.post("", status_code=201, responses={200: {"description": "The same job was submitted before."}})
+async def submit(
+    job: JobIn,
+    response: Response,
+    service: TheService,
+    caller: User,
+    idempotency_key: Annotated[str, Header(max_length=200)] = "",
+) -> JobOut:
+    """Submit a job. The same `Idempotency-Key` of an account is one job, however often it is sent."""
+    request, account = await _request(job, service, caller), caller.account
+    claim = ShareRequest(account.name, account.weight, min(job.priority, account.priority))
+    job_id = _id_of(account.name, idempotency_key) if idempotency_key else ""
+    if job_id and (there := await _known(service, job_id)):
+        if _asked(there.request) != _asked(request_data(request, claim=claim)):
+            raise RefusedError(422, "idempotency", "this Idempotency-Key was sent with another job; choose another key")
+        response.status_code = 200
+        return await _shown(service, there)
+    await _check_month(service, caller)
+    job_id = await service.manager.submit(request, claim, job_id=job_id)
+    response.headers["Location"] = f"/v1/jobs/{job_id}"
+    return await _shown(service, await service.store.read(lambda store: store.job(job_id)))
+
+
+@router.get("")
+async def list_(  # noqa: PLR0917 - what FastAPI hands over
+    service: TheService,
+    caller: Reader,
+    state: JobState | None = None,
+    account: Annotated[str | None, Query(max_length=63)] = None,
+    cursor: Annotated[str, Query(pattern=r"^([0-9]{1,12}(\.[0-9]{1,9})?-[0-9a-f]{12})?$")] = "",
+    limit: Annotated[int, Query(ge=1, le=_MOST)] = _PAGE,
+) -> JobPage:
+    """List the account's jobs, latest first; an administrator lists those of all, or of one."""
+    whose = account if caller.role == ADMIN else caller.account.name
+    at, _, after = cursor.rpartition("-")
+    before = (float(at), after) if cursor else None
+    found = await service.store.read(lambda store: store.jobs(limit + 1, account=whose, before=before))
+    page = found[:limit]
+    last = page[-1] if len(found) > limit else None
+    shown = [status for status in page if state is None or status.state is state]
+    return JobPage(
+        jobs=[job_out(status, None, None, full=False) for status in shown],
+        next=f"{last.created_at!r}-{last.job_id}" if last else None,
+    )
+
+
+@router.get("/{job_id}")
+async def show(  # noqa: PLR0917 - what FastAPI hands over
+    job_id: JobId,
+    response: Response,
+    service: TheService,
+    caller: Reader,
+    wait: Annotated[float, Query(ge=0, le=_LONGEST_WAIT_S)] = 0.0,
+    if_none_match: Annotated[str, Header()] = "",
+) -> Any:
+    """Show a job; with `wait`, as soon as it has ended or after so many seconds."""
+    status = await visible(service, caller, job_id)
+    deadline = asyncio.get_running_loop().time() + wait
+    while status.state not in _STILL and asyncio.get_running_loop().time() < deadline:
+        await asyncio.sleep(_LOOK_S)
+        status = await visible(service, caller, job_id)
+    etag = f'"{status.state.value}-{status.updated_at!r}"'
+    if if_none_match == etag:
+        return Response(status_code=304, headers={"ETag": etag})
+    response.headers["ETag"] = etag
+    return await _shown(service, status)
+
+
+@router.post("/{job_id}:cancel")
+async def cancel(job_id: JobId, service: TheService, caller: User) -> JobOut:
+    """End a job for good; what it has measured is kept."""
+    await visible(service, caller, job_id)
+    await service.manager.cancel(job_id)
+    return await _shown(service, await visible(service, caller, job_id))
+
+
+@router.post("/{job_id}:pause")
+async def pause(job_id: JobId, service: TheService, caller: User) -> JobOut:
+    """Let a job wait until it is resumed."""
+    await visible(service, caller, job_id)
+    await service.manager.pause(job_id)
+    return await _shown(service, await visible(service, caller, job_id))
+
+
+@router.post("/{job_id}:resume")
+async def resume(job_id: JobId, service: TheService, caller: User) -> JobOut:
+    """Go on with a job; nothing that was measured is measured again."""
+    await visible(service, caller, job_id)
+    await service.manager.resume(job_id)
+    return await _shown(service, await visible(service, caller, job_id))
+
+
+@router.get("/{job_id}/events", response_class=StreamingResponse)
+async def events(  # noqa: PLR0917 - what FastAPI hands over
+    job_id: JobId,
+    http: HttpRequest,
+    service: TheService,
+    caller: Reader,
+    last_event_id: Annotated[str, Header(pattern="^[0-9]{0,18}$")] = "",
+    after: Annotated[int, Query(ge=0)] = 0,
+) -> StreamingResponse:
+    """Follow a job as server-sent events.
+
+    `id:` is an event's number in the store: a client that comes back with `Last-Event-ID` misses none and gets none
+    twice. Events of the kind `progress` have no number, for only the latest counts; `end` comes last.
+    """
+    await visible(service, caller, job_id)
+    stream = _stream(service, job_id, max(after, int(last_event_id or 0)), http)
+    return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+@router.head("/{job_id}/file", include_in_schema=False)
+@router.get("/{job_id}/file")
+async def file(job_id: JobId, service: TheService, caller: Reader) -> FileResponse:
+    """Return the compiled network of a job of the kind `compile`; ranges are served."""
+    status = await visible(service, caller, job_id)
+    options = json.loads(str(status.request.get("options", "{}")))
+    path = Path(options.get("output", ""))
+    if status.state is not JobState.DONE or not path.is_relative_to(service.files) or not path.is_file():
+        raise RefusedError(404, "not-found", f"job {job_id} has no compiled file")
+    return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+async def visible(service: Service, caller: Caller, job_id: str) -> JobStatus:
+    """Return a job that is the caller's.
+
+    Raises:
+        NothingFoundError: there is none, or it is another account's: nobody learns which.
+    """
+    found = await _known(service, job_id)
+    if found is None or not caller.may_see(found):
+        raise NothingFoundError(f"there is no job {job_id}")
+    return found
+
+
+async def _known(service: Service, job_id: str) -> JobStatus | None:
+    try:
+        return await service.store.read(lambda store: store.job(job_id))
+    except NothingFoundError:
+        return None
+
+
+async def _request(job: JobIn, service: Service, caller: Caller) -> Request:
+    """Return the job in the manager's words; it names no path but those that the service has chosen.
+
+    Raises:
+        UsageError: the budget or the model cannot be right.
+        NothingFoundError: the model was never uploaded.
+    """
+    if re.fullmatch(DIGEST, job.model):
+        model = str(await model_path(service, caller.account.name, job.model.removeprefix("sha256:")))
+    elif job.model.startswith(("zoo:", f"{job.dialect}:")):
+        model = job.model
+    else:
+        raise RefusedError(422, "model", f"{job.model!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
+    options: dict[str, Any] = {}
+    if job.kind == "compile":
+        place = service.files / "compiled" / uuid.uuid4().hex
+        await asyncio.to_thread(place.mkdir, parents=True)
+        output = place / f"{Path(model.rpartition(':')[2]).stem or 'network'}.tunery"
+        options = {"output": str(output), "predict": job.predict, "few_shot": job.few_shot}
+    elif job.kind == "bench":
+        options = {"against": job.against, "seconds": job.seconds}
+    return Request(
+        model, {name: tuple(shape) for name, shape in job.shapes.items()}, job.target, job.dialect, job.threads,
+        Budget.parse(job.budget) if job.budget else Budget(), job.effort, seed=job.seed,
+        latency_target_s=job.latency_target_s, kind=job.kind, options=options,
+    )  # fmt: skip
+
+
+def _id_of(account: str, key: str) -> str:
+    return hashlib.sha256(f"{account}\0{key}".encode()).hexdigest()[:12]
+
+
+def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a client has asked for, of what is stored: importing adds to it, and each file has its own place."""
+    added = ("network", "name", "target_key")
+    kept = {key: value for key, value in request.items() if key not in added}
+    if "options" in kept:
+        kept["options"] = {k: v for k, v in json.loads(kept["options"]).items() if k != "output"}
+    return kept
+
+
+async def _shown(service: Service, status: JobStatus) -> JobOut:
+    answer = None
+    if status.state is JobState.DONE and status.request.get("kind", "tune") != "tune":
+        found = await service.store.read(lambda store: store.events.after(job_id=status.job_id))
+        answers = [event.payload for event in found if event.kind == "answer"]
+        answer = {name: value for name, value in answers[-1].items() if name != "path"} if answers else None
+    return job_out(status, service.manager.progress(status.job_id), answer, full=True)
+
+
+async def _check_month(service: Service, caller: Caller) -> None:
+    from tunery.web._people import month_of
+
+    limit = caller.account.month_money
+    if limit is None:
+        return
+    used = sum((await month_of(service, caller.account.name)).money.values())
+    if used >= limit:
+        raise RefusedError(
+            429, "budget", f"the account {caller.account.name} has used {used:.2f} of its {limit:.2f} of this month; "
+            "ask an administrator for more"
+        )  # fmt: skip
+
+
+async def _stream(service: Service, job_id: str, last: int, http: HttpRequest) -> AsyncIterator[str]:
+    """Yield what happens to a job as server-sent events, until it rests or the client goes away."""
+    silent, shown = 0.0, None
+    while True:
+        # The state is read before the events: what ends a job is stored with its last event.
+        status = await service.store.read(lambda store: store.job(job_id))
+        for event in await _events_after(service, job_id, last):
+            last, silent = event.number, 0.0
+            yield _sent(event)
+        progress = service.manager.progress(job_id)
+        if progress is not None and progress != shown:
+            shown, silent = progress, 0.0
+            yield f"event: progress\ndata: {json.dumps(plain(progress))}\n\n"
+        if status.state in _STILL:
+            yield f"event: end\ndata: {json.dumps({'state': status.state.value, 'message': status.message})}\n\n"
+            return
+        if silent >= _ALIVE_S:
+            silent = 0.0
+            yield ": still here\n\n"
+        await asyncio.sleep(_LOOK_S)
+        silent += _LOOK_S
+        if await http.is_disconnected():
+            return
+
+
+async def _events_after(service: Service, job_id: str, number: int) -> list[Event]:
+    return await service.store.read(lambda store: store.events.after(number, job_id=job_id))
+
+
+def _sent(event: Event) -> str:
+    payload = {name: value for name, value in event.payload.items() if name != "path"}
+    data = {"kind": event.kind, "at": event.created_at, **plain(payload)}
+    return f"id: {event.number}\nevent: {event.kind}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,91 @@
+"""Errors as problem documents (RFC 9457), made from the tree of our exceptions."""
+
+import logging
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from tunery._errors import (
+    BudgetError,
+    LostJobError,
+    ModelError,
+    NothingFoundError,
+    StoreError,
+    TargetError,
+    TuneryError,
+    UsageError,
+    misfit,
+)
+
+_log = logging.getLogger(__name__)
+_PREFIX = "urn:tunery:problem:"
+# The first that fits counts: a subclass comes before its class.
+_KINDS: tuple[tuple[type[TuneryError], int, str], ...] = (
+    (NothingFoundError, 404, "not-found"),
+    (LostJobError, 409, "lost-job"),
+    (StoreError, 503, "store"),
+    (ModelError, 422, "model"),
+    (TargetError, 422, "target"),
+    (BudgetError, 422, "budget"),
+    (UsageError, 422, "request"),
+    (TuneryError, 500, "work"),
+)
+_RETRY_S = "5"
+
+
+class RefusedError(TuneryError):
+    """A request that is refused for a reason of HTTP's own: `status` says which."""
+
+    def __init__(self, status: int, kind: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.kind = kind
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Let the application answer every error with a problem document."""
+    app.add_exception_handler(TuneryError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _theirs)
+    app.add_exception_handler(Exception, _unforeseen)
+
+
+def problem(status: int, kind: str, sentence: str) -> JSONResponse:
+    """Return a problem document."""
+    body = {"type": _PREFIX + kind, "title": HTTPStatus(status).phrase, "status": status, "detail": sentence}
+    headers = {"Retry-After": _RETRY_S} if status in {429, 503} else {}
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body, status, headers, media_type="application/problem+json")
+
+
+def problem_of(error: TuneryError) -> tuple[int, str]:
+    """Return the status and the kind of an error of ours."""
+    if isinstance(error, RefusedError):
+        return error.status, error.kind
+    return next((status, kind) for of, status, kind in _KINDS if isinstance(error, of))
+
+
+async def _ours(_: Request, error: Any) -> JSONResponse:
+    status, kind = problem_of(error)
+    return problem(status, kind, str(error))
+
+
+async def _invalid(_: Request, error: Any) -> JSONResponse:
+    found = [{**one, "loc": one["loc"][1:] or one["loc"]} for one in error.errors()]
+    if found[0]["type"] == "json_invalid":
+        return problem(422, "request", "the body is not JSON")
+    return problem(422, "request", f"the request's {misfit(found)}")
+
+
+async def _theirs(_: Request, error: Any) -> JSONResponse:
+    return problem(error.status_code, "http", str(error.detail))
+
+
+async def _unforeseen(request: Request, error: Any) -> JSONResponse:
+    _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "internal", f"internal error: {type(error).__name__}; please report it")

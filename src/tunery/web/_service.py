@@ -1,0 +1,94 @@
+"""What every request has at hand: the manager, the uploads, and who asks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from tunery.domain import JobStatus
+from tunery.service.manager import JobManager
+from tunery.store import AsyncStore, StoredAccount
+from tunery.web._problems import RefusedError
+from tunery.web._tokens import digest_of, is_whole
+
+READER, USER, ADMIN = "reader", "user", "admin"
+ROLES = (READER, USER, ADMIN)
+"""What an account or a token may do: look, submit and control jobs, manage accounts; each includes those before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One running service: `files` is the directory of uploads and of what is delivered."""
+
+    manager: JobManager
+    files: Path
+
+    @property
+    def store(self) -> AsyncStore:
+        """The store behind it."""
+        return self.manager.store
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the account, and what its token lets it do."""
+
+    account: StoredAccount
+    role: str
+
+    def may_see(self, status: JobStatus) -> bool:
+        """Tell whether a job is the caller's, who may be an administrator."""
+        return self.role == ADMIN or status.request.get("queue_owner") == self.account.name
+
+
+def service_of(request: Request) -> Service:
+    """Return the service that a request came to."""
+    found: Service = request.app.state.service
+    return found
+
+
+_bearer = HTTPBearer(auto_error=False, description="A token of `tunery accounts token`.")
+TheService = Annotated[Service, Depends(service_of)]
+
+
+async def caller_of(
+    service: TheService, sent: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Caller:
+    """Return who asks.
+
+    Raises:
+        RefusedError: the token is missing, cut, unknown or has ended.
+    """
+    if sent is None:
+        raise RefusedError(401, "token", "a token is needed; log in with `tunery login URL`")
+    if not is_whole(sent.credentials):
+        raise RefusedError(401, "token", "this is no whole token; copy it again")
+    digest = digest_of(sent.credentials)
+    found = await service.store.read(lambda store: store.accounts.who(digest))
+    if found is None:
+        raise RefusedError(401, "token", "the token is unknown or has expired; ask an administrator for a new one")
+    account, token = found
+    return Caller(account, min(account.role, token.role, key=ROLES.index))
+
+
+def _at_least(caller: Caller, role: str) -> Caller:
+    if ROLES.index(caller.role) < ROLES.index(role):
+        raise RefusedError(403, "role", f"this needs the role {role}, and the token has the role {caller.role}")
+    return caller
+
+
+Reader = Annotated[Caller, Depends(caller_of)]
+
+
+def _user(caller: Reader) -> Caller:
+    return _at_least(caller, USER)
+
+
+def _admin(caller: Reader) -> Caller:
+    return _at_least(caller, ADMIN)
+
+
+User = Annotated[Caller, Depends(_user)]
+Admin = Annotated[Caller, Depends(_admin)]

@@ -1,0 +1,23 @@
+"""The application: every route, and errors as problem documents."""
+
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from tunery.service.manager import JobManager
+from tunery.web import _files, _jobs, _operations, _people
+from tunery.web._problems import add_handlers
+from tunery.web._service import Service
+
+
+def create_app(manager: JobManager, files: Path) -> FastAPI:
+    """Return the application over a manager; uploads and compiled networks are kept in `files`."""
+    app = FastAPI(
+        title="tunery", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
+        description="Tuned and verified implementations of a network's operators.",
+    )  # fmt: skip
+    app.state.service = Service(manager, files.resolve())
+    add_handlers(app)
+    for routes in (_jobs, _files, _people, _operations):
+        app.include_router(routes.router)
+    return app

@@ -1,0 +1,199 @@
+"""Asking a service over the network."""
+
+import hashlib
+import json
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from tunery._errors import NothingFoundError, UsageError, WorkError
+from tunery._outputs import replacing
+from tunery._settings import login_file, settings
+
+_TIMEOUT_S, _AGAIN_S, _PATIENCE_S = 60.0, 1.0, 120.0
+_CHUNK = 1 << 20
+_REST = {"done", "failed", "cancelled", "paused"}
+
+
+class Service:
+    """A service at a URL, as one account sees it; a context manager.
+
+    Every call raises UsageError where the service refuses, NothingFoundError where it has no such thing, and WorkError
+    where it does not answer.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT_S, follow_redirects=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def me(self) -> dict[str, Any]:
+        """Return the account."""
+        return self._json("GET", "/v1/me")
+
+    def upload(self, path: Path) -> str:
+        """Upload a model unless it is there, and return its digest."""
+        try:
+            with path.open("rb") as file:
+                digest = f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+                if self._answer("HEAD", f"/v1/blobs/{digest}").status_code == httpx.codes.OK:
+                    return digest
+                file.seek(0)
+                chunks = iter(lambda: file.read(_CHUNK), b"")
+                self._json("PUT", f"/v1/blobs/{digest}", params={"name": path.name}, content=chunks)
+        except OSError as error:
+            raise UsageError(
+                f"{str(path)!r} cannot be read: {error.strerror}; check its name and permissions"
+            ) from None
+        return digest
+
+    def submit(self, job: Mapping[str, Any], key: str = "") -> dict[str, Any]:
+        """Submit a job (`POST /v1/jobs`); with a `key`, however often this is done, it is one job."""
+        return self._json("POST", "/v1/jobs", json=dict(job), headers={"Idempotency-Key": key} if key else {})
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """Return how a job stands."""
+        return self._json("GET", f"/v1/jobs/{job_id}")
+
+    def jobs(self, limit: int = 50) -> list[dict[str, Any]]:
+        """Return the account's latest jobs."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/jobs", params={"limit": limit})["jobs"]
+        return found
+
+    def act(self, job_id: str, what: str) -> dict[str, Any]:
+        """Cancel, pause or resume a job."""
+        return self._json("POST", f"/v1/jobs/{job_id}:{what}")
+
+    def follow(self, job_id: str, on_event: Callable[[str, dict[str, Any]], None] = lambda *_: None) -> dict[str, Any]:
+        """Follow a job to its end and return it; where the service goes away, wait for it and go on."""
+        last, patient_until = "", time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                for number, kind, data in self._events(job_id, last):
+                    last, patient_until = number or last, time.monotonic() + _PATIENCE_S
+                    on_event(kind, data)
+                found = self.job(job_id)
+                if found["state"] in _REST:
+                    return found
+            except (WorkError, httpx.HTTPError):
+                if time.monotonic() > patient_until:
+                    raise
+            time.sleep(_AGAIN_S)
+
+    def download(self, job_id: str, path: Path) -> None:
+        """Write a job's compiled network to a file."""
+        with self._streamed(f"/v1/jobs/{job_id}/file", {}) as answer, replacing(path) as part, part.open("wb") as file:
+            for chunk in answer.iter_bytes(_CHUNK):
+                file.write(chunk)
+
+    def accounts(self) -> list[dict[str, Any]]:
+        """Return all accounts; for administrators."""
+        found: Any = self._json("GET", "/v1/accounts")
+        return list(found)
+
+    def create_account(self, account: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an account; for administrators."""
+        return self._json("POST", "/v1/accounts", json=dict(account))
+
+    def create_token(self, account: str, token: Mapping[str, Any]) -> dict[str, Any]:
+        """Make a token of an account; its text is in what is returned, and nowhere else."""
+        return self._json("POST", f"/v1/accounts/{account}/tokens", json=dict(token))
+
+    def usage(self) -> dict[str, Any]:
+        """Return what the account's jobs of this month have cost."""
+        return self._json("GET", "/v1/usage")
+
+    def _events(self, job_id: str, last: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        headers = {"Last-Event-ID": last} if last else {}
+        number, kind = "", ""
+        with self._streamed(f"/v1/jobs/{job_id}/events", headers) as answer:
+            for line in answer.iter_lines():
+                name, _, value = line.partition(": ")
+                if name == "id":
+                    number = value
+                elif name == "event":
+                    kind = value
+                elif name == "data":
+                    yield number, kind, json.loads(value)
+                    number = ""
+
+    @contextmanager
+    def _streamed(self, place: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        with self._http.stream("GET", place, headers=dict(headers)) as answer:
+            if answer.is_error:
+                answer.read()
+                raise _error(answer)
+            yield answer
+
+    def _json(self, method: str, place: str, **more: Any) -> dict[str, Any]:
+        answer = self._answer(method, place, **more)
+        if answer.is_error:
+            raise _error(answer)
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def _answer(self, method: str, place: str, **more: Any) -> httpx.Response:
+        try:
+            return self._http.request(method, place, **more)
+        except httpx.InvalidURL as error:
+            raise UsageError(f"{self.url!r} is no URL ({error}); write for example http://127.0.0.1:7433") from None
+        except httpx.HTTPError as error:
+            raise WorkError(
+                f"the service at {self.url} does not answer ({error}); is it running, and is the URL right?"
+            ) from None
+
+
+def login(url: str, token: str) -> dict[str, Any]:
+    """Check a token, keep it with its URL for this user, and return the account.
+
+    Raises:
+        UsageError: the service refuses the token.
+        WorkError: the service does not answer.
+    """
+    with Service(url, token) as service:
+        account = service.me()
+    path = login_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
+        part.touch(mode=stat.S_IRUSR | stat.S_IWUSR)
+        part.chmod(stat.S_IRUSR | stat.S_IWUSR)
+        part.write_text(json.dumps({"url": url.rstrip("/"), "token": token}))
+    return account
+
+
+def connect(url: str = "", token: str = "") -> Service:
+    """Return the service at `url`, or the one that `login` was given; `token` is that of the login, or TUNERY_TOKEN.
+
+    Raises:
+        UsageError: nobody has logged in there.
+    """
+    kept: dict[str, str] = {}
+    with suppress(OSError, ValueError):
+        kept = json.loads(login_file().read_text())
+    url = (url or kept.get("url", "")).rstrip("/")
+    token = token or settings().token or (kept.get("token", "") if url == kept.get("url") else "")
+    if not url or not token:
+        raise UsageError(f"nobody has logged in{f' at {url}' * bool(url)}; log in with `tunery login {url or 'URL'}`")
+    return Service(url, token)
+
+
+def _error(answer: httpx.Response) -> UsageError | WorkError | NothingFoundError:
+    try:
+        said = str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        said = f"the service answers {answer.status_code}; is {answer.url.host} a service of tunery?"
+    if answer.status_code == httpx.codes.NOT_FOUND:
+        return NothingFoundError(said)
+    return UsageError(said) if answer.is_client_error else WorkError(said)

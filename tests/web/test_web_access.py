@@ -1,0 +1,192 @@
+"""Who gets in, what a request may say, and what is kept of tokens."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import Serve, Site
+from tunery._errors import UsageError
+from tunery.web._files import safe_name
+from tunery.web._tokens import is_whole, new_token
+from tunery.web.server import Place, parse_place
+
+JOB = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
+
+
+@given(st.text(max_size=60))
+def test_no_text_is_taken_for_a_token(text: str) -> None:
+    assert not is_whole(text)
+
+
+def test_a_token_that_was_cut_or_mistyped_is_told_from_an_unknown_one() -> None:
+    token = new_token()
+    assert is_whole(token)
+    for at in range(len(token)):
+        wrong = "y" if token[at] == "x" else "x"
+        assert not is_whole(token[:at] + wrong + token[at + 1 :])
+        assert not is_whole(token[:at])
+
+
+@given(st.text(max_size=300))
+def test_an_uploads_name_is_a_plain_file_name(name: str) -> None:
+    safe = safe_name(name)
+    assert Path(safe).name == safe
+    assert safe.isascii()
+    assert safe.isprintable()
+    assert not safe.startswith((".", "-"))
+    assert len(safe) <= 90
+
+
+def test_every_way_without_a_token_is_closed(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        schema = (await site.client().get("/v1/openapi.json")).json()
+        for path, methods in schema["paths"].items():
+            if path in {"/healthz", "/readyz"}:
+                continue
+            place = path.replace("{job_id}", "a" * 12).replace("{digest}", "sha256:" + "0" * 64)
+            place = place.replace("{name}", "ann").replace("{token}", "b" * 12)
+            for method in methods:
+                for token in ("", "nonsense", new_token(), site.admin_token[:-1]):
+                    answer = await site.client(token).request(method, place)
+                    assert answer.status_code == 401, (method, path, answer.status_code)
+                    assert answer.headers["content-type"] == "application/problem+json"
+                    assert answer.json()["detail"]
+
+    serve(main)
+
+
+def test_roles_bound_what_a_token_may_do(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        reader, user = await site.account("rea", "reader"), await site.account("usr")
+        assert (await reader.get("/v1/jobs")).status_code == 200
+        assert (await reader.post("/v1/jobs", json=JOB)).status_code == 403
+        assert (await user.get("/v1/accounts")).status_code == 403
+        assert (await user.post("/v1/accounts", json={"name": "x"})).status_code == 403
+        assert (await user.get("/v1/metrics")).status_code == 403
+        assert (await user.post("/v1/accounts/usr/tokens", json={"role": "admin"})).status_code == 403
+        made = (await user.post("/v1/accounts/usr/tokens", json={"role": "reader", "label": "ci"})).json()
+        limited = site.client(made["token"])
+        assert (await limited.get("/v1/me")).json()["name"] == "usr"
+        assert (await limited.post("/v1/jobs", json=JOB)).status_code == 403
+        assert (await user.delete(f"/v1/accounts/usr/tokens/{made['id']}")).status_code == 204
+        assert (await limited.get("/v1/me")).status_code == 401
+
+    serve(main)
+
+
+def test_a_token_ends_when_it_should(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr")
+        made = (await user.post("/v1/accounts/usr/tokens", json={"days": 1e-6})).json()
+        await asyncio.sleep(0.2)
+        assert (await site.client(made["token"]).get("/v1/me")).status_code == 401
+
+    serve(main)
+
+
+def test_the_store_holds_no_token(serve: Serve, tmp_path: Path) -> None:
+    tokens: list[str] = []
+
+    async def main(site: Site) -> None:
+        user = await site.account("usr")
+        tokens.append((await user.post("/v1/accounts/usr/tokens", json={})).json()["token"])
+        tokens.append(site.admin_token)
+        listed = (await user.get("/v1/accounts/usr/tokens")).text
+        assert tokens[0] not in listed
+
+    serve(main)
+    kept = b"".join(file.read_bytes() for file in tmp_path.glob("store.db*"))
+    assert not [token for token in tokens if token.encode() in kept]
+
+
+BAD: list[dict[str, Any]] = [
+    {}, {"model": 7}, {"model": "/etc/passwd"}, {"model": "../x.onnx"}, {"model": "sha256:short"}, {**JOB, "x": 1},
+    {**JOB, "budget": "abc"}, {**JOB, "budget": "0s"}, {**JOB, "threads": -1}, {**JOB, "threads": True},
+    {**JOB, "kind": "conquer"}, {**JOB, "shapes": {"x": [0]}}, {**JOB, "shapes": {"x": [1] * 99}},
+    {**JOB, "effort": "great"}, {**JOB, "seed": 2**40}, {**JOB, "dialect": "nobody", "model": "nobody:x"},
+    {**JOB, "priority": 11}, {**JOB, "kind": "bench", "against": ["nobody"]}, {**JOB, "latency_target_s": -1},
+]  # fmt: skip
+
+
+def test_a_request_that_cannot_be_right_is_a_problem_in_a_sentence(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr")
+        for body in BAD:
+            answer = await user.post("/v1/jobs", json=body)
+            assert answer.status_code == 422, (body, answer.status_code, answer.text)
+            assert answer.json()["detail"], body
+            assert answer.json()["type"].startswith("urn:tunery:problem:")
+        for raw in (b"", b"{", b"[" * 10_000, b'{"model": NaN}', b"\xff\xfe"):
+            answer = await user.post("/v1/jobs", content=raw, headers={"Content-Type": "application/json"})
+            assert answer.status_code in {400, 422}, (raw[:20], answer.status_code)
+        assert (await user.get("/v1/jobs")).json()["jobs"] == []
+
+    serve(main)
+
+
+def test_an_upload_is_kept_only_whole_and_of_its_digest(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr")
+        blob = bytes(100_000)
+        digest = f"sha256:{hashlib.sha256(blob).hexdigest()}"
+        wrong = await user.put(f"/v1/blobs/{digest}", content=blob[:-1])
+        assert (wrong.status_code, wrong.json()["type"]) == (422, "urn:tunery:problem:digest")
+        assert (await user.get(f"/v1/blobs/{digest}")).status_code == 404
+        large = await user.put(f"/v1/blobs/{digest}", content=b"", headers={"Content-Length": str(1 << 50)})
+        assert large.status_code == 413
+        for _ in range(2):
+            assert (await user.put(f"/v1/blobs/{digest}?name=../../a b.onnx", content=blob)).status_code == 201
+        got = await user.get(f"/v1/blobs/{digest}", headers={"Range": "bytes=0-9"})
+        assert (got.status_code, got.content) == (206, bytes(10))
+        assert "a_b.onnx" in got.headers["content-disposition"]
+        files = site.app.state.service.files
+        assert not list(files.rglob(".part-*"))
+
+    serve(main)
+
+
+def test_an_account_that_has_used_its_month_is_refused(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        user = await site.account("usr", month_money=0.0)
+        answer = await user.post("/v1/jobs", json=JOB)
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"]
+        assert (await site.admin.patch("/v1/accounts/usr", json={"month_money": 5})).json()["month_money"] == 5
+        assert (await user.post("/v1/jobs", json=JOB)).status_code == 201
+
+    serve(main)
+
+
+def test_the_description_of_the_api_is_what_it_was(serve: Serve) -> None:
+    """A change of the API is a change of this file: clients that exist rely on it."""
+    pinned = Path(__file__).parent / "assets" / "api.json"
+
+    async def main(site: Site) -> None:
+        schema = (await site.client().get("/v1/openapi.json")).json()
+        ways = {path: sorted(methods) for path, methods in schema["paths"].items()}
+        bodies = {name: sorted(one.get("properties", {})) for name, one in schema["components"]["schemas"].items()}
+        assert {"ways": ways, "bodies": bodies} == json.loads(pinned.read_text())
+
+    serve(main)
+
+
+@pytest.mark.parametrize("text", ["", "7433", "host:", ":7433", "host:x", "host:70000"])
+def test_a_place_is_an_address_and_a_port(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_place(text)
+
+
+def test_tokens_do_not_cross_a_network_in_the_clear() -> None:
+    for place in (Place("0.0.0.0", 1), Place("192.0.2.1", 1), Place("::", 1), Place("example.org", 1),
+                  Place("0.0.0.0", 1, certificate="c")):  # fmt: skip
+        with pytest.raises(UsageError):
+            place.check()
+    for place in (Place("127.0.0.1", 1), Place("::1", 1), Place("localhost", 1), Place("0.0.0.0", 1, behind_proxy=True),
+                  Place("0.0.0.0", 1, "c", "k")):  # fmt: skip
+        place.check()

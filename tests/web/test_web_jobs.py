@@ -1,0 +1,170 @@
+"""Jobs over HTTP, on the fake dialect: submitted once, seen by their account alone, followed without a gap."""
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from conftest import Serve, Site
+
+pytestmark = pytest.mark.jobs
+
+QUICK = {"model": "fake:web?tasks=1", "dialect": "fake", "budget": "8trials", "threads": 1}
+ENDLESS = {"model": "fake:endless?tasks=2&build_s=0.02&space=16x16x16", "dialect": "fake", "threads": 1,
+           "budget": "5000trials"}  # fmt: skip
+
+
+async def submitted(client: httpx.AsyncClient, job: dict[str, Any] = QUICK, key: str = "") -> dict[str, Any]:
+    answer = await client.post("/v1/jobs", json=job, headers={"Idempotency-Key": key} if key else {})
+    assert answer.status_code in {200, 201}, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def ended(client: httpx.AsyncClient, job_id: str) -> dict[str, Any]:
+    while True:
+        shown: dict[str, Any] = (await client.get(f"/v1/jobs/{job_id}", params={"wait": 30})).json()
+        if shown["state"] not in {"queued", "running"}:
+            return shown
+
+
+async def events_of(client: httpx.AsyncClient, job_id: str, last: str = "") -> list[tuple[str, str]]:
+    """Return (id, kind) of a job's events, to the end."""
+    found, number = [], ""
+    async with client.stream("GET", f"/v1/jobs/{job_id}/events", headers={"Last-Event-ID": last}) as stream:
+        async for line in stream.aiter_lines():
+            name, _, value = line.partition(": ")
+            if name == "id":
+                number = value
+            elif name == "event":
+                found.append((number, value))
+                number = ""
+    return found
+
+
+def test_a_job_is_submitted_followed_and_done(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        job = await submitted(client)
+        kinds = [kind for _, kind in await events_of(client, job["id"])]
+        assert kinds[-1] == "end"
+        done = await ended(client, job["id"])
+        assert (done["state"], done["account"], done["spend"]["trials"]) == ("done", "ann", 8)
+        assert done["tasks"][0]["best_s"] < done["tasks"][0]["baseline_s"]
+
+    serve(main)
+
+
+def test_the_same_key_is_one_job_also_at_once(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client, other = await site.account("ann"), await site.account("bob")
+        first = await asyncio.gather(*(submitted(client, key="k") for _ in range(5)))
+        assert len({job["id"] for job in first}) == 1
+        await ended(client, first[0]["id"])
+        assert (await submitted(client, key="k"))["id"] == first[0]["id"]
+        assert (await submitted(other, key="k"))["id"] != first[0]["id"]
+        changed = await client.post("/v1/jobs", json={**QUICK, "budget": "9trials"}, headers={"Idempotency-Key": "k"})
+        assert changed.status_code == 422
+        assert len((await client.get("/v1/jobs")).json()["jobs"]) == 1
+
+    serve(main)
+
+
+def test_nobody_sees_anything_of_another_account(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        blob = b"anything"
+        digest = f"sha256:{hashlib.sha256(blob).hexdigest()}"
+        assert (await ann.put(f"/v1/blobs/{digest}", content=blob)).status_code == 201
+        job = await submitted(ann)
+        places = [("GET", f"/v1/jobs/{job['id']}{more}") for more in ("", "/events", "/file")]
+        places += [("POST", f"/v1/jobs/{job['id']}:{verb}") for verb in ("cancel", "pause", "resume")]
+        places += [("GET", f"/v1/blobs/{digest}"), ("GET", "/v1/accounts/ann/tokens"), ("GET", "/v1/usage?account=ann"),
+                   ("POST", "/v1/accounts/ann/tokens")]  # fmt: skip
+        for method, place in places:
+            answer = await bob.request(method, place, json={} if method == "POST" else None)
+            assert answer.status_code == 404, (method, place, answer.text)
+        assert (await bob.get("/v1/jobs", params={"account": "ann"})).json()["jobs"] == []
+        stolen = await bob.post("/v1/jobs", json={**QUICK, "model": digest})
+        assert stolen.status_code == 404
+        assert (await site.admin.get(f"/v1/jobs/{job['id']}")).status_code == 200
+        assert (await ended(ann, job["id"]))["state"] == "done"
+
+    serve(main)
+
+
+def test_a_follower_who_comes_back_misses_nothing_and_gets_nothing_twice(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        job = await submitted(client, {**QUICK, "kind": "extract"})
+        await ended(client, job["id"])
+        for name in "abcde":
+            await site.manager.store.write(lambda store, name=name: store.events.append(name, {}, job["id"]))
+        whole = [event for event in await events_of(client, job["id"]) if event[0]]
+        assert [kind for _, kind in whole] == ["answer", *"abcde"]
+        for at, (number, _) in enumerate(whole):
+            assert [event for event in await events_of(client, job["id"], number) if event[0]] == whole[at + 1 :]
+
+    serve(main)
+
+
+def test_jobs_come_in_pages_without_a_gap(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        made = [(await submitted(client, {**QUICK, "kind": "extract"}))["id"] for _ in range(7)]
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = (await client.get("/v1/jobs", params={"limit": 3, "cursor": cursor})).json()
+            seen += [job["id"] for job in page["jobs"]]
+            cursor = page["next"]
+        assert seen == made[::-1]
+        assert (await client.get("/v1/jobs", params={"cursor": "1.2.3-" + "a" * 12})).status_code == 422
+
+    serve(main)
+
+
+def test_a_job_is_paused_resumed_and_cancelled(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        job = (await submitted(client, ENDLESS))["id"]
+        states = []
+        for verb in ("pause", "resume", "cancel"):
+            answer = await client.post(f"/v1/jobs/{job}:{verb}")
+            assert answer.status_code == 200, answer.text
+            states.append(answer.json()["state"])
+        assert states[0] == "paused"
+        assert states[2] == "cancelled"
+        assert (await client.post(f"/v1/jobs/{job}:resume")).status_code == 422
+
+    serve(main)
+
+
+def test_a_compiled_network_is_downloaded_whole_and_in_part(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        await ended(client, (await submitted(client))["id"])
+        job = await submitted(client, {**QUICK, "budget": "", "kind": "compile", "predict": False})
+        done = await ended(client, job["id"])
+        assert done["state"] == "done", done["message"]
+        assert "path" not in done["answer"]
+        whole = (await client.get(f"/v1/jobs/{job['id']}/file")).content
+        part = await client.get(f"/v1/jobs/{job['id']}/file", headers={"Range": "bytes=2-9"})
+        assert (part.status_code, part.content) == (206, whole[2:10])
+        assert str(site.app.state.service.files) not in json.dumps(done)
+
+    serve(main)
+
+
+def test_an_unchanged_job_is_not_sent_again(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        job = (await submitted(client))["id"]
+        await ended(client, job)
+        first = await client.get(f"/v1/jobs/{job}")
+        again = await client.get(f"/v1/jobs/{job}", headers={"If-None-Match": first.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+    serve(main)

@@ -1,0 +1,116 @@
+"""A service in a process of its own, asked by the commands of another user's machine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.jobs
+PATIENCE_S = 120.0
+JOB = ("--dialect", "fake", "--threads", "1")
+
+
+class Machine:
+    """A user's directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TUNERY_")} | {
+            "TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache"),
+            "XDG_DATA_HOME": str(directory / "data"),
+        }  # fmt: skip
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tunery", *args], cwd=self.directory, env=self.environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *args: str, says: str = "", code: int = 0) -> Any:
+        process = self.start(*args, "--json")
+        out, err = process.communicate(says, PATIENCE_S)
+        assert process.returncode == code, (args, out, err)
+        return json.loads(out)
+
+
+class Service:
+    def __init__(self, machine: Machine, port: str = "0") -> None:
+        self.process = machine.start("serve", "--listen", f"127.0.0.1:{port}", "--json")
+        assert self.process.stdout is not None
+        text = ""
+        while not text.endswith("}\n"):
+            text += self.process.stdout.readline()
+        self.told = json.loads(text)
+        self.url = self.told["url"]
+
+    def end(self, number: int) -> None:
+        self.process.send_signal(number)
+        self.process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Machine, Service]]:
+    machine = Machine(tmp_path / "server")
+    service = Service(machine)
+    yield machine, service
+    if service.process.poll() is None:
+        service.end(signal.SIGTERM)
+
+
+def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_path: Path) -> None:
+    _, service = server
+    chief, ann = Machine(tmp_path / "chief"), Machine(tmp_path / "ann")
+    assert chief.run("login", service.url, says=service.told["token"])["account"]["role"] == "admin"
+    token = chief.run("accounts", "create", "ann")["token"]
+    assert [one["name"] for one in chief.run("accounts", "list")["accounts"]] == ["admin", "ann"]
+    ann.run("login", service.url, says=token)
+    tuned = ann.run("tune", "fake:far?tasks=1", *JOB, "--budget", "8trials", "--server", service.url, "-o", "net.bin")
+    assert (tuned["state"], tuned["account"], tuned["spend"]["trials"]) == ("done", "ann", 8)
+    assert (ann.directory / "net.bin").stat().st_size > 0
+    assert not (ann.directory / "store.db").exists()
+    again = ann.run("compile", "fake:far?tasks=1", *JOB, "--effort", "records", "--server", service.url, "-o", "b.bin")
+    assert (again["state"], again["kind"]) == ("done", "compile")
+    kept = ann.directory / "data" / "tunery" / "login.json"
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_without_a_token_or_a_service_a_sentence_says_what_to_do(
+    server: tuple[Machine, Service], tmp_path: Path
+) -> None:
+    _, service = server
+    ann = Machine(tmp_path / "ann")
+    tune = ("tune", "fake:far?tasks=1", *JOB, "--budget", "8trials")
+    assert "tunery login" in ann.run(*tune, "--server", service.url, code=2)["error"]
+    assert "token" in ann.run("login", service.url, says="tunery_nonsense", code=2)["error"]
+    assert "does not answer" in ann.run("login", "http://127.0.0.1:9", says="tunery_x", code=1)["error"]
+    assert "write for example" in ann.run("serve", "--listen", "7433", code=2)["error"]
+    assert "in the clear" in ann.run("serve", "--listen", "0.0.0.0:0", code=2)["error"]
+
+
+def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path) -> None:
+    machine, ann = Machine(tmp_path / "server"), Machine(tmp_path / "ann")
+    service = Service(machine)
+    port = service.url.rpartition(":")[2]
+    ann.run("login", service.url, says=service.told["token"])
+    model = "fake:slow?tasks=1&build_s=0.05&space=16x16x16"
+    tuning = ann.start("tune", model, *JOB, "--budget", "48trials", "--server",
+                       service.url, "--json")  # fmt: skip
+    assert tuning.stderr is not None
+    assert "leaves it running" in tuning.stderr.readline()
+    service.process.kill()
+    service.process.communicate(timeout=PATIENCE_S)
+    service = Service(machine, port)
+    assert service.told["token"] is None
+    assert len(service.told["resumed"]) == 1
+    out, err = tuning.communicate(timeout=PATIENCE_S)
+    assert tuning.returncode == 0, (out[:700], err)
+    done = json.loads(out)
+    assert (done["state"], done["spend"]["trials"]) == ("done", 48)
+    service.end(signal.SIGTERM)
