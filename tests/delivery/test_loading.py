@@ -106,6 +106,11 @@ def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_thr
     other = altered(whole, tmp_path / "other", versions={"apache-tvm": "0.27.0", "apache-tvm-ffi": "0.1.15"})
     with pytest.raises(UsageError, match=r"compiled with apache-tvm 0\.27\.0 and apache-tvm-ffi 0\.1\.15, .*installed"):
         tunery.load_compiled(other)
+    foreign = "neon" if platform.machine() == "x86_64" else "avx2"
+    alien = altered(whole, tmp_path / "alien", instructions=[foreign])
+    with pytest.raises(UsageError, match=foreign) as caught:
+        tunery.load_compiled(alien)
+    assert "\n" not in str(caught.value)
     altered(whole, tmp_path / "same")
     tunery.load_compiled(tmp_path / "same")
 

@@ -1,6 +1,7 @@
 """What code is generated for: the user's words as a canonical TVM target."""
 
 import json
+from collections.abc import Mapping
 
 from tunery._errors import TargetError
 from tunery.dialects.metaschedule._tvm import tvm
@@ -109,7 +110,7 @@ def _vector_width(config: dict[str, object]) -> int:
 
 def _refuse_foreign(shown: str, config: dict[str, object]) -> None:
     """Refuse what this CPU cannot run: kernels are measured here, and each would die of an illegal instruction."""
-    missing = _features(config) - _features({"kind": "llvm", "mcpu": _native()})
+    missing = instructions(config) - instructions({"kind": "llvm", "mcpu": _native()})
     if missing:
         raise TargetError(
             f"target {shown} needs instructions that this machine's {_native()} lacks "
@@ -117,6 +118,7 @@ def _refuse_foreign(shown: str, config: dict[str, object]) -> None:
         )
 
 
-def _features(config: dict[str, object]) -> set[str]:
-    names = {str(name) for name in tvm.target.codegen.llvm_get_cpu_features(tvm.target.Target(config))}
+def instructions(config: Mapping[str, object]) -> set[str]:
+    """Return the instructions that a target's code may use, by LLVM's names."""
+    names = {str(name) for name in tvm.target.codegen.llvm_get_cpu_features(tvm.target.Target(dict(config)))}
     return {name for name in names if name.startswith(_INSTRUCTIONS)}

@@ -19,6 +19,7 @@ from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowere
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, manifest_of, write_archive
 from tunery.dialects.metaschedule.loading.weights import Weight
 from tunery.dialects.metaschedule.reasons import reason_of
+from tunery.dialects.metaschedule.target import instructions
 from tunery.dialects.metaschedule.variants.program import UNSCHEDULED, check_key, open_expression, replay, tvm_target
 from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of, read_body, read_left_out
 from tunery.domain import Candidate, Network, Target
@@ -62,6 +63,7 @@ def _compile(
     objects = sorted({part.path for part in found.values()})
     kernels = {name: key for name, (_, key) in lowered.functions.items() if lowered.calls.get(name)}
     manifest = manifest_of(network, target, coverage, kernels)
+    manifest["instructions"] = sorted(instructions(target.config))
     _write(executable, objects, weights, [segment.model for segment in lowered.segments], manifest, output)
     return Compiled(str(output), coverage, _left_out(lowered, chosen, found), lowered.elsewhere)
 

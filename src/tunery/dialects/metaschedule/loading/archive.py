@@ -11,6 +11,7 @@ from typing import Any
 
 from tunery._archive import MEMBERS, Archive, ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
+from tunery.dialects.metaschedule.loading.processor import lacking
 from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, map_weights, read_weights, write_weights
 from tunery.domain import Network, Target
 
@@ -86,6 +87,11 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
                 raise UsageError(
                     f"{path} was compiled with {_listed(manifest['versions'])}, and runs with nothing else, but "
                     f"{_listed(_installed())} is installed; {again}"
+                )
+            if missing := lacking(manifest.get("instructions", ())):
+                raise UsageError(
+                    f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; "
+                    f"compile it here: `tunery compile MODEL -o {shlex.quote(str(path))}`"
                 )
             old = manifest["format"] in _WITHOUT_DIGESTS
             archive.extract(LIBRARY, directory / LIBRARY, manifest["library"] if old else None)
