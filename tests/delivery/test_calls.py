@@ -98,6 +98,13 @@ def test_inputs_may_lie_anywhere(network: CompiledNetwork) -> None:
             np.testing.assert_array_equal(outputs["same"], given)
 
 
+def test_inputs_that_are_given_by_name_are_refused_with_their_order(network: CompiledNetwork) -> None:
+    name = network.inputs[0].name
+    for call in (lambda: network({name: aligned(1)}), lambda: network(**{name: aligned(1)})):
+        with pytest.raises(UsageError, match=name):
+            call()
+
+
 def test_outputs_are_written_to_the_callers_arrays(network: CompiledNetwork) -> None:
     places = [np.zeros(spec.shape, spec.dtype) for spec in network.outputs]
     places[0] = np.zeros([2 * dim for dim in SHAPE], np.float32)[::2, ::2]  # strided

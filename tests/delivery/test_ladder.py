@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tunery.delivery.ladder import choose
+from tunery.delivery.query import skipped_lines
 from tunery.domain import (
     Candidate,
     Measurement,
@@ -20,7 +21,7 @@ from tunery.domain import (
     Verification,
     Workload,
 )
-from tunery.store import Store, open_store
+from tunery.store import Skipped, Store, open_store
 
 HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 CHECKED, HALF = Verification("reference", 3, 0.1, True), Verification("reference", 1, 0.1, True)
@@ -98,6 +99,17 @@ def test_what_may_not_be_delivered_is_named_with_its_reason(store: Store, reason
     assert task_key == task().key
     assert reason in str(why)
     assert why.count == 1
+
+
+def test_a_reason_that_many_tasks_share_is_said_once_with_their_names() -> None:
+    names = {str(number): f"dense{number}" for number in range(6)}
+    skipped = [*((key, Skipped("imported", "", 2)) for key in names), ("1", Skipped("device", "d", 1))]
+    many, one = skipped_lines(skipped, names)
+    assert "12 records" in many
+    assert "dense0" in many
+    assert "2 more" in many
+    assert "1 record " in one
+    assert "dense1" in one
 
 
 @pytest.mark.parametrize("other", [task(target="gpu"), task(threads=1)])

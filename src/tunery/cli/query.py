@@ -87,6 +87,7 @@ def _data(answer: "Answer") -> dict[str, Any]:
 
 
 def _print(answer: "Answer") -> None:
+    from tunery.delivery.query import skipped_lines
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
 
@@ -106,9 +107,9 @@ def _print(answer: "Answer") -> None:
     say(as_text(table, width()))
     for line in batch_lines(answer.network.batch_of_one):
         say(line)
-    for reason in sorted({str(why) for _, why in answer.skipped}):
-        say(f"not used: {reason}")
     names = {task.key: task.workload.name for task in answer.tasks}
+    for reason in skipped_lines(answer.skipped, names):
+        say(f"not used: {reason}")
     for key, why in answer.refused.items():
         say(f"{names[key]} has no prediction: {why}")
 

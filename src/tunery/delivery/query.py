@@ -1,7 +1,7 @@
 """What the store knows of a model."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tunery._errors import NothingFoundError
@@ -9,6 +9,8 @@ from tunery.delivery.work import Work, open_tasks
 from tunery.domain import Choice, Network, Target, Task
 from tunery.domain.request import FillPolicy
 from tunery.store import Skipped
+
+_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,9 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
     imported = await work.model()
     known = await work.filled(imported, policy)
     if not any(choice.candidate for choice in known.choices):
-        skipped = {str(why) for _, why in known.skipped} | set(known.refused.values())
-        reasons = "; ".join(sorted(skipped)) or "nothing was measured yet"
+        names = {task.key: task.workload.name for task in imported.tasks}
+        said = [*skipped_lines(known.skipped, names), *sorted(set(known.refused.values()))]
+        reasons = "; ".join(said) or "nothing was measured yet"
         raise NothingFoundError(
             f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
             f"run `tunery tune {shlex.quote(work.request.model)}`"
@@ -47,3 +50,18 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
         imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused,
         open_tasks(imported, known),
     )  # fmt: skip
+
+
+def skipped_lines(skipped: Iterable[tuple[str, Skipped]], names: Mapping[str, str]) -> list[str]:
+    """Say for each reason how many records were not used, and of which tasks; `names` has the tasks' names by key."""
+    counts: dict[tuple[str, str], int] = {}
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for key, why in skipped:
+        reason = (why.reason, why.found)
+        counts[reason] = counts.get(reason, 0) + why.count
+        tasks.setdefault(reason, []).append(names[key])
+    return [
+        f"{Skipped(*reason, counts[reason])}: {', '.join(of[:_SHOWN])}"
+        + (f" and {len(of) - _SHOWN} more" if len(of) > _SHOWN else "")
+        for reason, of in tasks.items()
+    ]

@@ -100,7 +100,7 @@ class CompiledNetwork(ABC):
         )
         return f"<compiled network: {' -> '.join(sides)}; threads={self.threads}>"
 
-    def __call__(self, *arrays: Any, out: Sequence[Any] | None = None) -> list[Array]:
+    def __call__(self, *arrays: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
         """Run once on arrays, one per input in order; return the outputs.
 
         An array is NumPy's, or anything on the CPU that speaks DLPack, such as torch's tensors; it is not copied to
@@ -108,9 +108,11 @@ class CompiledNetwork(ABC):
         returned as views of them.
 
         Raises:
-            UsageError: wrong number, shape or dtype of inputs, or of `out`.
+            UsageError: wrong number, shape or dtype of inputs, or of `out`; or inputs are given by name.
             WorkError: the network cannot be run on these values.
         """
+        if named:
+            raise self._in_order()
         checked = self.checked(arrays)
         places = None if out is None else self._places(out)
         try:
@@ -153,6 +155,8 @@ class CompiledNetwork(ABC):
             UsageError: they do not; the message names the first that does not.
         """
         wanted = self._wanted
+        if any(isinstance(array, Mapping) for array in arrays):
+            raise self._in_order()
         if len(arrays) != len(wanted):
             raise UsageError(f"the network takes {len(wanted)} inputs, not {len(arrays)}")
         return [
@@ -161,6 +165,10 @@ class CompiledNetwork(ABC):
             else _fitting(array, "input", spec)
             for array, (spec, shape, dtype) in zip(arrays, wanted, strict=True)
         ]
+
+    def _in_order(self) -> UsageError:
+        names = ", ".join(spec.name for spec in self.inputs)
+        return UsageError(f"give arrays in the order of the inputs ({names}), not by name")
 
     @cached_property
     def _wanted(self) -> list[tuple[TensorSpec, tuple[int, ...], Any]]:
