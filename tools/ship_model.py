@@ -95,6 +95,7 @@ def main() -> None:
         metrics=tuple(plain(row) for row in found.rows),
         passed=True,
         held_out=HELD_OUT,
+        layout=table.layout,
     )
     chosen.model.write_bytes(document(card, text, 0))
 

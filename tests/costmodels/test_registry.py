@@ -12,6 +12,7 @@ from costmodel_data import in_use, table
 from tunery._errors import NothingFoundError, UsageError
 from tunery.costmodels import BoostedModel, Recipe, device_columns, for_device, load_cost_model, registry
 from tunery.costmodels.cards import WORKLOAD_DIGITS
+from tunery.costmodels.columns import STORES
 from tunery.costmodels.metrics import ndcg
 from tunery.costmodels.registry import (
     Version,
@@ -181,6 +182,7 @@ def test_the_shipped_model_for_256_bits_grew_on_the_dataset_in_the_repository() 
     assert found is not None
     shipped, text = found
     table = read_parquet(DATASETS / "favourites-256.parquet")
+    assert table.layout == str(STORES), "it was written before layouts had names"
     learned, judged = hold_out_networks(table.groups, shipped.held_out)
     assert table.only(learned).digest == shipped.data["digest"]
     assert len(table.only(learned)) == shipped.data["candidates"] - shipped.data["base"]["candidates"]
@@ -260,3 +262,19 @@ def test_a_directory_without_hard_links(model: BoostedModel, tmp_path: Path, mon
         with pytest.raises(UsageError, match="hard links"):
             fails()
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_a_model_from_before_layouts_had_names_is_of_the_one_of_its_width(bits: int) -> None:
+    found = registry.shipped("metaschedule", "x86", bits)
+    assert found is not None
+    assert found[0].layout == str(STORES)
+
+
+def test_a_model_for_rows_of_another_layout_is_passed_over(model: BoostedModel) -> None:
+    mine = register(replace(card(), layout="schedule 1"), model)
+    register(replace(card(), layout="schedule 2"), model)
+    assert (registry.starting("fake", "fake", layout="schedule 1") or ())[:1] == (mine,)
+    assert registry.starting("fake", "fake", layout="schedule 3") is None
+    assert registry.starting("metaschedule", "x86", layout="others 1") is None
+    assert registry.starting("metaschedule", "x86", layout=str(STORES)) is not None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunery._errors import DialectError, TargetError
-from tunery.costmodels.columns import fold
+from tunery.costmodels.columns import Layout, fold
 from tunery.dialects import Suggestions
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
@@ -59,12 +59,18 @@ class Able(FakeDialect):
         found = {network.name: f"for {target.threads} threads, on {len(inputs)} inputs"}
         return {} if network.name == "contract" else found
 
+    def layout(self):
+        return Layout("folded", 1, (*(f"{part}.{i}" for part in "abcd" for i in range(FEATURES)), "stores"))
+
     def features(self, task, candidates):
         rows = super().features(task, candidates)
         return np.stack([fold(np.tile(row, (0 if np.isnan(row).any() else 2, 2))) for row in rows])
 
     def buffer_store_features(self, task, candidates):
         return [np.tile(row, (2, 2)) for row in super().features(task, candidates)]
+
+    def texts(self, path):
+        return {".txt": f"made at {path}"}
 
     def build_part(self, task, candidate, directory):
         return self.build(task, candidate, directory)
@@ -399,6 +405,16 @@ class HalfFeatures(Able):
 
 class TestHalfFeatures(Base):
     made = HalfFeatures
+    expected = "test_features_have_a_row_per_candidate"
+
+
+class Narrower(Able):
+    def layout(self):
+        return Layout("narrower", 1, ("a", "b"))
+
+
+class TestNarrower(Base):
+    made = Narrower
     expected = "test_features_have_a_row_per_candidate"
 
 

@@ -5,6 +5,7 @@ the sum over its stores, as in Ansor's model (OSDI 2020); with another loss, and
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -348,6 +349,12 @@ def _trained(settings: Mapping[str, Any], data: Any, rounds: int, start: Any = N
     # Not as LightGBM would leave it, with its data; written and read again, which LightGBM does otherwise, too.
     grown = lightgbm.train(dict(settings), data, rounds, init_model=start, keep_training_booster=True)
     return _read(grown.model_to_string())
+
+
+def width_of(data: Mapping[str, Any]) -> int:
+    """Return how many columns the trees of a model in the form that `dumps` writes know; 0 where none are told."""
+    found = re.search(r"^max_feature_idx=(\d+)$", str([*data.get("boosters", ()), ""][0]), re.MULTILINE)
+    return int(found[1]) + 1 if found else 0
 
 
 def check_trees(data: Mapping[str, Any]) -> None:

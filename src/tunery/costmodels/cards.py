@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tunery.costmodels.boosted import width_of
+from tunery.costmodels.columns import layout_of
 from tunery.costmodels.dataset import Group
 
 WORKLOAD_DIGITS = 8
@@ -20,7 +22,8 @@ class Version:
     a model that grew on another one both together, and as `base` the other's with its `tau`); `metrics` the rows of its
     evaluation;
     `held_out` the networks that it has never seen; `kinds` the rows of its recipe on operator kinds that were left out
-    of training as a whole, where that was asked for. `target` is the processor family it was trained for. The model
+    of training as a whole, where that was asked for. `target` is the processor family it was trained for,
+    `layout` that of its rows. The model
     that ships with tunery is version 0.
     """
 
@@ -36,6 +39,7 @@ class Version:
     reasons: tuple[str, ...] = ()
     held_out: tuple[str, ...] = ()
     kinds: tuple[Mapping[str, Any], ...] = ()
+    layout: str = ""
     path: str = field(default="", compare=False)
 
     @property
@@ -99,6 +103,7 @@ def as_card(document: Mapping[str, Any], path: str) -> Version:
         reasons=tuple(document["reasons"]),
         held_out=tuple(document["held_out"]),
         kinds=tuple(document.get("kinds", ())),
+        layout=str(document.get("layout") or layout_of(width_of(document["model"]))),
         path=path,
     )
 

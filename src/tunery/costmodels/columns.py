@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,40 @@ STORE_WIDTH = 164
 MOST_STORES = 6
 """Stores that a row holds one by one, behind what they are folded to; 1 candidate in 100 has more."""
 _FOLDED, _PACKED = 2 * STORE_WIDTH + 1, MOST_STORES * STORE_WIDTH
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the columns of a dialect's rows are; the version is another one where a column means something else."""
+
+    name: str
+    version: int
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+STORES = Layout(
+    "stores",
+    1,
+    (
+        *(f"busiest.{i}" for i in range(STORE_WIDTH)),
+        *(f"largest.{i}" for i in range(STORE_WIDTH)),
+        "stores",
+        *(f"store{number}.{i}" for number in range(MOST_STORES) for i in range(STORE_WIDTH)),
+    ),
+)
+"""The rows that `unfolded` makes."""
+
+
+def layout_of(width: int) -> str:
+    """Return the layout of rows, or of a model for them, from before layouts had names; "" where it is not known.
+
+    `width` is that of whole rows: with the task's columns, and perhaps the device's.
+    """
+    own = {width - TASK_COLUMNS, width - TASK_COLUMNS - DEVICE_COLUMNS}
+    return str(STORES) if own & {_FOLDED, _FOLDED + _PACKED} else ""
 
 
 def fold(stores: npt.NDArray[np.floating[Any]]) -> Row:

@@ -87,13 +87,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Groups of one dialect, compiler and family of targets; `left_out` says, by reason, what else the store holds."""
+    """Groups of one dialect, compiler and family of targets; `layout` is that of their rows; `left_out` says, by
+    reason, what else the store holds.
+    """
 
     groups: tuple[Group, ...]
     dialect: str
     compiler: str
     target: str
     left_out: dict[str, int] = field(default_factory=dict)
+    layout: str = ""
 
     def __len__(self) -> int:
         return sum(len(group.latencies) for group in self.groups)

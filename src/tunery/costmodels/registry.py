@@ -163,10 +163,11 @@ def _unpacked(path: Path) -> bytes:
 
 
 def starting(
-    dialect: str, target: str, *, compiler: str = "", vector_bits: float = math.nan
+    dialect: str, target: str, *, compiler: str = "", vector_bits: float = math.nan, layout: str = ""
 ) -> tuple[Version, str] | None:
     """Return the model that jobs for a family of targets start from, with its card; None if there is none.
 
+    Those that know rows of another `layout` are passed over, unless it is not told.
     `vector_bits` is the width of the device's vectors (`device_columns`), if it is known. A damaged file is passed over
     for the next best, and a line says so.
     """
@@ -174,8 +175,12 @@ def starting(
     for sentence in found:
         if isinstance(sentence, str):
             _log.warning("passed over: %s", sentence)
-    card = _latest([card for card in found if isinstance(card, Version)], target, compiler)
-    return shipped(dialect, target, vector_bits) if card is None else read(Path(card.path))
+    cards = [card for card in found if isinstance(card, Version) and _reads(card, layout)]
+    card = _latest(cards, target, compiler)
+    if card is not None:
+        return read(Path(card.path))
+    ships = shipped(dialect, target, vector_bits)
+    return ships if ships and _reads(ships[0], layout) else None
 
 
 def shipped_targets() -> list[tuple[str, str]]:
@@ -203,6 +208,10 @@ def shipped(dialect: str, target: str, vector_bits: float = math.nan) -> tuple[V
 
 def _pretrained() -> list[Path]:
     return list(Path(str(files("tunery.costmodels")), "pretrained").glob("*.json.gz"))
+
+
+def _reads(card: Version, layout: str) -> bool:
+    return not (layout and card.layout) or layout == card.layout
 
 
 def _latest(cards: list[Version], target: str, compiler: str) -> Version | None:

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, ModelError, UsageError
+from tunery.costmodels.columns import Layout
 from tunery.devices import Device
 from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
@@ -161,6 +162,10 @@ class Space(Capability):
         Meant for what cannot win: a working set that no cache holds, a loop unrolled beyond reason. It must be cheap
         beside a build, and it must not raise.
         """
+        return None
+
+    def layout(self) -> Layout | None:
+        """Return what the columns of `features` are, None where there are none. Models and datasets name it."""
         return None
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32] | None:  # noqa: ARG002

@@ -657,9 +657,14 @@ class DialectContract(ContractFixtures):
         candidates = [dialect.baseline(task), *proposed, Candidate("0" * 16, task.key, self.garbage)]
         rows = dialect.features(task, candidates)
         if rows is None:
+            assert dialect.layout() is None, "a layout without features"
             pytest.skip("this dialect has no features")
+        layout = dialect.layout()
+        assert layout is not None, "features without a layout"
+        assert type(dialect)().layout() == layout, "a second instance has another layout"
         assert rows.dtype == np.float32, f"features are {rows.dtype}"
-        assert rows.ndim == 2, f"features have {rows.ndim} dimensions"
+        assert rows.shape[1:] == (len(layout.columns),), f"{rows.shape} features, {len(layout.columns)} columns"
+        assert len(set(layout.columns)) == len(layout.columns), "two columns have one name"
         assert len(rows) == len(candidates), f"{len(candidates)} candidates gave {len(rows)} rows"
         assert np.isnan(rows[-1]).all(), "garbage has features"
         for row in rows:
@@ -696,6 +701,8 @@ class DialectContract(ContractFixtures):
         assert Path(made.path) == path, f"asked for {path}, got {made.path}"
         assert not [key for key in made.coverage.values() if key], "covered unasked"
         first, second = (dialect.load_network(Path(each.path)) for each in (compiled, made))
+        dialect.texts(Path(compiled.path))
+        assert dialect.texts(path) == type(dialect)().texts(path), "texts of another file"
         assert second.threads == other_target.threads, "it is for another target"
         for loaded, asked in ((first, network), (second, other_network)):
             described = [(spec.name, spec.shape, spec.dtype) for spec in loaded.inputs]

@@ -11,7 +11,7 @@ from tunery._errors import EngineError
 from tunery.costmodels import device_columns, fits, for_device
 from tunery.costmodels.registry import starting
 from tunery.devices import traits_of
-from tunery.dialects import Observation, get_dialect
+from tunery.dialects import Observation, Space, get_dialect
 from tunery.domain import DeviceDescription, Outcome
 from tunery.engines import Role
 from tunery.runtime.pools import Reservation, Runtime
@@ -35,7 +35,11 @@ def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: De
     """Return the cost model to start from for a target on a device, None if there is none."""
     columns = device_columns(traits_of(device.as_facts()))
     bits = float(columns[0])
-    found = starting(dialect, get_dialect(dialect).family(config), compiler=compiler, vector_bits=bits)
+    made_by = get_dialect(dialect)
+    layout = made_by.layout() if isinstance(made_by, Space) else None
+    found = starting(
+        dialect, made_by.family(config), compiler=compiler, vector_bits=bits, layout=str(layout or "")
+    )  # fmt: skip
     if found is None:
         return None
     card, text = found

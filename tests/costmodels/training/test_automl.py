@@ -106,7 +106,7 @@ def test_rows_of_an_evaluation_and_the_gate() -> None:
         gate(evaluate([], {"model": oracle, "random": oracle}))
 
 
-@pytest.mark.parametrize(("rival", "words"), [("stock", "MetaSchedule's own"), ("in use", "the model in use")])
+@pytest.mark.parametrize(("rival", "words"), [("stock", "Ansor's"), ("in use", "the model in use")])
 def test_a_rival_must_be_clearly_better_to_close_the_gate(rival: str, words: str) -> None:
     groups = table().groups
     rows = evaluate(groups, {"model": lambda g: g.gains, "random": random_ranker()})

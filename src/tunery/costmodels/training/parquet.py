@@ -11,6 +11,7 @@ import numpy as np
 from tunery._errors import UsageError
 from tunery._extras import pip_install
 from tunery._outputs import DATASET, DATASET_CARD, check_output, whole_file
+from tunery.costmodels.columns import layout_of
 from tunery.costmodels.dataset import Group, Rows, Table, columns_of, without_devices
 
 _CARD = b"tunery"
@@ -46,7 +47,8 @@ def write_parquet(
     schema = pa.schema([(name, getattr(pa, kind)() if isinstance(kind, str) else pa.list_(getattr(pa, kind[0])()))
                         for name, kind in _COLUMNS.items()])  # fmt: skip
     full = {"tunery": "dataset", **card} | {"format": _FORMAT, "dialect": table.dialect, "compiler": table.compiler,
-                         "target": table.target, "left_out": table.left_out, "columns": _MEANING}  # fmt: skip
+                         "target": table.target, "left_out": table.left_out, "columns": _MEANING,
+                         "layout": table.layout}  # fmt: skip
     text = json.dumps(full, indent=1)
     made = pa.table(columns, schema=schema).replace_schema_metadata({_CARD: text.encode()})
     with whole_file(path, DATASET, inputs=inputs, force=force) as file:
@@ -85,7 +87,9 @@ def read_parquet(path: Path) -> Table:
         columns = made.drop_columns(arrays).to_pydict() | {name: _arrays(made[name]) for name in arrays}
         groups = [_group(part) for part in _parts(columns)]
         target = str(card["target"])
-        return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"])
+        # Of an earlier file the width tells.
+        layout = card.get("layout") or (layout_of(groups[0].rows.shape[1]) if groups else "")
+        return Table(without_devices(groups), card["dialect"], card["compiler"], target, card["left_out"], layout)
     except FileNotFoundError:
         again = f"`tunery records export --parquet {shlex.quote(str(path))}`"
         raise UsageError(f"there is no file {path}; write one with {again}") from None

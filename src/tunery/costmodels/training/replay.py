@@ -21,7 +21,7 @@ from tunery.costmodels.dataset import Group, Table, without_devices
 from tunery.costmodels.registry import generator
 from tunery.devices import open_device, traits_of
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects import get_dialect
+from tunery.dialects import Space, get_dialect
 from tunery.domain import Candidate, Mode, Origin, Outcome, Record, Task, digest
 from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
@@ -96,7 +96,8 @@ def load(
             columns = device_columns(traits_of(facts.get(source[0])))
             groups += _group(features, task, source, found, owners.get(task.workload.key, ()), columns, left_out)
             notify(f"features of {number + 1}/{len(work)} tasks")
-    table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out))
+    layout = compiled.layout() if isinstance(compiled, Space) else None
+    table = Table(without_devices(groups), dialect, compiler, usual, dict(left_out), str(layout or ""))
     _check(table, place)
     return table
 

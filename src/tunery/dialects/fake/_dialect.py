@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import DialectError, TargetError
+from tunery.costmodels.columns import Layout
 from tunery.devices import Device
 from tunery.dialects import (
     Array,
@@ -28,7 +29,7 @@ from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
 from tunery.dialects.fake._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
 from tunery.dialects.fake._search import FakeProposer
-from tunery.dialects.fake._space import DEFAULT, FEATURES, REFERENCE, FakeSpace, check_schedule
+from tunery.dialects.fake._space import DEFAULT, FEATURE_NAMES, FEATURES, REFERENCE, FakeSpace, check_schedule
 from tunery.domain import Candidate, Network, Origin, Target, Task, Workload, canonical_json, digest
 
 _SPECIMENS = "fake:calibration?tasks=2&ops=matmul,elementwise&best_us=200&spread=4"
@@ -128,6 +129,9 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
     def calibration_tasks(self, target: Target) -> Mapping[str, Task]:
         found = {task.workload.kind: task for task in self.extract(fake_network(_SPECIMENS), target)}
         return {"compute": found["dense"], "memory": found["elementwise"]}
+
+    def layout(self) -> Layout:
+        return Layout("schedule", 1, FEATURE_NAMES)
 
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
         space = FakeSpace(task)

@@ -131,7 +131,21 @@ def check_schedule(body: str) -> None:
         raise DialectError(f"{body[:200]!r} is no schedule: {error}") from error
 
 
-FEATURES = 12
+FEATURE_NAMES = (
+    "fixed",
+    "x",
+    "y",
+    "unroll",
+    "x*x",
+    "y*y",
+    "unroll*unroll",
+    "x*y",
+    "x*unroll",
+    "y*unroll",
+    "work",
+    "threads",
+)
+FEATURES = len(FEATURE_NAMES)
 
 
 @lru_cache(maxsize=256)

@@ -28,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from tunery.costmodels.columns import STORES, Layout
 from tunery.devices import Device
 from tunery.dialects import (
     Built,
@@ -186,6 +187,10 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         from tunery.dialects.metaschedule.variants.specimens import calibration_tasks
 
         return calibration_tasks(target)
+
+    @override
+    def layout(self) -> Layout:
+        return STORES
 
     @override
     def features(self, task: Task, candidates: Sequence[Candidate]) -> npt.NDArray[np.float32]:
