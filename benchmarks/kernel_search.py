@@ -7,7 +7,7 @@
 `record` exhausts kernels and writes Kernel Tuner caches; an interrupted run goes on. `replay` takes such caches, also
 others': each strategy asks for configurations and is told their recorded times. PYTHON is the interpreter of an
 environment with `kernel_tuner`. The score is that of the field (Willemsen et al., autotuning_methodology):
-how far a strategy's best so far is from random search's expected best towards the optimum, in the mean over the
+how far the mean of a strategy's best so far is from random search's expected best towards the optimum, over the
 evaluations until random search is expected to have gone 95 % of the way from the median, at most 200: 0 is as random
 search, 1 finds the optimum at once, below 0 is worse.
 """
@@ -81,15 +81,15 @@ class RecordedSpace:
         curve = self.baseline
         return max(8, next((i + 1 for i, value in enumerate(curve) if value <= wanted), len(curve)))
 
-    def score(self, evaluated: Sequence[float | None]) -> float:
-        """Return the score of a run: the times that it was told, in their order."""
-        best, curve, so_far, scores = self.times[0], self.baseline[: self.budget], math.inf, []
-        for i, expected in enumerate(curve):
-            if i < len(evaluated) and evaluated[i] is not None:
-                so_far = min(so_far, evaluated[i])
-            reached = so_far if math.isfinite(so_far) else self.times[-1]
-            scores.append((expected - reached) / max(expected - best, 1e-12 * best))
-        return statistics.fmean(max(-1.0, min(1.0, one)) for one in scores)
+    def score(self, runs: Sequence[Sequence[float | None]]) -> float:
+        """Return the score of the mean of a strategy's runs, each the times that it was told, in their order."""
+        best, baseline = self.times[0], np.array(self.baseline[: self.budget])
+        curves = []
+        for evaluated in runs:
+            told = [*evaluated[: self.budget], *([None] * (self.budget - len(evaluated)))]
+            curves.append(np.minimum.accumulate([self.times[-1] if one is None else one for one in told]))
+        reached = np.mean(curves, axis=0)
+        return float(np.mean((baseline - reached) / np.maximum(baseline - best, 1e-12 * best)))
 
 
 @app.command()
@@ -147,7 +147,7 @@ def replay(
     seeds: Annotated[int, typer.Option("--seeds", min=1)] = 10,
 ) -> None:
     """Replay all strategies on recorded spaces."""
-    scores: dict[str, dict[str, list[float]]] = {}
+    scores: dict[str, dict[str, float]] = {}
     sizes: dict[str, dict[str, float]] = {}
     for path in caches:
         space = RecordedSpace(path)
@@ -157,12 +157,11 @@ def replay(
         }  # fmt: skip
         arms: dict[str, Callable[[RecordedSpace, int], list[float | None]]] = {"tunery": _ours, "random": _random}
         for name, run in arms.items():
-            runs = [space.score(run(space, seed)) for seed in range(seeds)]
-            scores.setdefault(name, {})[space.name] = runs
+            scores.setdefault(name, {})[space.name] = space.score([run(space, seed) for seed in range(seeds)])
         for name in STRATEGIES if rivals else ():
             told = _rival(rivals, space, name, seeds)
             if told is not None:
-                scores.setdefault(name, {})[space.name] = [space.score(one) for one in told]
+                scores.setdefault(name, {})[space.name] = space.score(told)
         typer.echo(f"{space.name}: {space.budget} evaluations of {len(space.results)}", err=True)
         out.write_text(json.dumps({"spaces": sizes, "seeds": seeds, "scores": scores}, indent=1) + "\n")
     table(out)
@@ -200,10 +199,7 @@ def table(scores: Path) -> None:
     plain: dict[str, Any] = json.loads(scores.read_text())
     spaces = list(plain["spaces"])
     shown = new_table("strategy", "mean", "worst", *spaces)
-    means = {
-        name: {space: statistics.fmean(runs) for space, runs in of.items()} for name, of in plain["scores"].items()
-    }
-    for name, of in sorted(means.items(), key=lambda one: -statistics.fmean(one[1].values())):
+    for name, of in sorted(plain["scores"].items(), key=lambda one: -statistics.fmean(one[1].values())):
         each = [f"{of[space]:.2f}" if space in of else "-" for space in spaces]
         shown.add_row(name, f"{statistics.fmean(of.values()):.3f}", f"{min(of.values()):.2f}", *each)
     typer.echo(as_text(shown, 200))
