@@ -40,7 +40,7 @@ _STORE_AGAIN_S = 5.0
 
 @dataclass
 class _Entry:
-    """A job that is in the room: waiting for its turn, or at work; `leaving` when somebody takes it out.
+    """A job that is in the room: waiting for its turn, or at `work`; `leaving` is the state in which it is taken out.
 
     `held` is the blob of the network that was prepared for it.
     """
@@ -50,12 +50,15 @@ class _Entry:
     order: int
     imported: ImportedModel | None = None
     work: asyncio.Task[None] | None = None
-    job: TuningJob | None = None
-    ending: JobState = JobState.QUEUED
-    leaving: bool = False
+    leaving: JobState | None = None
     held: str | None = None
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def ending(self) -> JobState:
+        """The state in which work that is cut short leaves the job: queued, unless somebody wants another."""
+        return self.leaving or JobState.QUEUED
 
     def notify(self, progress: Progress) -> None:
         """Keep the latest progress, and wake who follows."""
@@ -440,15 +443,16 @@ class JobManager:
             plain = request_data(entry.request, imported, entry.claim)
             status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
             device, stop = await self._device(runtime, entry.request), threading.Event()
-            job = TuningJob(runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began)
+            job = TuningJob(
+                runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began,
+                ending=lambda: entry.ending,
+            )  # fmt: skip
         except BaseException:
             if imported is not None and imported is not entry.imported:
                 runtime.claim(-imported.core_s)
             with suppress(StoreError, UsageError):  # the first error is the one to tell
                 await self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
             raise
-        job.ending = entry.ending
-        entry.job = job
         await self._work(job, entry.claim)
 
     async def _charge_in_vain(
@@ -529,10 +533,8 @@ class JobManager:
         if entry is None:
             await self.store.write(partial(stored_jobs.leave_aside, job_id=job_id, state=state))
             return
-        entry.leaving, entry.ending = True, state
+        entry.leaving = state
         if entry.work is not None:
-            if entry.job is not None:
-                entry.job.ending = state
             (self.dispatch.pause if state is JobState.PAUSED else self.dispatch.cancel)(job_id)
             entry.work.cancel()
             await asyncio.wait([entry.work])
@@ -543,7 +545,7 @@ class JobManager:
         try:
             await self._leave_as(job_id, state, "")
         except StoreError:
-            entry.leaving = entry.work is not None
+            entry.leaving = None if entry.work is None else state
             self._start_next()
             raise
         self._active.discard(job_id)  # it had not begun
@@ -564,7 +566,7 @@ class JobManager:
         tasks = [entry.work for entry in self._entries.values() if entry.work is not None]
         for entry in self._entries.values():
             if entry.work is not None and not entry.leaving:
-                entry.leaving = True
+                entry.leaving = JobState.QUEUED
                 entry.work.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._entries.clear()

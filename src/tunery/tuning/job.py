@@ -29,6 +29,7 @@ from tunery.tuning.learning import start_for
 from tunery.tuning.messages import NO_TASKS, TOO_LITTLE, latency_target_summary, stop_summary, unreached_summary
 from tunery.tuning.pipeline import together
 from tunery.tuning.reporting import Reporter
+from tunery.tuning.run_state import Phase, Round, RunState
 from tunery.tuning.search.task_search import TaskSearch
 from tunery.tuning.search_registry import SearchRegistry
 
@@ -40,13 +41,12 @@ _WAITED = 0.1  # of a job's time may go into waiting for others to leave our cor
 _NEAR = 1.03  # finals move a sum of tasks by a few per cent, to either side
 _FINALS_AT_FIRST = 0.2  # of the budget may be kept for finals while tasks are untried
 _BASELINES, _WORTH_A_SEARCH = 0.25, 0.1  # of the budget
-_LOOKS = 0.2  # of the time since the last finals may go into finals that only may find the target met
 
 
 class TuningJob:
     """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
 
-    `device` is the one that the runtime's measurers have. `ending` is the state in which a cancelled `run` leaves it.
+    `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
     """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
@@ -61,11 +61,11 @@ class TuningJob:
         stop: threading.Event,
         searches: SearchRegistry,
         began: float | None = None,
+        ending: Callable[[], JobState] = lambda: JobState.STOPPED,
     ) -> None:
         self.status = status
-        self.ending = JobState.STOPPED
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
-        self._notify, self._stop = on_progress, stop
+        self._notify, self._stop, self._ending = on_progress, stop, ending
         settings = Settings() if request.trimming.abandon else FULL_LENGTH
         provenance = Provenance(request.dialect, imported.compiler, device.fingerprint, settings.key)
         self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)
@@ -79,9 +79,7 @@ class TuningJob:
         self._shared = searches
         self.searches: list[TaskSearch] = []
         self._sums = NetworkEstimate((), (), request.latency_target_s)
-        self._served, self._tried_before = False, 0
-        self._unproven: set[str] = set()  # tasks whose finals did not fit
-        self._since_finals_s = 0.0
+        self._state = RunState()
         self._learning: asyncio.Task[None] | None = None
         tunable = sum(task.tunable for task in imported.tasks)
         self._limits = plan(request.budget, request.effort, tunable)
@@ -105,7 +103,8 @@ class TuningJob:
         self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
         self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
         # What another job paid for on a shared task counts too, and only the status knows of it.
-        self._tried_before = self._context.trials = max(self._context.trials, self.status.spend.trials)
+        self._context.trials = max(self._context.trials, self.status.spend.trials)
+        self._state = RunState(tried_before=self._context.trials)
         left_s, foreign = self._allowance.left_s(), self._runtime.foreign
         if left_s is not None and foreign is not None:
             foreign.foreign.hurry(_WAITED * left_s)
@@ -122,7 +121,7 @@ class TuningJob:
             with suppress(StoreError):  # the first error is the one to tell
                 await self._close([beat])
             why = "" if isinstance(error, asyncio.CancelledError) else f"{type(error).__name__}: {error}"[:300]
-            self.status = await self._reporter.status(self.status, self.ending, why)
+            self.status = await self._reporter.status(self.status, self._ending(), why)
             raise
         finally:
             self._shared.leave(self._context)
@@ -149,24 +148,21 @@ class TuningJob:
             await self._account.post([PricedCharge(spent, imported.wall_s)])
 
     async def _run_phases(self) -> None:
-        self._served = self._sums.met(proven=True)
-        if self._served:
+        if self._sums.met(proven=True):
             return
         await self._measure_baselines()
-        self._since_finals_s = self._allowance.elapsed_s()
-        while True:  # again where finals took less time than thought, or say that only lucky races met the target
+        target, goes_on = self._request.latency_target_s is not None, True
+        while goes_on:
             before = self._context.trials
-            self._enter("search")
+            self._enter(Phase.SEARCH)
             began_s = self._allowance.elapsed_s()
             await self._search()
             self._reporter.searched(self._allowance.elapsed_s() - began_s)
             searched, due = self._context.trials != before, self._sums.finals_due()
-            target = self._request.latency_target_s is not None
             await self._hold_finals(within=(_NEAR if self._look_pays() else 1.0) if target and searched else None)
-            if not target and not (searched and self._time_remains()):
-                return
-            if target and (self._sums.met(proven=True) or not (searched or self._sums.finals_due() < due)):
-                return
+            met = self._sums.met(proven=True)
+            over = Round(searched, self._sums.finals_due() < due, target_met=met, time_remains=self._time_remains())
+            goes_on = over.repeats(target=target)
 
     def _time_remains(self) -> bool:
         """Return whether finals have left so much of what was set aside for them that a search pays."""
@@ -178,7 +174,7 @@ class TuningJob:
 
         Naive loops are slow: those that take more than a share of the budget are timed with their task's finals.
         """
-        self._enter("baseline", f"0 of {len(self.searches)}")
+        self._enter(Phase.BASELINE, f"0 of {len(self.searches)}")
         waiting, done = deque(self.searches), itertools.count(1)
         began_s, most_s = self._allowance.elapsed_s(), _BASELINES * self._allowance.whole_s()
 
@@ -202,26 +198,25 @@ class TuningJob:
         due = [each for each in self._sums.weighted if each[0].finals_cost_s()]
         if not due:
             return
-        self._enter("finals", f"0 of {len(due)}")
+        self._enter(Phase.FINALS, f"0 of {len(due)}")
         for number, (search, _) in enumerate(sorted(due, key=lambda each: -each[1] * (each[0].state.best_s or 0.0)), 1):
             if self._stop.is_set() or (within and not self._sums.met(proven=False, within=within)):
                 return
             fits = not self._out_of_time() and self._fits(search)
             if fits and await self._in_time(self._guarded(search, search.finals(self._context))):
-                self._since_finals_s = self._allowance.elapsed_s()
+                self._state = self._state.prove(search.task.key, self._allowance.elapsed_s())
                 self._progress(f"{number} of {len(due)}")
-                self._unproven.discard(search.task.key)
             else:
-                self._unproven.add(search.task.key)
+                self._state = self._state.leave_unproven(search.task.key)
         for search in self.searches:  # of those without a finalist nothing else would be known
             if search.state.baseline_s is None and not search.finals_cost_s() and not self._cut_off():
                 await self._in_time(self._guarded(search, search.measure_baseline(self._context)))
         proven = any(search.state.proven_s for search in self.searches if search.task.tunable)
         if not proven and not self._cut_off():
-            left_out = sorted((s for s, _ in due if s.task.key in self._unproven), key=TaskSearch.finals_cost_s)
+            left_out = sorted((s for s, _ in due if s.task.key in self._state.unproven), key=TaskSearch.finals_cost_s)
             for search in left_out[:1]:
                 await self._guarded(search, search.finals(self._context))
-                self._unproven.discard(search.task.key)
+                self._state = self._state.prove(search.task.key, self._allowance.elapsed_s())
                 self._progress(f"{len(due)} of {len(due)}")
 
     def _fits(self, search: TaskSearch) -> bool:
@@ -239,8 +234,7 @@ class TuningJob:
 
     def _look_pays(self) -> bool:
         """Return whether finals would take at most a fifth of the time since the last ones."""
-        cost_s = self._sums.finals_cost_s()
-        return 0.0 < cost_s <= _LOOKS * (self._allowance.elapsed_s() - self._since_finals_s)
+        return self._state.look_pays(self._sums.finals_cost_s(), self._allowance.elapsed_s())
 
     def _about_end(self) -> str:
         if not self.searches:
@@ -248,13 +242,15 @@ class TuningJob:
         target_s = self._request.latency_target_s
         if target_s is not None:
             total_s = self._sums.total_s("proven_s")
-            return latency_target_summary(target_s, total_s, served=self._served, unproven=len(self._unproven))
+            return latency_target_summary(
+                target_s, total_s, served=self._state.served, unproven=len(self._state.unproven)
+            )
         untouched = all(s.state.best_s is None and not s.state.progress.exhausted for s in self.searches)
         if untouched and not self._context.trials:
             return TOO_LITTLE
-        fresh = self._context.trials - self._tried_before
+        fresh = self._context.trials - self._state.tried_before
         predicted = self._context.learning.warm_start
-        late = [search.state.had_finals for search in self.searches if search.task.key in self._unproven]
+        late = [search.state.had_finals for search in self.searches if search.task.key in self._state.unproven]
         return unreached_summary(
             self._reporter.states(), fresh, self._allowance.earlier_s,
             unproven=late.count(False), outdated=late.count(True), predicted=predicted,
@@ -384,7 +380,7 @@ class TuningJob:
 
         A first look at a task wins more than finals of another: what nobody has looked at is the compiler's default.
         """
-        if self._reporter.phase == "finals":
+        if self._state.phase is Phase.FINALS:
             return self._allowance.spare_s(0.0)
         cost_s = self._sums.finals_cost_s()
         if any(search.state.untried for search in self.searches):
@@ -404,15 +400,15 @@ class TuningJob:
                 await self._save_running()
 
     async def _save_running(self) -> None:
-        self.status = status = await self._reporter.status(self.status, JobState.RUNNING, self._reporter.phase)
+        self.status = status = await self._reporter.status(self.status, JobState.RUNNING, self._state.phase.value)
         await self._store.write(lambda store: store.save_job(status))
 
-    def _enter(self, phase: str, current: str = "") -> None:
-        self._reporter.phase = phase
+    def _enter(self, phase: Phase, current: str = "") -> None:
+        self._state = self._state.enter(phase, self._allowance.elapsed_s())
         self._progress(current)
 
     def _progress(self, current: str = "") -> None:
-        self._notify(self._reporter.progress(current))
+        self._notify(self._reporter.progress(self._state.phase, current))
 
 
 def _leave(store: Store, status: JobStatus) -> None:

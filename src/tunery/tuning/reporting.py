@@ -10,13 +10,13 @@ from tunery.tuning.allocation.allocator import Allocator, unit_of
 from tunery.tuning.allowance import RunBudget
 from tunery.tuning.context import Context
 from tunery.tuning.estimate import NetworkEstimate
+from tunery.tuning.run_state import Phase
 
 
 class Reporter:
-    """Reads a running job's parts; `phase` is what the job is at."""
+    """Reads a running job's parts."""
 
     def __init__(self, context: Context, request: Request, allowance: RunBudget, sums: NetworkEstimate) -> None:
-        self.phase = "importing"
         self._context, self._request = context, request
         self._allowance, self._sums = allowance, sums
         self._searches = [search for search, _ in sums.weighted]
@@ -31,15 +31,15 @@ class Reporter:
         allowance = self._allowance
         return Allocator([s.state.progress for s in self._searches], unit_of(self._request.budget), allowance.prices)
 
-    def progress(self, current: str = "") -> Progress:
+    def progress(self, phase: Phase, current: str = "") -> Progress:
         """Return how far the job is; `current` says it of the phase."""
         allowance, trials = self._allowance, self._context.trials
         allowance.trials = trials
         return Progress(
             self._context.job_id,
-            self.phase,
+            phase.value,
             allowance.elapsed_s(),
-            self._left_s(),
+            self._left_s(phase),
             trials,
             allowance.limits.trials,
             self._sums.total_s("best_s"),
@@ -49,11 +49,11 @@ class Reporter:
             earlier_s=allowance.earlier_s,
         )
 
-    def _left_s(self) -> float | None:
+    def _left_s(self, phase: Phase) -> float | None:
         """Return how long the job will probably go on: to the end of its budget, or of the finals."""
         finals_s, trials, limits = self._sums.finals_cost_s(), self._context.trials, self._allowance.limits
         left_s = self._allowance.left_s()
-        if self.phase == "finals":
+        if phase is Phase.FINALS:
             return finals_s if left_s is None else min(left_s, finals_s)
         if left_s is None and limits.trials and trials:
             return max(limits.trials - trials, 0) * self._allowance.elapsed_s() / trials + finals_s
