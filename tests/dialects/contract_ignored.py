@@ -30,7 +30,8 @@ def ignoring(contract: type, plain: type, name: str, parameter: str) -> type:
     def deaf(self: Any, *args: Any, **named: Any) -> Any:
         bound = signature.bind(self, *args, **named)
         if parameter in bound.arguments:
-            default = signature.parameters[parameter].default
+            declared = signature.parameters[parameter]
+            default = {} if declared.kind is inspect.Parameter.VAR_KEYWORD else declared.default
             kept = vars(self).setdefault("_kept", [])
             kept.append(bound.arguments[parameter] if default is inspect.Parameter.empty else default)
             bound.arguments[parameter] = kept[0]

@@ -752,6 +752,8 @@ class DialectContract(ContractFixtures):
                 loaded.checked(wrong)
             with pytest.raises(UsageError):
                 loaded.time(wrong, 1)
+        with pytest.raises(UsageError):
+            loaded(*given, first=given[0])
         other = dialect.load_network(Path(compiled.path), target.threads + 1)
         assert other.threads == target.threads + 1, "`threads` is accepted and ignored"
         self.check(other(*given), found, network.outputs)
