@@ -18,7 +18,7 @@ from tunery.delivery.ladder import KnownTask
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request
-from tunery.engines import WorkerSpec
+from tunery.engines import HERE, WorkerSpec
 from tunery.reports.comparison import bench_text
 from tunery.runtime.importing import ImportedModel, both
 from tunery.runtime.pools import Runtime
@@ -186,7 +186,7 @@ def test_a_compiled_network_was_checked_and_onnx_runtime_runs_one_that_is_wrong(
 class Workers:
     """Stands in for the runtime and its engine: each contestant answers, but what `fails` holds raises."""
 
-    threads, measure_cores = 1, None
+    threads, measure_cores, measure_host = 1, None, HERE
     environment = get_dialect("metaschedule").environment()
 
     def __init__(self, *fails: tuple[str, str]) -> None:

@@ -8,27 +8,22 @@ import typer
 from typer.core import TyperGroup
 
 from tunery.cli import (
-    accounts,
-    agent,
     bench,
     bundle,
     compile,  # noqa: A004 - the command's name
     costmodel,
-    devices,
     doctor,
     extract,
-    hosts,
     inspect,
-    jobs,
     keys,
     query,
     records,
-    serve,
     spend,
     tune,
     zoo,
 )
 from tunery.cli.console.failure import UserStopError, check_text, guarded
+from tunery.cli.service import accounts, agent, devices, hosts, jobs, serve
 
 
 class Program(TyperGroup):

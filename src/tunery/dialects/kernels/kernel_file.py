@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from tunery._errors import ModelError, misfit
+from tunery.dialects.kernels.bytes_of import read_bytes, shown
 from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
 from tunery.dialects.kernels.formulas import check_formula
 from tunery.dialects.kernels.space import EmptySpaceError
@@ -104,7 +105,7 @@ def read_kernel(path: Path) -> KernelSpecification:
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise ModelError(f"{_shown(path)} is no kernel file: it is not text in UTF-8") from None
+        raise ModelError(f"{shown(path)} is no kernel file: it is not text in UTF-8") from None
     if path.suffix == ".json":
         from tunery.dialects.kernels.kernel_tuner import form_of_t1
 
@@ -113,17 +114,17 @@ def read_kernel(path: Path) -> KernelSpecification:
         try:
             plain = tomllib.loads(text)
         except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ModelError(f"{_shown(path)} is no TOML: {str(error) or 'it is nested too deeply'}") from None
+            raise ModelError(f"{shown(path)} is no TOML: {str(error) or 'it is nested too deeply'}") from None
     try:
         form = KernelForm.model_validate(plain)
     except ValidationError as error:
-        raise ModelError(f"{_shown(path)}: {misfit(error.errors())}; see the page on kernels") from None
+        raise ModelError(f"{shown(path)}: {misfit(error.errors())}; see the page on kernels") from None
     except RecursionError:
-        raise ModelError(f"{_shown(path)} is nested too deeply") from None
+        raise ModelError(f"{shown(path)} is nested too deeply") from None
     try:
         return _checked(form, path.parent)
     except (ExpressionError, EmptySpaceError, _FaultError) as error:
-        raise ModelError(f"{_shown(path)}: {error}") from None
+        raise ModelError(f"{shown(path)}: {error}") from None
 
 
 class _FaultError(ValueError):
@@ -335,27 +336,6 @@ def _with_default(found: KernelSpecification, told: Mapping[str, Value]) -> Kern
     return replace(found, default=space.configuration(choices))
 
 
-def read_bytes(path: Path, most: int, what: str) -> bytes:
-    """Return a regular file's bytes.
-
-    Raises:
-        ModelError: it is missing, no regular file, or too large.
-    """
-    try:
-        if not path.exists():
-            raise ModelError(f"{what} {_shown(path)} is not there; check its name")
-        if not path.is_file():
-            raise ModelError(f"{what} {_shown(path)} is no file")
-        with path.open("rb") as file:
-            data = file.read(most + 1)
-    except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
-        raise ModelError(f"{what} {_shown(path)} cannot be read: {reason}") from None
-    if len(data) > most:
-        raise ModelError(f"{what} {_shown(path)} has more than {most / 1e6:.3g} MB")
-    return data
-
-
 def recorded(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> str:
     """Return a recorded array as text.
 
@@ -368,14 +348,9 @@ def recorded(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], name: str
         kept = encoded(np.ascontiguousarray(array))
         decoded(kept)
     except (ValueError, OSError, EOFError, SyntaxError, MemoryError) as error:
-        raise ModelError(f"the recorded {name} {_shown(path)} is no .npy file: {str(error)[:80]}") from None
+        raise ModelError(f"the recorded {name} {shown(path)} is no .npy file: {str(error)[:80]}") from None
     if array.shape != shape or array.dtype != dtype:
         raise ModelError(
-            f"the recorded {name} {_shown(path)} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
+            f"the recorded {name} {shown(path)} is {array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
         )
     return kept
-
-
-def _shown(path: Path) -> str:
-    text = str(path)
-    return repr(text if len(text) <= 300 else f"{text[:150]}...{text[-150:]}")

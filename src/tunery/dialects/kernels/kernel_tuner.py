@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunery._errors import ModelError, misfit
+from tunery.dialects.kernels.bytes_of import read_bytes
 from tunery.dialects.kernels.expressions import ExpressionError, Value, values_of
 
 _MOST_RESULTS_FILE = 256 << 20
@@ -169,8 +170,6 @@ def read_results(path: Path) -> list[Result]:
     Raises:
         ModelError: it is neither, of a version that is not known, or has a time that is none.
     """
-    from tunery.dialects.kernels.kernel_file import read_bytes
-
     try:
         text = read_bytes(path, _MOST_RESULTS_FILE, "the file of results").decode()
     except UnicodeDecodeError:

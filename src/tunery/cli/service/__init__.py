@@ -1,0 +1,1 @@
+"""Commands about who tunes where: services, accounts, jobs, hosts and devices."""

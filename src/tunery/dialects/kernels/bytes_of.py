@@ -1,0 +1,32 @@
+"""A user's file read in bounds; each fault is one sentence."""
+
+from pathlib import Path
+
+from tunery._errors import ModelError
+
+
+def read_bytes(path: Path, most: int, what: str) -> bytes:
+    """Return a regular file's bytes.
+
+    Raises:
+        ModelError: it is missing, no regular file, or too large.
+    """
+    try:
+        if not path.exists():
+            raise ModelError(f"{what} {shown(path)} is not there; check its name")
+        if not path.is_file():
+            raise ModelError(f"{what} {shown(path)} is no file")
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise ModelError(f"{what} {shown(path)} cannot be read: {reason}") from None
+    if len(data) > most:
+        raise ModelError(f"{what} {shown(path)} has more than {most / 1e6:.3g} MB")
+    return data
+
+
+def shown(path: Path) -> str:
+    """Return a path for a message."""
+    text = str(path)
+    return repr(text if len(text) <= 300 else f"{text[:150]}...{text[-150:]}")
