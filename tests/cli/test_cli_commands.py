@@ -311,7 +311,7 @@ def test_bench_leads_with_onnx_runtime(run: Run, measured: list[tuple[Request, t
     answer = run("bench", "fake:demo", *FAKE, "--against", "untuned, onnxruntime", "--seconds", "2")
     assert measured == [(measured[0][0], ("untuned", "onnxruntime"), 2.0)]
     rows = [line for line in answer.out.splitlines() if " to " in line]
-    assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "TVM"]
+    assert [row.split()[0] for row in rows[1:]] == ["ONNX", "tunery", "untuned"]
     assert "1.50x faster" in rows[1]
     assert answer.out.splitlines()[0] == "demo, whole network, 2 threads: 1.50x faster than ONNX Runtime"
     assert answer.err.splitlines()[0] == "comparing with untuned code and ONNX Runtime: compiling first, then about 12s"

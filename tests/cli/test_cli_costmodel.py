@@ -120,7 +120,8 @@ def test_the_list_says_where_the_shipped_model_is_used(run: Run, monkeypatch: py
 
 @pytest.mark.jobs
 @pytest.mark.usefixtures("models")
-def test_an_empty_store_and_no_store(run: Run) -> None:
+def test_an_empty_store_and_no_store(first_run: Run) -> None:
+    run = first_run
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")
     run("tune", "fake:demo", "--dialect", "fake", "--budget", "2trials")
     expect_refused(run("costmodel", "train", "--dialect", "fake"), "tunery costmodel collect")

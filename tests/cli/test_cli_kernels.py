@@ -27,7 +27,9 @@ SOURCE = "void double_all(const float *x, float *y) { for (int i = 0; i < 64; i+
 def test_its_ending_says_which_dialect_takes_it(run: Run, tmp_path: Path) -> None:
     (tmp_path / "double.c").write_text(SOURCE)
     (tmp_path / "double.toml").write_text(FILE)
-    data = run("extract", "double.toml", "--json").data
+    answer = run("extract", "double.toml", "--json")
+    assert answer.code == 0, answer.out
+    data = answer.data
     assert [task["name"] for task in data["tasks"]] == ["double_all"]
     made = run("compile", "double.toml", "-o", "double.tunery", "--json").data
     assert [Path(one).name for one in made["texts"]] == ["double.tuned.c", "double.tuned.h", "double.tuned.json"]
