@@ -79,7 +79,7 @@ def test_a_clock_that_is_an_hour_off_is_said(run: Run, tmp_path: Path) -> None:
     [
         ("sh -c 'exec no-such-tunery' x", "no-such-tunery"),
         ("sh -c 'echo Permission denied, please try again. >&2; exit 255' x", "ssh-copy-id"),
-        (f"{shlex.quote(sys.executable)} -S -m tunery", "all that it requires"),
+        (f"{shlex.quote(sys.executable)} -S -m tunery", "install tunery"),
         ("OTHER", "99.0"),
     ],
 )

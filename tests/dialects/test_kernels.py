@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.dialects.kernels.kernel_tuner import Result, cache_of
 from tunery.domain import Budget, Candidate, Network, Outcome, Target, Task
 from tunery.domain.request import FillPolicy, Request
-from tunery.service.session import Session
+from tunery.service.session import Session, compile_model
 from tunery.store import open_store
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -257,3 +258,16 @@ def test_the_texts_beside_a_file_never_replace_an_authors_source(tmp_path: Path)
         session.compile(request, tmp_path / "product.tunery", FillPolicy())
     assert (tmp_path / "product.tuned.c").read_text() == "int mine;"
     assert (tmp_path / "product.c").read_text() == PRODUCT
+
+
+def test_a_kernel_built_for_fast_mathematics_leaves_the_processs_rounding_alone(tmp_path: Path) -> None:
+    """Linked by gcc with -ffast-math, a library turns the smallest numbers into zeros wherever it is loaded."""
+    file = FAULTY_FILE.replace('source = "square.c"\n', 'source = "square.c"\nflags = ["-ffast-math"]\n')
+    assert file != FAULTY_FILE
+    path = written(tmp_path, FAULTY, file)
+    compile_model(Request(str(path), dialect="kernels", threads=1, store=str(tmp_path / "s.db")), tmp_path / "n.tunery")
+    script = "import numpy as np, tunery, sys; tunery.load_compiled(sys.argv[1]); print(np.float64(1e-310) * 1.0 != 0)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "n.tunery"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True", done.stderr

@@ -135,7 +135,7 @@ def test_closing_waits_for_what_was_begun(store: Store) -> None:
 
 
 def test_a_store_in_memory_serves_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNERY_STORE", str(tmp_path / "absent.db"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "absent"))
 
     async def main() -> None:
         with open_store(create=False) as absent, AsyncStore(absent) as calls:

@@ -29,7 +29,11 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "RACE_DEADLINE_S", 4.0)
     monkeypatch.setattr(calls, "FIRST_RACE_DEADLINE_S", 5.0)
     monkeypatch.setattr(finals, "FINALS_DEADLINE_S", 5.0)
-    monkeypatch.setattr(pools, "worker_bytes", lambda role: 128 << 20 if role is Role.MEASURER else worker_bytes(role))
+
+    def little(role: Role, granted: int | None = None) -> int:
+        return 128 << 20 if role is Role.MEASURER else worker_bytes(role, granted)
+
+    monkeypatch.setattr(pools, "worker_bytes", little)
 
 
 def expect_sound(report: TuneReport, directory: Path) -> None:

@@ -188,7 +188,7 @@ def test_finals_are_held_where_the_races_are_near_the_target_for_they_may_hold_l
     assert loose.after_s is not None
     other_finals(monkeypatch, 0.6)
     monkeypatch.setattr("tunery.tuning.job._NEAR", 1.5)
-    monkeypatch.setattr("tunery.tuning.job._LOOKS", looks)
+    monkeypatch.setattr("tunery.tuning.run_state._LOOKS", looks)
     report = tune(replace(request_in(tmp_path, source, "600trials"), latency_target_s=0.7 * loose.after_s))
     assert "not met" not in report.job.message
     assert (report.job.spend.trials < 600) == (looks > 0), "only finals that cost little beside the search are held so"

@@ -10,13 +10,14 @@ import numpy as np
 from tunery._errors import DialectError
 
 _ALIGNED = 64
+_GUARD = 16 << 20  # bytes on each side, which take addresses and no memory
 _KNOWN = 0xA5
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 class GuardedArray:
-    """An array whose end lies at a page that cannot be read or written, and that begins after another such page.
+    """An array whose end lies at pages that cannot be read or written, and that begins after other such pages.
 
     What is between the array and these pages holds known bytes: fewer than 64 behind it, fewer than a page before it.
     """
@@ -26,14 +27,14 @@ class GuardedArray:
         size = math.prod(shape) * kind.itemsize
         aligned = -(-size // _ALIGNED) * _ALIGNED
         inner = -(-aligned // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._memory = mmap.mmap(-1, inner + 2 * mmap.PAGESIZE)
+        self._memory = mmap.mmap(-1, inner + 2 * _GUARD)
         whole = np.frombuffer(self._memory, np.uint8)
-        for page in (whole[: mmap.PAGESIZE], whole[-mmap.PAGESIZE :]):
-            if _libc.mprotect(page.ctypes.data, mmap.PAGESIZE, 0):
+        for pages in (whole[:_GUARD], whole[-_GUARD:]):
+            if _libc.mprotect(pages.ctypes.data, _GUARD, 0):
                 raise DialectError("this system does not let memory be protected")
-        start = mmap.PAGESIZE + inner - aligned
+        start = _GUARD + inner - aligned
         self._name = name
-        self._before, self._behind = whole[mmap.PAGESIZE : start], whole[start + size : -mmap.PAGESIZE]
+        self._before, self._behind = whole[_GUARD:start], whole[start + size : -_GUARD]
         self._before[:], self._behind[:] = _KNOWN, _KNOWN
         self.array = whole[start : start + size].view(kind).reshape(shape)
         self.address = self.array.ctypes.data

@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -100,17 +100,28 @@ def build(  # noqa: PLR0917 - what a build depends on
         f'#line 1 "its call"\n{_ENTRY.format(function=function, arguments=", ".join(values))}'
     )
     march = "native" if mcpu == native_processor() else mcpu
-    command = [
-        "gcc", "-x", "c", *FLAGS, f"-march={march}", *kernel.flags, *_CHECKED, "-shared", "-fPIC", "-s",
-        "-o", str(path), "-", "-lm",
+    part = path.with_name(f"{path.name}.o")
+    compiling = [
+        "gcc", "-x", "c", *FLAGS, f"-march={march}", *kernel.flags, *_CHECKED, "-fPIC", "-c", "-o", str(part), "-",
     ]  # fmt: skip
+    # Linked without the author's flags: with -ffast-math it would change how the whole process rounds.
+    linking = ["gcc", "-shared", "-fopenmp", "-s", "-Wl,--no-undefined", "-o", str(path), str(part), "-lm"]
+    try:
+        _run(compiling, function, text)
+        _run(linking, function)
+    except DialectError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _run(command: Sequence[str], function: str, text: str = "") -> None:
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LONGEST_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        path.unlink(missing_ok=True)
         raise DialectError(f"gcc does not build {function}: {type(error).__name__}") from error
     if done.returncode:
-        path.unlink(missing_ok=True)
         raise DialectError(f"gcc refuses {function}: {_first_error(done.stderr)}")
 
 
