@@ -37,7 +37,7 @@ def added_hosts() -> tuple[AddedHost, ...]:
     try:
         found = path.stat()
         text = path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}; remove it and add the hosts again") from error
