@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +41,42 @@ class Machine:
 
 
 class Service:
-    def __init__(self, machine: Machine, port: str = "0") -> None:
-        self.process = machine.start("serve", "--listen", f"127.0.0.1:{port}", "--json")
-        assert self.process.stdout is not None
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
         text = ""
         while not text.endswith("}\n"):
-            text += self.process.stdout.readline()
+            line = process.stdout.readline()
+            assert line, process.communicate()
+            text += line
         self.told = json.loads(text)
         self.url = self.told["url"]
 
-    def end(self, number: int) -> None:
-        self.process.send_signal(number)
-        self.process.communicate(timeout=PATIENCE_S)
+
+Start = Callable[..., Service]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[Machine, Service]]:
+def start() -> Iterator[Start]:
+    """Starts services, which end with the test, however it ends."""
+    started: list[subprocess.Popen[str]] = []
+
+    def one(machine: Machine, port: str = "0") -> Service:
+        process = machine.start("serve", "--listen", f"127.0.0.1:{port}", "--json")
+        started.append(process)
+        return Service(process)
+
+    yield one
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def server(tmp_path: Path, start: Start) -> tuple[Machine, Service]:
     machine = Machine(tmp_path / "server")
-    service = Service(machine)
-    yield machine, service
-    if service.process.poll() is None:
-        service.end(signal.SIGTERM)
+    return machine, start(machine)
 
 
 def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_path: Path) -> None:
@@ -77,6 +92,8 @@ def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_
     assert not (ann.directory / "store.db").exists()
     again = ann.run("compile", "fake:far?tasks=1", *JOB, "--effort", "records", "--server", service.url, "-o", "b.bin")
     assert (again["state"], again["kind"]) == ("done", "compile")
+    shown = ann.run("jobs", "show", tuned["id"], "--server", service.url)
+    assert (shown["id"], shown["state"]) == (tuned["id"], "done")
     kept = ann.directory / "data" / "tunery" / "login.json"
     assert kept.stat().st_mode & 0o077 == 0
 
@@ -94,9 +111,9 @@ def test_without_a_token_or_a_service_a_sentence_says_what_to_do(
     assert "in the clear" in ann.run("serve", "--listen", "0.0.0.0:0", code=2)["error"]
 
 
-def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path) -> None:
+def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path, start: Start) -> None:
     machine, ann = Machine(tmp_path / "server"), Machine(tmp_path / "ann")
-    service = Service(machine)
+    service = start(machine)
     port = service.url.rpartition(":")[2]
     ann.run("login", service.url, says=service.told["token"])
     model = "fake:slow?tasks=1&build_s=0.05&space=16x16x16"
@@ -105,12 +122,11 @@ def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path) -> None:
     assert tuning.stderr is not None
     assert "leaves it running" in tuning.stderr.readline()
     service.process.kill()
-    service.process.communicate(timeout=PATIENCE_S)
-    service = Service(machine, port)
+    service.process.wait(PATIENCE_S)
+    service = start(machine, port)
     assert service.told["token"] is None
     assert len(service.told["resumed"]) == 1
     out, err = tuning.communicate(timeout=PATIENCE_S)
     assert tuning.returncode == 0, (out[:700], err)
     done = json.loads(out)
     assert (done["state"], done["spend"]["trials"]) == ("done", 48)
-    service.end(signal.SIGTERM)

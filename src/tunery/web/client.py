@@ -20,7 +20,7 @@ _CHUNK = 1 << 20
 _REST = {"done", "failed", "cancelled", "paused"}
 
 
-class Service:
+class ServiceClient:
     """A service at a URL, as one account sees it; a context manager.
 
     Every call raises UsageError where the service refuses, NothingFoundError where it has no such thing, and WorkError
@@ -162,7 +162,7 @@ def login(url: str, token: str) -> dict[str, Any]:
         UsageError: the service refuses the token.
         WorkError: the service does not answer.
     """
-    with Service(url, token) as service:
+    with ServiceClient(url, token) as service:
         account = service.me()
     path = login_file()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,8 +173,8 @@ def login(url: str, token: str) -> dict[str, Any]:
     return account
 
 
-def connect(url: str = "", token: str = "") -> Service:
-    """Return the service at `url`, or the one that `login` was given; `token` is that of the login, or TUNERY_TOKEN.
+def connect(url: str = "", token: str = "") -> ServiceClient:
+    """Return the service at `url`, else at TUNERY_SERVER, else where the login was; its token is found likewise.
 
     Raises:
         UsageError: nobody has logged in there.
@@ -182,11 +182,11 @@ def connect(url: str = "", token: str = "") -> Service:
     kept: dict[str, str] = {}
     with suppress(OSError, ValueError):
         kept = json.loads(login_file().read_text())
-    url = (url or kept.get("url", "")).rstrip("/")
+    url = (url or settings().server or kept.get("url", "")).rstrip("/")
     token = token or settings().token or (kept.get("token", "") if url == kept.get("url") else "")
     if not url or not token:
         raise UsageError(f"nobody has logged in{f' at {url}' * bool(url)}; log in with `tunery login {url or 'URL'}`")
-    return Service(url, token)
+    return ServiceClient(url, token)
 
 
 def _error(answer: httpx.Response) -> UsageError | WorkError | NothingFoundError:

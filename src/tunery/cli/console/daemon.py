@@ -1,5 +1,6 @@
 """What the commands that talk to the daemon have in common."""
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,10 +33,10 @@ def daemon_store(socket: str) -> str:
 
 
 class Follower:
-    """Shows a job of the daemon as it goes."""
+    """Shows a job as it goes: of the daemon, or of the service at `server`."""
 
-    def __init__(self, live: "LiveLine") -> None:
-        self._live, self._job = live, ""
+    def __init__(self, live: "LiveLine", server: str) -> None:
+        self._live, self._job, self._server = live, "", server
 
     def began(self, job_id: str) -> None:
         """Note the job's id, and say it."""
@@ -50,16 +51,17 @@ class Follower:
         """Say how to come back."""
         self._live.close()
         if self._job:
-            remark(f"job {self._job} goes on; see `tunery jobs show {self._job}`")
+            where = f" --server {shlex.quote(self._server)}" if self._server else ""
+            remark(f"job {self._job} goes on; see `tunery jobs show {self._job}{where}`")
 
 
 @contextmanager
-def followed(*, verbose: bool) -> Iterator[Follower]:
+def followed(*, verbose: bool, server: str = "") -> Iterator[Follower]:
     """Follow a job in the block; a Ctrl-C ends the following, not the job."""
     from tunery.cli.console.live import LiveLine
 
     with LiveLine(verbose=verbose) as live:
-        follower = Follower(live)
+        follower = Follower(live, server)
         try:
             yield follower
         except KeyboardInterrupt:

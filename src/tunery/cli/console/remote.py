@@ -13,7 +13,7 @@ from tunery.cli.console.output import emit, remark, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import Request
-    from tunery.web.client import Service
+    from tunery.web.client import ServiceClient
 
 Server = Annotated[
     str, typer.Option("--server", metavar="URL", help="Let this service do it, where `tunery login` was given a token.")
@@ -77,12 +77,12 @@ def print_job(job: Mapping[str, Any], *, as_json: bool) -> None:
         say(f"written to {job['file']}")
 
 
-def _followed(service: "Service", body: Mapping[str, Any], *, verbose: bool) -> dict[str, Any]:
+def _followed(service: "ServiceClient", body: Mapping[str, Any], *, verbose: bool) -> dict[str, Any]:
     from tunery.cli.console.daemon import followed
     from tunery.domain import Spend
     from tunery.domain.request import Progress
 
-    with followed(verbose=verbose) as live:
+    with followed(verbose=verbose, server=service.url) as live:
 
         def show(kind: str, data: dict[str, Any]) -> None:
             if kind == "progress":
@@ -94,7 +94,7 @@ def _followed(service: "Service", body: Mapping[str, Any], *, verbose: bool) -> 
         return service.follow(job["id"], show)
 
 
-def _submitted(service: "Service", body: Mapping[str, Any]) -> dict[str, Any]:
+def _submitted(service: "ServiceClient", body: Mapping[str, Any]) -> dict[str, Any]:
     """Submit a job; where no answer comes, once more with the same key, so that it is one job."""
     key = uuid.uuid4().hex
     for _ in range(_TRIES - 1):

@@ -10,6 +10,7 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.daemon import Socket, daemon_at, daemon_store, followed, report, summary
 from tunery.cli.console.output import emit, say, width
+from tunery.cli.console.remote import Server, print_job, server_of
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]
@@ -49,12 +50,20 @@ def list_(
 @app.command("show", epilog="Example: tunery jobs show 3f2a9c01b7de")
 def show(
     job: JobId,
+    *,
     store: options.StoreUrl = "",
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Show a job: what was asked for, its tasks, and what it has spent."""
+    if url := server_of(server):
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            print_job(service.job(job), as_json=json)
+        return
     from tunery.reports.data import plain, task_data
     from tunery.reports.format import as_text, duration
     from tunery.reports.text import cost_lines, filter_lines, tasks_table

@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
 from tunery._errors import ModelError, misfit
-from tunery.dialects.kernels.bytes_of import read_bytes, shown
 from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
 from tunery.dialects.kernels.formulas import check_formula
 from tunery.dialects.kernels.space import EmptySpaceError
@@ -29,6 +28,7 @@ from tunery.dialects.kernels.specification import (
     evaluated,
     extent,
 )
+from tunery.dialects.kernels.user_files import read_bytes, shown
 
 MOST_BYTES = 4 << 30
 _MOST_FILE, _MOST_SOURCE, _MOST_RECORDED = 1 << 20, 1 << 20, 4 << 20

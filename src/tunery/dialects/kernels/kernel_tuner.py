@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunery._errors import ModelError, misfit
-from tunery.dialects.kernels.bytes_of import read_bytes
 from tunery.dialects.kernels.expressions import ExpressionError, Value, values_of
+from tunery.dialects.kernels.user_files import read_bytes
 
 _MOST_RESULTS_FILE = 256 << 20
 _CACHE_VERSIONS = ("", "1.0.0", "1.0.1", "1.1.0")
