@@ -1,4 +1,4 @@
-"""Draw the README's picture of the suite from the table in docs/benchmarks.md: `python tools/draw_suite.py`."""
+"""Draw the README's picture of the suite from benchmarks/experiments/suite.md: `python tools/draw_suite.py`."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ def draw(rows: list[tuple[str, float, float]]) -> str:
 
 def main() -> None:
     """Read the table and write the picture."""
-    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    page = (ROOT / "benchmarks" / "experiments" / "suite.md").read_text()
     table = page.partition("| network | tunery, 2 threads |")[2].partition("\n\n")[0]
     rows = [(network, float(times), float(ours)) for network, ours, _, times in ROW.findall(table)]
     (ROOT / "docs" / "images" / "suite.svg").write_text(draw(sorted(rows, key=lambda row: -row[1])))
