@@ -6,6 +6,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -23,8 +24,8 @@ from tunery.engines import AgentEngine, Role, WorkerSpec
 from tunery.engines._blob_fields import blob_finder
 from tunery.engines._probe import Probe
 from tunery.engines.remote._connection import agent_command
+from tunery.engines.remote._link import Timing
 from tunery.engines.remote._protocol import FrameReader, ProtocolError
-from tunery.engines.remote.engine import Timing
 
 PATIENCE_S = 120.0
 PROBE = WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe")
@@ -118,13 +119,22 @@ def test_a_stopped_agent_is_given_up_and_replaced(engine: AgentEngine, mark: Pat
 
 def test_an_agent_that_hears_nothing_ends(tmp_path: Path, mark: Path) -> None:
     """Its coordinator is stopped, or the network is cut: no end of file comes."""
-    with FakeBlobs() as blobs, AgentEngine("far", AGENT, blobs, timing=replace(QUICK, keep_alive_s=0.5)) as engine:
+    held, go = os.pipe()
+    silent = threading.Event()
+
+    def used(*_: object) -> None:  # on the engine's thread, which then says nothing
+        if silent.is_set():
+            os.read(held, 1)
+
+    timing = replace(QUICK, keep_alive_s=0.5)
+    with FakeBlobs() as blobs, AgentEngine("far", AGENT, blobs, on_usage=used, timing=timing) as engine:
         worker = engine.start(PROBE)
         ask(engine, worker, "count")
         agent = agent_of(engine, worker)
-        held, go = os.pipe()
-        engine._post(lambda: os.read(held, 1) and None)  # the engine's thread says nothing until then
+        silent.set()
+        engine.call(worker, "count", deadline_s=PATIENCE_S)
         wait_until(lambda: not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE)
+        silent.clear()
         os.write(go, b".")
         assert ask(engine, worker, "count") == 1
         os.close(held)
@@ -263,15 +273,16 @@ def test_words_of_a_login_shell_are_passed_over(mark: Path) -> None:
         assert engine.wait(PATIENCE_S).cores
 
 
-def test_a_blob_crosses_once_in_each_direction(engine: AgentEngine) -> None:
-    worker, data = engine.start(PROBE), os.urandom(3 << 20)
-    given = engine.blobs.put(data, temporary=True)
-    made = ask(engine, worker, "reverse", given)
-    assert engine.blobs.get(made).read_bytes() == data[::-1]
-    engine._home.release(given)  # without the host's hearing of it: the bytes are there only
-    engine._home.release(made)
-    assert ask(engine, worker, "reverse", given) == made
-    assert engine.blobs.get(made).read_bytes() == data[::-1]
+def test_a_blob_crosses_once_in_each_direction(mark: Path) -> None:
+    with FakeBlobs() as home, AgentEngine("far", AGENT, home, timing=QUICK) as engine:
+        worker, data = engine.start(PROBE), os.urandom(3 << 20)
+        given = engine.blobs.put(data, temporary=True)
+        made = ask(engine, worker, "reverse", given)
+        assert engine.blobs.get(made).read_bytes() == data[::-1]
+        home.release(given)  # without the host's hearing of it: the bytes are there only
+        home.release(made)
+        assert ask(engine, worker, "reverse", given) == made
+        assert engine.blobs.get(made).read_bytes() == data[::-1]
 
 
 def test_one_at_a_time_holds_the_device_of_a_host(engine: AgentEngine, mark: Path) -> None:

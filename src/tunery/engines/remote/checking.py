@@ -8,7 +8,8 @@ from importlib.metadata import version
 from tunery._errors import EngineError, HostError
 from tunery.blobs import Blobs
 from tunery.domain import Check, CheckState, HostFacts
-from tunery.engines.remote.engine import AgentEngine, Timing
+from tunery.engines.remote._link import Timing
+from tunery.engines.remote.engine import AgentEngine
 
 CLOCK_OFF_S = 5.0
 """A host's clock may be so far from ours before it is said."""

@@ -1,0 +1,288 @@
+"""The connection to a host's agent: made, kept alive, and made again after it was lost."""
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tunery._errors import EngineError, HostError, LostWorkerError
+from tunery.blobs import Blobs
+from tunery.domain import HostFacts
+from tunery.engines.remote._connection import Connection, agent_command, on_thread
+from tunery.engines.remote.agent import MISSED_KEEP_ALIVES
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a silent host counts as gone, in seconds, and how long calls wait for one that is."""
+
+    keep_alive_s: float = 5.0
+    greeting_s: float = 60.0
+    patience_s: float = 60.0
+    first_retry_s: float = 0.5
+    last_retry_s: float = 30.0
+
+
+class Listener(Protocol):
+    """What a link tells of its host, on the link's thread."""
+
+    def begun(self, connection: Connection) -> None:
+        """The agent has greeted; everything goes over `connection` until `lost`."""
+
+    def heard(self, header: dict[str, Any], body: bytes) -> None:
+        """A frame came."""
+
+    def received(self, digest: str, failed: str) -> None:
+        """A blob that was asked for has come, or `failed` says why it has not."""
+
+    def lost(self) -> None:
+        """The connection is gone: what is in flight has failed, what waits may wait for the next."""
+
+    def given_up(self) -> None:
+        """What waits is not to wait any longer."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits for the host."""
+        ...
+
+    def closed(self) -> None:
+        """The engine was closed."""
+
+
+class Link:
+    """Runs the connect command at once and again whenever it ends, later and later, on a thread of its own.
+
+    `listener` hears of it once `begin` was called; `post` has something done on the same thread.
+
+    Raises:
+        HostError: the command is empty or cannot be read.
+    """
+
+    def __init__(self, host: str, connect: str, blobs: Blobs, timing: Timing) -> None:
+        self.host, self._command, self._blobs, self._timing = host, agent_command(connect), blobs, timing
+        self.facts: HostFacts | None = None
+        self.trouble = "it has not answered yet"
+        self.hopeless = False
+        self.own_cpu_s = 0.0
+        self._past_own_cpu_s = 0.0
+        self._clock_off_s: float | None = None
+        self._losses = 0
+        self._watchers: list[Callable[[str], None]] = []
+        self._connection: Connection | None = None
+        self._talking: threading.Thread | None = None
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = self._over = False
+        self._changed = threading.Condition()
+        now_s = time.monotonic()
+        self._heard_s = self._pinged_s = self._away_s = self._retry_at_s = now_s
+        self._retry_s = timing.first_retry_s
+        self._listener: Listener
+        self._thread: threading.Thread
+
+    def begin(self, listener: Listener) -> None:
+        """Start to connect; `listener` hears of it."""
+        self._listener = listener
+        self._thread = on_thread(f"tunery-host-{self.host}", self._run)
+
+    # What other threads may use.
+
+    def watch(self, changed: Callable[[str], None]) -> None:
+        """Have `changed` called with the host's name whenever it comes or goes."""
+        self.post(lambda: self._watchers.append(changed))
+
+    def wait(self, seconds: float, tries: int) -> HostFacts:
+        """Return the host's facts once it has answered.
+
+        Raises:
+            HostError: it does not, within so many seconds, or connecting has failed so often; the message says why.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self.facts is not None or self.hopeless or self._closed or self._losses >= tries, seconds
+            )
+            if self.facts is None:
+                raise HostError(f"host {self.host} cannot be used: {self.trouble}")
+            return self.facts
+
+    def clock_off_s(self, seconds: float) -> float | None:
+        """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._clock_off_s is not None, seconds)
+            return self._clock_off_s
+
+    def post(self, action: Callable[[], None]) -> None:
+        """Have something done on the link's thread.
+
+        Raises:
+            EngineError: the engine is closed.
+        """
+        if not self.post_if_open(action):
+            raise EngineError("the engine is closed")
+
+    def post_if_open(self, action: Callable[[], None]) -> bool:
+        """Have something done on the link's thread, unless the engine is closed."""
+        with self._lock:
+            if not self._closed:
+                self._inbox.put(action)
+            return not self._closed
+
+    def close(self) -> None:
+        """End the connection and the thread."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._inbox.put(self._close)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def lost(self, what: str = "") -> LostWorkerError:
+        """Return the error of something that the host was to do."""
+        return LostWorkerError(f"{what}host {self.host} is away: {self.trouble}")
+
+    # What follows runs on the link's thread.
+
+    def _run(self) -> None:
+        while not self._over:
+            try:
+                action = self._inbox.get(timeout=self._due_s())
+            except queue.Empty:
+                self._tick()
+            else:
+                self._do(action)
+                if self._due_s() <= 0 and not self._over:
+                    self._tick()
+
+    def _do(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - one call's trouble must not end the others
+            _log.exception("the engine of host %s met a fault of its own", self.host)
+
+    def _due_s(self) -> float:
+        now_s, timing = time.monotonic(), self._timing
+        if self._connection is None:
+            retry_at_s = math.inf if self.hopeless else self._retry_at_s
+            return max(0.0, min(retry_at_s, self._away_s + timing.patience_s if self._listener.waits else math.inf,
+                                now_s + 3600.0) - now_s)  # fmt: skip
+        if self.facts is None:
+            return max(0.0, self._heard_s + timing.greeting_s - now_s)
+        return max(0.0, min(self._pinged_s, self._heard_s + (MISSED_KEEP_ALIVES - 1) * timing.keep_alive_s)
+                   + timing.keep_alive_s - now_s)  # fmt: skip
+
+    def _tick(self) -> None:
+        now_s, timing = time.monotonic(), self._timing
+        if self._connection is None:
+            if now_s >= self._away_s + timing.patience_s:
+                self._listener.given_up()
+            if now_s >= self._retry_at_s and not self.hopeless:
+                self._connect()
+            return
+        silent_s = now_s - self._heard_s
+        if self.facts is None:
+            if silent_s >= timing.greeting_s:
+                said = self._connection.said
+                what = f"its command gave no agent's greeting within {timing.greeting_s:g} s" + (
+                    said and f", but {said}"
+                )
+                self._lose(HostError(what), hopeless=False)
+            return
+        if silent_s >= MISSED_KEEP_ALIVES * timing.keep_alive_s:
+            self._lose(HostError(f"it has not answered for {silent_s:.0f} s"), hopeless=False)
+        elif now_s >= self._pinged_s + timing.keep_alive_s:
+            self._ping()
+
+    def _connect(self) -> None:
+        self._heard_s = time.monotonic()
+        try:
+            connection = Connection(self._command, self._blobs)
+        except HostError as error:
+            self._lose(error, hopeless=False)
+            return
+        self._connection = connection
+        self._talking = on_thread(
+            f"tunery-talk-{self.host}",
+            lambda: connection.talk(
+                greeted=lambda facts: self._hear(connection, lambda: self._greeted(facts)),
+                heard=lambda header, body: self._hear(connection, lambda: self._heard(header, body)),
+                received=lambda digest, failed: self._hear(connection, lambda: self._listener.received(digest, failed)),
+                gone=lambda error, hopeless: self._hear(connection, lambda: self._lose(error, hopeless=hopeless)),
+            ),
+        )
+
+    def _hear(self, connection: Connection, action: Callable[[], None]) -> None:
+        """Have something that a connection said acted on, unless there is another one by then."""
+
+        def act() -> None:
+            if self._connection is connection:
+                self._heard_s = time.monotonic()
+                try:
+                    action()
+                except (KeyError, TypeError, ValueError) as error:
+                    self._lose(HostError(f"its agent sent what cannot be: {error!r}"), hopeless=False)
+
+        self._inbox.put(act)
+
+    def _greeted(self, facts: HostFacts) -> None:
+        assert self._connection is not None
+        self._connection.writer.send({"do": "welcome", "keep_alive_s": self._timing.keep_alive_s})
+        self._retry_s = self._timing.first_retry_s
+        self._listener.begun(self._connection)
+        self._ping()
+        self._tell(facts, "")
+
+    def _tell(self, facts: HostFacts | None, trouble: str) -> None:
+        with self._changed:
+            changed = (facts is None) != (self.facts is None) or self.hopeless
+            self.facts, self.trouble = facts, trouble
+            self._changed.notify_all()
+        for watcher in self._watchers if changed else ():
+            watcher(self.host)
+
+    def _ping(self) -> None:
+        assert self._connection is not None
+        self._pinged_s = time.monotonic()
+        self._connection.writer.send({"do": "ping"})
+
+    def _lose(self, error: HostError, *, hopeless: bool) -> None:
+        """Give up a connection: what is in flight fails, what waits goes on waiting for the next."""
+        connection, self._connection = self._connection, None
+        now_s = time.monotonic()
+        if self.facts is not None:
+            self._away_s = now_s
+        self.hopeless = hopeless
+        self._losses += 1
+        self._retry_at_s = now_s + self._retry_s
+        self._retry_s = min(2 * self._retry_s, self._timing.last_retry_s)
+        self._tell(None, str(error))
+        if connection is not None:
+            connection.end(orderly=False)
+        self._past_own_cpu_s = self.own_cpu_s
+        self._listener.lost()
+        if hopeless:
+            self._listener.given_up()
+
+    def _heard(self, header: dict[str, Any], body: bytes) -> None:
+        if header["do"] == "pong":
+            self._clock_off_s = float(header["clock_s"]) - (time.time() - (time.monotonic() - self._pinged_s) / 2)
+            self.own_cpu_s = self._past_own_cpu_s + float(header["own_cpu_s"])
+        self._listener.heard(header, body)
+        if header["do"] == "pong":
+            with self._changed:
+                self._changed.notify_all()
+
+    def _close(self) -> None:
+        self._over = True
+        connection, self._connection = self._connection, None
+        self._listener.closed()
+        if connection is not None:
+            connection.end(orderly=True)
+        if self._talking is not None:
+            self._talking.join(1.0)
