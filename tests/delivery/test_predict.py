@@ -14,6 +14,7 @@ from tunery._errors import NothingFoundError, UsageError
 from tunery.blobs import FakeBlobs
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
+from tunery.delivery.compare import Expected
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect
@@ -288,9 +289,9 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
 ) -> None:
     done = []
 
-    async def outputs(*_: object) -> list[object]:
+    async def outputs(*_: object) -> Expected:
         done.append("outputs")
-        return []
+        return Expected([])
 
     async def chosen(*given: Any, **more: Any) -> Any:
         found = await choose(*given, **more)
@@ -298,7 +299,7 @@ def test_what_the_result_is_compared_with_is_made_early_but_beside_no_measuremen
         return found
 
     choose = compiling.Linker.choices
-    monkeypatch.setattr(compiling, "onnxruntime_outputs", outputs)
+    monkeypatch.setattr(compiling, "start_onnxruntime", outputs)
     monkeypatch.setattr(compiling.Linker, "choices", chosen)
     compile_model(request_, tmp_path / "net", FillPolicy(few_shot=few_shot))
     assert done == (["chosen", "outputs"] if few_shot else ["outputs", "chosen"])

@@ -40,6 +40,14 @@ Output = tuple[str, tuple[int, ...], bytes]
 """An output's dtype, shape and bytes; without bytes where it cannot be compared, as it is random."""
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What ONNX Runtime computes for a network, and the worker that did, which can be timed as well; "" without one."""
+
+    outputs: Sequence[Output]
+    worker: str = ""
+
+
 class ContestantError(WorkError):
     """A further compiled file cannot be run: `label` says which, `reason` why. Nothing was compared."""
 
@@ -113,23 +121,28 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
 
 @dataclass(frozen=True, slots=True)
 class Contestants:
-    """Who takes part: the workers by contestant, and why one could not, or not to the end."""
+    """Who takes part: the workers by contestant, and why one could not, or not to the end; `lent` outlives them."""
 
     runtime: Runtime
     workers: dict[str, str]
     absent: dict[str, str] = field(default_factory=dict)
+    lent: str = ""
 
     @classmethod
-    def start(cls, runtime: Runtime, network: Network, compiled: Mapping[str, str]) -> Self:
-        """Start compiled files of a network, by label, and ONNX Runtime."""
+    def start(
+        cls, runtime: Runtime, network: Network, compiled: Mapping[str, str], expected: Expected | None = None
+    ) -> Self:
+        """Start compiled files of a network, by label, and ONNX Runtime if `expected` has no worker of it."""
         workers = {label: _start(runtime, "CompiledContestant", blob, network) for label, blob in compiled.items()}
-        workers["onnxruntime"] = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
-        return cls(runtime, workers)
+        lent = expected.worker if expected else ""
+        workers["onnxruntime"] = lent or _start(runtime, "OnnxRuntimeContestant", network.blob, network)
+        return cls(runtime, workers, lent=lent)
 
     def end(self) -> None:
-        """End all of them."""
+        """End all of them but the one that was lent."""
         for worker in self.workers.values():
-            self.runtime.engine.kill(worker)
+            if worker != self.lent:
+                self.runtime.engine.kill(worker)
         self.workers.clear()
 
     async def ask(self, label: str, method: str, *args: object) -> Any:
@@ -221,18 +234,24 @@ def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
     return replace(report, tasks=tuple(tasks), tasks_s=sum(known) if tasks and len(known) == len(tasks) else None)
 
 
-async def onnxruntime_outputs(runtime: Runtime, network: Network) -> list[Output]:
+async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:
     """Return what ONNX Runtime computes on the contestants' inputs; nothing for a network without a file.
+
+    Its worker goes on until the caller ends it.
 
     Raises:
         WorkError: ONNX Runtime cannot run the network, or not with the memory and time that a worker may take.
     """
     if not network.blob:
-        return []
+        return Expected([])
+    worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
     try:
-        return await _outputs(runtime, "OnnxRuntimeContestant", network.blob, network)
-    except EngineError as error:
-        raise WorkError(f"ONNX Runtime cannot run {network.name}: {_why(error)}") from error
+        return Expected(await _call(runtime, worker, "outputs"), worker)
+    except BaseException as error:
+        runtime.engine.kill(worker)
+        if isinstance(error, EngineError):
+            raise WorkError(f"ONNX Runtime cannot run {network.name}: {_why(error)}") from error
+        raise
 
 
 def _why(error: EngineError) -> str:
@@ -243,15 +262,6 @@ def _why(error: EngineError) -> str:
     if isinstance(error, DeadlineError):
         return f"one call of it takes longer than {_DEADLINE_S:.0f} s; give it smaller inputs, or fewer iterations"
     return f"{' '.join(str(error).split())[:300]}; check the model with onnx.checker, or export it again"
-
-
-async def _outputs(runtime: Runtime, service: str, blob: str, network: Network) -> list[Output]:
-    worker = _start(runtime, service, blob, network)
-    try:
-        outputs: list[Output] = await _call(runtime, worker, "outputs")
-    finally:
-        runtime.engine.kill(worker)
-    return outputs
 
 
 def _start(runtime: Runtime, service: str, path: Path | str, network: Network, **more: object) -> str:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from tunery._archive import extend_manifest
 from tunery._errors import DialectError, EngineError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
-from tunery.delivery.compare import Output, onnxruntime_outputs
+from tunery.delivery.compare import Expected, start_onnxruntime
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
@@ -76,20 +77,22 @@ async def compile_checked(
         if not prepared.done():
             prepared.set_result(network)
 
-    async def expected() -> Sequence[Output]:
-        return await onnxruntime_outputs(work.runtime, await prepared)
+    async def expected() -> Expected:
+        found = await start_onnxruntime(work.runtime, await prepared)
+        if found.worker:
+            ends.callback(work.runtime.engine.kill, found.worker)
+        return found
 
     # Extracting tasks keeps one core busy; what the result will be compared with is made on another.
     say("reading the model")
-    linker = Linker(work, policy)
-    try:
+    with ExitStack() as ends:
+        linker = Linker(work, policy)
+        ends.callback(linker.close)
         made, theirs = await both(_compile_and_allow(work, linker, allow, say), expected())
         network = made.network
         if network.blob and not made.kept:
             say("comparing the network with ONNX Runtime")
             made = await _judged(work, linker, made, theirs, say)
-    finally:
-        linker.close()
     origin = await _origin(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "blob")
@@ -116,7 +119,7 @@ async def compile_checked(
     return report, network
 
 
-async def _origin(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> dict[str, Any]:
+async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str, Any]:
     """Return what a file says of where it comes from: compiler, device, records and verification."""
     device, imported = await work.runtime.device(), await work.model()
     error = made.report.max_abs_error
@@ -126,14 +129,18 @@ async def _origin(work: Work, made: CompiledModel, theirs: Sequence[Output]) -> 
         "device": {"name": device.name, "cores": len(device.cores), "fingerprint": device.fingerprint},
         "rungs": dict(Counter(rung for rung, _ in made.report.coverage.values())),
         "elsewhere": len(made.report.elsewhere),
-        "verified": {"against": f"onnxruntime {version('onnxruntime')}", "outputs": len(theirs), "max_abs_error": error}
+        "verified": {
+            "against": f"onnxruntime {version('onnxruntime')}",
+            "outputs": len(theirs.outputs),
+            "max_abs_error": error,
+        }
         if error is not None
         else None,
     }
 
 
 async def _judged(
-    work: Work, linker: Linker, made: CompiledModel, theirs: Sequence[Output], say: Callable[[str], None]
+    work: Work, linker: Linker, made: CompiledModel, theirs: Expected, say: Callable[[str], None]
 ) -> CompiledModel:
     """Return the model with the operators in ONNX Runtime that compute something else, and the parts that are slower.
 

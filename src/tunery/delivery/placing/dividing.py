@@ -1,9 +1,7 @@
 """A network that is slower than ONNX Runtime: the parts that lose are handed over, and what that gives is measured."""
 
-from collections.abc import Sequence
-
 from tunery._errors import DialectError, EngineError
-from tunery.delivery.compare import Output
+from tunery.delivery.compare import Expected
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.judging import Judged, judge
 from tunery.delivery.placing.parts import parts_to_hand_over
@@ -12,7 +10,7 @@ _FASTER = "faster there, as timed"
 
 
 async def divided(
-    linker: Linker, made: CompiledModel, judged: Judged, theirs: Sequence[Output]
+    linker: Linker, made: CompiledModel, judged: Judged, theirs: Expected
 ) -> tuple[CompiledModel, Judged]:
     """Return the network with the parts in ONNX Runtime that lose, and what it is like, if that is not slower either.
 

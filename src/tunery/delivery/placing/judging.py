@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tunery._errors import TuneryError, WorkError
-from tunery.delivery.compare import Contestants, Output, checked_error
+from tunery.delivery.compare import Contestants, Expected, checked_error
 from tunery.delivery.work import Work
 from tunery.domain import SEGMENT, Network
 from tunery.engines import Role
@@ -46,14 +46,14 @@ class Judged:
         return self.theirs_s / self.ours_s if self.ours_s and self.theirs_s else 0.0
 
 
-async def judge(work: Work, network: Network, blob: str, expected: Sequence[Output]) -> Judged:
+async def judge(work: Work, network: Network, blob: str, expected: Expected) -> Judged:
     """Compare a compiled network's outputs with ONNX Runtime's, then time both in turns, for about a second."""
     if work.runtime.foreign is not None:
         work.runtime.foreign.foreign.hurry(_PATIENCE_S)
     async with work.stage("check", Role.MEASURER):
-        contestants = Contestants.start(work.runtime, network, {_OURS: blob})
+        contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
         try:
-            error = checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected)
+            error = checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected.outputs)
             turns = await time_in_turns(contestants)
             slow = is_slower(turns)
             kernels = await _profile(contestants, _OURS) if slow or network.elsewhere else {}
@@ -82,12 +82,12 @@ async def _profile(contestants: Contestants, label: str) -> dict[str, float]:
     return found
 
 
-async def is_right(work: Work, network: Network, blob: str, expected: Sequence[Output]) -> bool:
+async def is_right(work: Work, network: Network, blob: str, expected: Expected) -> bool:
     """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
-        contestants = Contestants.start(work.runtime, network, {_OURS: blob})
+        contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
         try:
-            checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected)
+            checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected.outputs)
         except TuneryError:
             return False
         finally:

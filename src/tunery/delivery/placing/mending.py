@@ -1,10 +1,10 @@
 """A compiled network that computes something else: the operators at fault are found, and run in ONNX Runtime."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tunery._errors import DialectError, EngineError
-from tunery.delivery.compare import SEED, Output
+from tunery.delivery.compare import SEED, Expected
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.judging import Judged, is_right, judge
 from tunery.engines import Role
@@ -16,9 +16,7 @@ _LONGEST_S = 120.0
 _AT_FAULT = "with it in place the compiled network computes something else"
 
 
-async def mended(
-    linker: Linker, made: CompiledModel, judged: Judged, theirs: Sequence[Output]
-) -> tuple[CompiledModel, Judged]:
+async def mended(linker: Linker, made: CompiledModel, judged: Judged, theirs: Expected) -> tuple[CompiledModel, Judged]:
     """Return a network with the operators at fault in ONNX Runtime, and what it is like; or the one that was given.
 
     First each operator is tried on what ONNX Runtime gives it. If all are right so, it is the compiler's work on
@@ -54,9 +52,7 @@ async def _differing(linker: Linker, imported: ImportedModel) -> Mapping[str, st
     return found
 
 
-async def _first_fault(
-    linker: Linker, imported: ImportedModel, theirs: Sequence[Output], began: float
-) -> Mapping[str, str]:
+async def _first_fault(linker: Linker, imported: ImportedModel, theirs: Expected, began: float) -> Mapping[str, str]:
     """Return the first node that makes the network wrong if all after it run in ONNX Runtime, and all before it do not.
 
     Found by halves, each half compiled.
