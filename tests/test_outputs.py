@@ -60,6 +60,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "a suite's results": text('{\n "suite": 1}'),
     "a study's results": text('{\n "study": "x"}'),
     "a text that tunery wrote": text("/* square, tuned; made by tunery */\n"),
+    "a report": text('<!doctype html><html><head><meta name="generator" content="made by tunery report">'),
+    "a page of others": text("<!doctype html><html><head><title>x</title>"),
     "a model": lambda path: path.write_bytes(b"\x08\x07\x12\x07pytorch") and None,
     "a price sheet": text('currency = "EUR"\n'),
     "another archive": archive_of_others,

@@ -281,3 +281,4 @@ RECORDS = Kind("a file of exported records", begins_with(rb'\{"format":\s*"tuner
 DATASET = Kind("a dataset of records", _is_dataset)
 DATASET_CARD = Kind("a dataset's description", begins_with(rb'\{\s*"tunery": "dataset"'))
 CHART = Kind("a chart", _is_chart)
+PAGE = Kind("a report", begins_with(rb'<!doctype html>[^\n]{,80}<meta name="generator" content="made by tunery'))

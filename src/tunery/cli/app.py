@@ -18,6 +18,7 @@ from tunery.cli import (
     keys,
     query,
     records,
+    report,
     spend,
     tune,
     zoo,
@@ -76,7 +77,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, inspect, bundle, bench, query, serve, spend, accounts, doctor, agent):
+for module in (tune, extract, compile, inspect, bundle, bench, query, serve, spend, report, accounts, doctor, agent):
     module.register(app)
 GROUPS = {
     "accounts": accounts,

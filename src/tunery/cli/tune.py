@@ -104,6 +104,7 @@ def run(
         compiled = compared = None
         if exit_code is None:
             compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
+            _note(session, report.job.job_id, compiled, compared)
     if as_json:
         emit(_data(report, compiled, compared))
     else:
@@ -154,6 +155,17 @@ def _deliver(
     if rivals:
         compared = compared_with(session, request, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared
+
+
+def _note(session: "Session", job_id: str, compiled: "CompileReport | None", compared: "BenchReport | None") -> None:
+    """Keep with the job what its network takes as a whole, for its report."""
+    from tunery.reports.data import plain
+    from tunery.reports.job import COMPARED, COMPILED
+
+    if compiled is not None:
+        session.note(job_id, COMPILED, {"latency_s": compiled.latency_s, "onnxruntime_s": compiled.onnxruntime_s})
+    if compared is not None:
+        session.note(job_id, COMPARED, {"latency_s": plain(compared.latency_s)})
 
 
 def _data(report: "TuneReport", compiled: "CompileReport | None", compared: "BenchReport | None") -> dict[str, Any]:

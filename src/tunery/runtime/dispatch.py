@@ -65,7 +65,8 @@ class MovedError(Exception):
 class Dispatch:
     """Owns the scheduler, its clock, and where stages that run are pinned.
 
-    With `record`, the scheduler's events and each stage's span are kept: for tests and studies, as both grow for ever.
+    A job's spans are kept until it ends. With `record`, the scheduler's events and all spans are kept: for tests and
+    studies, as both grow for ever.
     """
 
     def __init__(self, strategy: str = "predictive", *, record: bool = True) -> None:
@@ -76,6 +77,7 @@ class Dispatch:
         self._waiting_job: dict[str, str] = {}
         self.pinned: dict[str, Pin] = {}
         self.spans: list[Span] = []
+        self._spans_of: dict[str, list[Span]] = {}
         self._record = record
         self._ids = itertools.count(1)
         self._origin = time.monotonic()
@@ -113,10 +115,16 @@ class Dispatch:
         for decision in self.decide(JobSubmitted(self.now(), job_id, owner, weight, priority, planned)):
             if isinstance(decision, Refuse) and decision.subject == job_id:
                 raise UsageError(f"the job cannot be taken: {decision.reason}")
+        self._spans_of[job_id] = []
 
-    def end(self, job_id: str) -> None:
-        """Say that a job wants nothing more."""
+    def end(self, job_id: str) -> list[Span]:
+        """Say that a job wants nothing more, and return the stages that it went through."""
         self.decide(JobEnded(self.now(), job_id))
+        return self._spans_of.pop(job_id, [])
+
+    def spans_of(self, job_id: str) -> list[Span]:
+        """Return the stages that a job which has not ended went through so far."""
+        return list(self._spans_of.get(job_id, ()))
 
     def pause(self, job_id: str) -> None:
         """Start nothing more of a job: what waits goes on waiting, what runs may finish."""
@@ -179,6 +187,8 @@ class Dispatch:
         """Note when a stage held its worker."""
         if self._record:
             self.spans.append(span)
+        if (mine := self._spans_of.get(span.job_id)) is not None:
+            mine.append(span)
 
     def pin(self, worker: str, place: Callable[[tuple[int, ...]], None], shun: Sequence[int]) -> None:
         """Keep a worker on one core that no other stage holds, if there is one, and rather not one of `shun`."""

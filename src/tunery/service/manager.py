@@ -17,7 +17,8 @@ from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.domain import DeviceDescription, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
-from tunery.runtime.dispatch import Dispatch
+from tunery.reports.job import STAGES, stages_payload
+from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.opening import introduce, open_runtime, thread_count
 from tunery.runtime.pools import Reservation, Runtime
@@ -415,8 +416,9 @@ class JobManager:
         try:
             return await run(work)
         finally:
-            self.dispatch.end(work.job_id)
+            spans = self.dispatch.end(work.job_id)
             if work.account is not None:
+                await self._keep_stages(work.job_id, spans)
                 with suppress(StoreError, UsageError):  # the first error is the one to tell
                     await self._close(work.account, work.runtime, work.job_id, time.monotonic() - began)
 
@@ -503,7 +505,14 @@ class JobManager:
         try:
             return await job.run()
         finally:
-            self.dispatch.end(job_id)
+            await self._keep_stages(job_id, self.dispatch.end(job_id))
+
+    async def _keep_stages(self, job_id: str, spans: Sequence[Span]) -> None:
+        """Store which worker did what for a job in this run, for its report."""
+        payload = stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])
+        if payload["spans"]:
+            with suppress(StoreError):  # nothing depends on it
+                await self.store.write(lambda store: store.events.append(STAGES, payload, job_id))
 
     def _runtime(self, request: Request) -> tuple[Runtime, SearchRegistry]:
         """Return the workers for a request's dialect, threads and way of measuring, started with the first request.

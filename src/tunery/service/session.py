@@ -236,6 +236,10 @@ class Session:
 
         return self._do("collect", replace(request, options=asdict(options)), run, on_progress, charged=True)
 
+    def note(self, job_id: str, kind: str, payload: Mapping[str, Any]) -> None:
+        """Store an event of a job."""
+        self._run(self.manager.store.write(lambda store: store.events.append(kind, payload, job_id)))
+
     def cancel(self) -> bool:
         """End the verb that is at work, which raises KeyboardInterrupt then; return whether one is.
 

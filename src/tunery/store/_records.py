@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -24,6 +25,22 @@ from tunery.store.database.connection import Database, batched, insert_new
 _records = schema.records
 _own = sa.not_(_records.c.imported)
 _HINTS_READ = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A measurement of a job as its history has it: `rank_s` as in ranking, `paid_s` what building and measuring took.
+
+    `created_at` is when it was stored, in seconds since 1970.
+    """
+
+    task_key: str
+    candidate_key: str
+    mode: str
+    outcome: str
+    rank_s: float | None
+    created_at: float
+    paid_s: float
 
 
 class Records(Database):
@@ -99,6 +116,16 @@ class Records(Database):
                 query = query.where(_records.c[name].in_([one.value for one in chosen]))
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return [to_record(row) for row in reversed(rows)]
+
+    def trials(self, job_id: str) -> list[Trial]:
+        """Return what a job has measured, oldest first; what a filter dropped was not measured."""
+        measured = _records.c.document["measurement"]
+        paid = sa.func.coalesce(measured["build_s"].as_float() + measured["measure_s"].as_float(), 0.0)
+        columns = (_records.c.task_key, _records.c.candidate_key, _records.c.mode, _records.c.outcome,
+                   _records.c.rank_s, _records.c.created_at, paid)  # fmt: skip
+        here = sa.and_(_records.c.job_id == job_id, _own, _records.c.outcome != Outcome.FILTERED.value)
+        query = sa.select(*columns).where(here).order_by(_records.c.id)
+        return self.read(lambda connection: [Trial(*row) for row in connection.execute(query)])
 
     def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
         """Return the keys of the candidates that were tried under these conditions: no need to try them again.

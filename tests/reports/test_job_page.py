@@ -1,0 +1,198 @@
+"""A job as data and as a page."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tunery.cli.app import app
+from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
+from tunery.domain.request import Request
+from tunery.reports.job import COMPARED, STAGES, JobView, job_view, stages_payload, view_of
+from tunery.reports.page import job_page
+from tunery.reports.svg import curve_plot, gantt_plot
+from tunery.service.session import Session
+from tunery.store import Event, Trial, open_store
+
+
+def task(key: str, before_s: float, best_s: float, weight: int = 1, candidate: str = "", **more: Any) -> TaskState:
+    return TaskState(key, f"w{key}", f"op_{key}", "dense", weight, tunable=True, baseline_s=before_s, best_s=best_s,
+                     best_candidate=candidate or f"{key}1", measured=3, outcomes={"ok": 3}, **more)  # fmt: skip
+
+
+def trial(key: str, candidate: str, rank_s: float | None, at: float, mode: str = "race") -> Trial:
+    return Trial(key, candidate, mode, "ok" if rank_s else "crashed", rank_s, at, 0.5)
+
+
+def job(*tasks: TaskState, wall_s: float = 20.0, name: str = "net") -> JobStatus:
+    return JobStatus("0123456789ab", JobState.DONE, {"name": name, "target": "native"}, Spend(wall_s=wall_s, trials=3),
+                     tasks, created_at=100.0, updated_at=120.0)  # fmt: skip
+
+
+def event(kind: str, payload: Mapping[str, Any]) -> Event:
+    return Event(1, "0123456789ab", kind, payload, 0.0)
+
+
+def test_the_curve_goes_from_the_untuned_sum_to_the_tuned_one() -> None:
+    status = job(task("a", 8.0, 2.0, weight=2), task("b", 4.0, 3.0))
+    trials = [trial("a", "a1", 3.0, 105.0), trial("b", "b2", None, 106.0), trial("b", "b1", 3.0, 108.0),
+              trial("a", "a2", 5.0, 109.0), trial("a", "a1", 2.0, 110.0, "final")]  # fmt: skip
+    view = view_of(status, trials, [])
+    assert [(p.at_s, p.latency_s) for p in view.curve] == [(0, 20), (5, 10), (8, 9), (10, 7), (20, 7)]
+    assert [p.paid_s for p in view.curve] == [0, 0.5, 1.5, 2.5, 2.5], "what failed was paid, too"
+    assert (view.before_s, view.after_s) == (20.0, 7.0)
+
+
+def test_a_race_that_finals_did_not_confirm_is_taken_back() -> None:
+    trials = [trial("a", "a1", 1.0, 101.0), trial("a", "a1", 3.0, 102.0, "final"), trial("a", "a1", 1.0, 103.0)]
+    view = view_of(job(task("a", 8.0, 3.0)), trials, [])
+    assert [p.latency_s for p in view.curve] == [8.0, 1.0, 3.0, 3.0]
+
+
+def test_what_was_known_before_the_job_is_there_from_its_beginning() -> None:
+    status = job(task("a", 8.0, 2.0, candidate="earlier"), task("b", 4.0, 1.0))
+    assert view_of(status, [trial("b", "b1", 1.0, 104.0)], []).curve[0].latency_s == 6.0
+
+
+def test_pauses_are_left_out_of_the_curve() -> None:
+    trials = [trial("a", "a1", 4.0, 110.0), trial("a", "a2", 2.0, 90_000.0)]
+    end = view_of(job(task("a", 8.0, 2.0, candidate="a2")), trials, []).curve[-1]
+    assert 20.0 <= end.at_s <= 30.0
+
+
+def test_a_job_that_has_measured_nothing_has_a_page() -> None:
+    unreached = TaskState("a", "w", "op", "dense", 1, tunable=True, baseline_s=1.0)
+    for status in (JobStatus("0123456789ab", JobState.QUEUED, {}), job(unreached)):
+        view = view_of(status, [], [])
+        assert view.curve == ()
+        assert status.job_id in job_page(view)
+
+
+def test_operators_come_by_their_share_and_know_onnx_runtime() -> None:
+    status = job(task("a", 8.0, 1.0), task("b", 4.0, 2.0, weight=3), TaskState("c", "wc", "c", "add", 1, tunable=True))
+    compared = {"latency_s": {"tunery": {"median": 7.5}, "onnxruntime": {"median": 9.0}}}
+    view = view_of(status, [], [event(COMPARED, compared)])
+    assert [(row.task, row.share and round(row.share, 3)) for row in view.operators] == [
+        ("b", 0.857), ("a", 0.143), ("c", None)
+    ]  # fmt: skip
+    assert view.operators[2].note == "not reached"
+    assert (view.whole_s, view.onnxruntime_s) == (7.5, 9.0)
+    assert "1.20x" in job_page(view)
+
+
+# -- stages -----------------------------------------------------------------------------------------------------------
+
+
+def test_stages_of_several_runs_follow_one_another() -> None:
+    runs = [[("m", "measure", 5.0, 7.0), ("b", "build", 4.0, 5.0)], [("m", "measure", 100.0, 101.0)]]
+    view = view_of(job(), [], [event(STAGES, stages_payload(run)) for run in runs])
+    assert [(one.lane, one.start_s, one.end_s) for one in view.stages] == [("b", 0, 1), ("m", 1, 3), ("m", 3, 4)]
+
+
+def test_stages_of_a_long_job_are_bounded_and_cover_the_same_time() -> None:
+    spans = [(f"w{i % 3}", "build", i * 0.1, i * 0.1 + 0.05) for i in range(30_000)]
+    kept = stages_payload(spans)["spans"]
+    assert len(kept) <= 2000
+    assert {lane for lane, *_ in kept} == {"w0", "w1", "w2"}
+    assert max(end for *_, end in kept) == pytest.approx(spans[-1][3], abs=1e-3)
+
+
+# -- pages ------------------------------------------------------------------------------------------------------------
+
+
+class Checker(HTMLParser):
+    """Every element is closed in order; nothing is a script or comes from elsewhere."""
+
+    VOID = frozenset({"meta"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: set[str] = set()
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.add(tag)
+        assert tag not in {"script", "img", "link", "iframe", "object", "a"}
+        assert not [name for name, value in attrs if name.startswith("on") or name in {"src", "href"}], attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("evil", ["<script>x</script>", '"><img src=x onerror=y>', "a&b<c>'\"", "</style></svg>"])
+def test_names_of_strangers_are_text(evil: str) -> None:
+    stranger = TaskState(evil, "w", evil, evil, 1, tunable=True, baseline_s=2.0, best_s=1.0, measured=1, problem=evil,
+                         outcomes={evil: 1})  # fmt: skip
+    status = job(stranger, name=evil)
+    stages = stages_payload([(evil, evil, 0.0, 1.0)])
+    view = view_of(status, [], [event(STAGES, stages), event("answer", {evil: evil})])
+    page = job_page(view)
+    assert {"svg", "table", "style"} <= Checker(page).seen
+    assert not re.search(r"https?:|url\(|@import", page)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1e5), st.floats(1e-7, 1e3)), min_size=1, max_size=20),
+    st.none() | st.floats(1e-7, 1e3),
+)
+def test_any_curve_is_drawn_within_its_plot(steps: list[tuple[float, float]], rival_s: float | None) -> None:
+    from tunery.reports.job import Point
+
+    at = sorted(at for at, _ in steps)
+    points = [Point(at_s, at_s, latency) for at_s, (_, latency) in zip(at, steps, strict=True)]
+    plot = curve_plot(points, spent=False, rival_s=rival_s)
+    Checker(plot)
+    numbers = [float(n) for n in re.findall(r"[MHV ](-?[\d.]+)", re.findall(r' d="([^"]*)"', plot)[0])]
+    assert all(math.isfinite(n) and -1 <= n <= 481 for n in numbers)
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert curve_plot([], spent=True) == gantt_plot([]) == ""
+
+
+# -- a real job -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.jobs
+def test_a_tuned_job_has_a_report(tmp_path: Path) -> None:
+    store, page = str(tmp_path / "store.db"), tmp_path / "report.html"
+    request = Request(
+        "fake:demo?tasks=2&refuse=0.3", dialect="fake", threads=1, budget=Budget.parse("24trials"), store=store
+    )
+    with Session(store) as session:
+        tuned = session.tune(request)
+    with open_store(store) as opened:
+        view = job_view(opened, tuned.job.job_id)
+    check_view(view, tuned.before_s, tuned.after_s)
+    command = ["report", tuned.job.job_id, "-o", str(page), "--store", store]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert {"svg", "rect", "path"} <= Checker(page.read_text()).seen
+    again = CliRunner().invoke(app, [*command, "--json"])
+    assert json.loads(again.stdout)["view"]["network"] == "demo", "a report may be replaced"
+    page.write_text("mine")
+    assert (CliRunner().invoke(app, command).exit_code, page.read_text()) == (2, "mine")
+    other = ["report", "000000000000", "-o", str(tmp_path / "x.html"), "--store", store]
+    assert CliRunner().invoke(app, other).exit_code != 0
+
+
+def check_view(view: JobView, before_s: float | None, after_s: float | None) -> None:
+    assert view.curve[0].latency_s == before_s
+    assert view.curve[-1].latency_s == after_s
+    assert {"build", "measure", "propose"} <= {stage.kind for stage in view.stages}
+    assert len({stage.lane for stage in view.stages}) >= 3
+    for lane in {stage.lane for stage in view.stages}:
+        held = sorted((s.start_s, s.end_s) for s in view.stages if s.lane == lane)
+        assert all(before[1] <= after[0] + 2e-3 for before, after in pairwise(held)), "one at a time"
