@@ -56,3 +56,23 @@ def test_a_machine_that_tells_nothing_is_still_a_device(tmp_path: Path) -> None:
     device = describe_cpu((0,), nowhere, nowhere, nowhere)
     assert device.name
     assert device.fingerprint == describe_cpu((0,), nowhere, nowhere, nowhere).fingerprint
+
+
+def test_an_arm_processor_is_told_by_its_part(machine: dict[str, Path]) -> None:
+    machine["cpuinfo"].write_text(
+        "processor : 0\nFeatures : fp asimd crc32 asimddp\nCPU implementer : 0x41\nCPU architecture: 8\n"
+        "CPU variant : 0x3\nCPU part : 0xd0b\nCPU revision : 1\n"
+    )
+    device = describe_cpu((0, 1), **machine, machine="aarch64")
+    told = {key: device.facts[key] for key in ("arch", "vendor", "model", "stepping", "vector", "virtual")}
+    assert told == {
+        "arch": "aarch64", "vendor": "0x41", "model": "0xd0b", "stepping": "0x3.1", "vector": ["asimd", "asimddp"],
+        "virtual": False,
+    }  # fmt: skip
+
+
+def test_an_emulated_arm_processor_does_not_pass_for_the_one_it_runs_on(machine: dict[str, Path]) -> None:
+    device = describe_cpu((0, 1), **machine, machine="aarch64")
+    assert "Model X" not in device.name
+    assert device.facts["virtual"] is True
+    assert not device.facts["caches"]

@@ -10,7 +10,16 @@ from pathlib import PurePath
 
 from tunery._errors import UsageError
 from tunery.dialects._artifacts import Built, open_built, store_built
-from tunery.dialects._base import Capability, Codegen, Dialect, NetworkCompiler, RecordChecker, Space, TaskSource
+from tunery.dialects._base import (
+    Capability,
+    Codegen,
+    CrossCompiler,
+    Dialect,
+    NetworkCompiler,
+    RecordChecker,
+    Space,
+    TaskSource,
+)
 from tunery.dialects._loaded import Array, Compiled, CompiledNetwork, Kernel
 from tunery.dialects._nodes import GraphNode, Value, graph_nodes, labels
 from tunery.dialects._search import Observation, Proposer, Suggestions
@@ -23,6 +32,7 @@ __all__ = [
     "Codegen",
     "Compiled",
     "CompiledNetwork",
+    "CrossCompiler",
     "Dialect",
     "GraphNode",
     "Kernel",

@@ -6,6 +6,7 @@ missing:
     TaskSource       a network's tasks
     Space            candidates of a task: a search, suggestions without one, features for a cost model
     Codegen          a candidate's kernel
+    CrossCompiler    code for machines of other kinds
     NetworkCompiler  a whole network's file
     RecordChecker    what may be taken in from another store
 
@@ -32,7 +33,7 @@ from tunery.devices import Device
 from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
 from tunery.dialects._search import Observation, Proposer, Suggestions
-from tunery.domain import Candidate, Check, Environment, Network, Target, Task, Workload
+from tunery.domain import Candidate, Check, DeviceDescription, Environment, Network, Target, Task, Workload
 
 
 class Dialect(ABC):
@@ -237,6 +238,20 @@ class Codegen(Capability):
         None: the dialect cannot tell.
         """
         return None
+
+
+class CrossCompiler(Capability):
+    """Makes code for devices of other kinds of machines than the one that it runs on: all of it is told by a target."""
+
+    ability = "make code for other kinds of machines"
+
+    @abstractmethod
+    def resolve_target_of(self, spec: str, threads: int, device: DeviceDescription) -> Target:
+        """As `Dialect.resolve_target`, for a device of another host: `native` is what its facts say that it is.
+
+        Raises:
+            TargetError: as there, or no code is made for such a device, or the target needs what it lacks.
+        """
 
 
 class NetworkCompiler(Capability):

@@ -24,13 +24,16 @@ def preparer_environment() -> Environment:
     return Environment().preloading(*_SERVICES)
 
 
-def worker_environment(dialect: str) -> Environment:
+def worker_environment(dialect: str, *, measuring: bool = False) -> Environment:
     """Return in which kind of process a dialect's workers live: as the dialect says, with our services preloaded.
+
+    `measuring` is for those that only run kernels, on a host that need not have the compiler.
 
     Raises:
         UsageError: no installed dialect has that name.
     """
-    return get_dialect(dialect).environment().preloading(*_SERVICES)
+    environment = get_dialect(dialect).environment()
+    return (environment.measuring() if measuring else environment).preloading(*_SERVICES)
 
 
 def worker_bytes(role: Role, granted: int | None = None) -> int:

@@ -164,12 +164,14 @@ async def _load(
 async def _resolve(
     runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Reservation]
 ) -> tuple[Target, str]:
+    device = [await runtime.device()] if runtime.foreign_kind else []
     async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
         target, compiler = await runtime.call(
             runtime.target_worker or grant.worker,
             "target",
             request.target,
             runtime.threads,
+            *device,
             deadline_s=IMPORT_DEADLINE_S,
             tries=3,
         )

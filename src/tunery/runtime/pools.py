@@ -114,13 +114,15 @@ class Runtime:
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
         self.environment = worker_environment(dialect)
+        self._measuring = worker_environment(dialect, measuring=True) if on else self.environment
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
         self._slot: dict[str, tuple[int, ...]] = {}
         self._elsewhere: dict[str, str] = {}  # worker to host
         self._asked: Counter[str] = Counter()  # host to builds that wait or run
         self._pools = self._start_workers(dialect)
         self._described = self._ask_device()
-        self.target_worker = self._start_target_worker() if on else None
+        self.foreign_kind = facts is not None and facts.machine != platform.machine()
+        self.target_worker = self._start_target_worker() if on and not self.foreign_kind else None
         hosts = {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
         self.dispatch.add({self.resource(role, host): len(self._of(role, host)) for role, host in hosts.items()})
         self.dispatch.add({self.device_share: len(self.cores)})
@@ -208,7 +210,7 @@ class Runtime:
             cores=slot,
             threads=len(slot),
             memory_bytes=self._measurer_bytes,
-            environment=self.environment,
+            environment=self._measuring,
             host=self.measure_host,
         )
 

@@ -17,6 +17,7 @@ from tunery.devices import open_device
 from tunery.dialects import (
     Built,
     Codegen,
+    CrossCompiler,
     GraphNode,
     NetworkCompiler,
     Observation,
@@ -30,7 +31,17 @@ from tunery.dialects import (
     store_built,
 )
 from tunery.dialects.onnxruntime import NAME as ONNX_RUNTIME
-from tunery.domain import Artifact, BlobDigest, Candidate, Network, Target, Task, Verification, Workload
+from tunery.domain import (
+    Artifact,
+    BlobDigest,
+    Candidate,
+    DeviceDescription,
+    Network,
+    Target,
+    Task,
+    Verification,
+    Workload,
+)
 from tunery.measuring.inputs import make_inputs
 from tunery.measuring.service import Measurer
 from tunery.measuring.settings import FULL_LENGTH
@@ -141,8 +152,10 @@ class Importer(Preparer):
         super().__init__(blobs)
         self._dialect = get_dialect(dialect)
 
-    def target(self, spec: str, threads: int) -> tuple[Target, str]:
-        """Return the resolved target and the compiler's name and version."""
+    def target(self, spec: str, threads: int, device: DeviceDescription | None = None) -> tuple[Target, str]:
+        """Return the resolved target and the compiler's name and version; `device` is one of another kind than ours."""
+        if device is not None:
+            return CrossCompiler.of(self._dialect).resolve_target_of(spec, threads, device), self._dialect.compiler
         return self._dialect.resolve_target(spec, threads), self._dialect.compiler
 
     def extract(self, network: Network, target: Target) -> tuple[list[Task], dict[str, str]]:

@@ -3,41 +3,81 @@
 import math
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tunery.domain import DeviceDescription
 
+_ARM = "aarch64"
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
+_BOARD = Path("/sys/firmware/devicetree/base/model")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _GIB = 2**20  # in the KiB of /proc/meminfo
 
 
 def describe_cpu(
-    cores: Sequence[int], cpuinfo: Path = _CPUINFO, meminfo: Path = _MEMINFO, caches: Path = _CACHES
+    cores: Sequence[int],
+    cpuinfo: Path = _CPUINFO,
+    meminfo: Path = _MEMINFO,
+    caches: Path = _CACHES,
+    machine: str = "",
 ) -> DeviceDescription:
     """Describe this machine's processor with the `cores` that measure.
 
     The facts are those of the machine type: no host name, no clock of the moment, no memory size to the byte (a kernel
     update changes it), so that another machine of the same type, or this one after a restart, has the same fingerprint.
     """
-    processor = _processor(cpuinfo)
-    name = processor.get("model name") or platform.processor() or platform.machine()
+    processor, machine = _processor(cpuinfo), machine or platform.machine()
+    if machine == _ARM:
+        return _describe_arm(cores, processor, caches, _memory_gib(meminfo))
+    name = processor.get("model name") or platform.processor() or machine
     flags = processor.get("flags", "").split() or processor.get("Features", "").split()
     facts = {
-        "arch": platform.machine(),
+        "arch": machine,
         "vendor": processor.get("vendor_id", ""),
         "family": processor.get("cpu family", ""),
         "model": processor.get("model", ""),
         "stepping": processor.get("stepping", ""),
-        "vector": sorted(flag for flag in flags if flag.startswith(("avx", "amx", "sve", "asimd", "fma"))),
+        "vector": _vector(flags),
         "virtual": "hypervisor" in flags,
         "caches": _cache_sizes(caches),
         "memory_gib": _memory_gib(meminfo),
     }
     return DeviceDescription(kind="cpu", name=name, cores=tuple(cores), facts=facts)
+
+
+def _describe_arm(
+    cores: Sequence[int], processor: Mapping[str, str], caches: Path, memory_gib: int
+) -> DeviceDescription:
+    """Describe an ARM processor. Under an emulator /proc tells of the machine that it runs on, and is not believed."""
+    emulated = "CPU implementer" not in processor
+    board = _read(_BOARD).strip("\0\n ")
+    name = f"{_ARM} (emulated)" if emulated else board or processor.get("model name", _ARM)
+    facts = {
+        "arch": _ARM,
+        "vendor": processor.get("CPU implementer", ""),
+        "family": processor.get("CPU architecture", ""),
+        "model": processor.get("CPU part", ""),
+        "stepping": ".".join(processor[key] for key in ("CPU variant", "CPU revision") if key in processor),
+        "vector": _vector(_seen_by_numpy() if emulated else processor.get("Features", "").split()),
+        "virtual": emulated,
+        "caches": {} if emulated else _cache_sizes(caches),
+        "memory_gib": memory_gib,
+    }
+    return DeviceDescription(kind="cpu", name=name, cores=tuple(cores), facts=facts)
+
+
+def _vector(flags: Iterable[str]) -> list[str]:
+    return sorted(flag for flag in flags if flag.startswith(("avx", "amx", "sve", "asimd", "fma", "i8mm", "bf16")))
+
+
+def _seen_by_numpy() -> list[str]:
+    """Return the processor's features as NumPy has them from the kernel's own word to this process."""
+    from numpy._core._multiarray_umath import __cpu_features__  # type: ignore[import-not-found]
+
+    return [name.lower() for name, has in __cpu_features__.items() if has]
 
 
 def cpu_traits(facts: Mapping[str, Any]) -> dict[str, float]:

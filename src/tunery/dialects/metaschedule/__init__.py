@@ -35,6 +35,7 @@ from tunery.dialects import (
     Codegen,
     Compiled,
     CompiledNetwork,
+    CrossCompiler,
     Dialect,
     Kernel,
     NetworkCompiler,
@@ -46,13 +47,13 @@ from tunery.dialects import (
     TaskSource,
 )
 from tunery.dialects.metaschedule.doctor import PACKAGES, all_checks
-from tunery.domain import Candidate, Check, Environment, Network, Target, Task, Workload
+from tunery.domain import Candidate, Check, DeviceDescription, Environment, Network, Target, Task, Workload
 
 if TYPE_CHECKING:
     from tunery.dialects.metaschedule.features.features import FeatureCache
 
 
-class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
+class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCompiler, RecordChecker):
     """TVM MetaSchedule for CPUs. Everything of TVM's is imported on first use."""
 
     name = "metaschedule"
@@ -85,6 +86,12 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
         from tunery.dialects.metaschedule.target import resolve
 
         return resolve(self.name, spec, threads or len(os.sched_getaffinity(0)))
+
+    @override
+    def resolve_target_of(self, spec: str, threads: int, device: DeviceDescription) -> Target:
+        from tunery.dialects.metaschedule.target import resolve
+
+        return resolve(self.name, spec, threads or len(device.cores), device)
 
     @override
     def extract(self, network: Network, target: Target) -> list[Task]:
@@ -160,7 +167,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
 
     @override
     def load(self, task: Task, built: Built, device: Device) -> Kernel:
-        from tunery.dialects.metaschedule.codegen.kernel import TvmKernel
+        from tunery.dialects.metaschedule.loading.kernel import TvmKernel
 
         return TvmKernel(task, built, device)
 
@@ -200,11 +207,14 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
 
     @override
     def reject(self, task: Task, candidate: Candidate) -> str | None:
+        from tunery.dialects.metaschedule.families import is_of_this_machine
         from tunery.dialects.metaschedule.search.limits import beyond_cache, cache_share
 
         cache = self._features.get(task.key)
         row = cache.get(candidate.key) if cache else None
-        return None if row is None else beyond_cache(row, cache_share(task.target.threads)) or None
+        if row is None or not is_of_this_machine(task.target.config):  # another machine's caches are not known here
+            return None
+        return beyond_cache(row, cache_share(task.target.threads)) or None
 
     @override
     def check_workload(self, workload: Workload) -> None:
@@ -272,6 +282,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, 
 
 ENVIRONMENT = Environment(
     preload=("tunery.dialects.metaschedule.preload",),
+    measuring_preload=("tunery.dialects.metaschedule.loading.kernel",),
     variables={"TVM_BIND_THREADS": "0"},  # TVM otherwise moves every process to core 0, whatever its affinity
     thread_variables=("TVM_NUM_THREADS",),
     # Both carry LLVM and crash in one process; TVM imports torch where it can.

@@ -4,22 +4,27 @@ Import `tvm` only through this module: `from tunery.dialects.metaschedule._tvm i
 
 Half of TVM's ten-second start is the registration of tensor intrinsics: each of 496 decorators walks the stack with
 source lines, and three quarters of the rest are for CUDA. Here the stack is walked without source, and only intrinsics
-of this kind of processor are registered (all are plain data of the compiler: which are loaded does not change
-what a program means, and a kernel for another kind could not be measured here).
+of this kind of processor are registered, and others where a target needs them (all are plain data of the compiler:
+which are loaded does not change what a program means).
 """
 
 import gc
+import importlib
 import inspect
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from types import FrameType, ModuleType
+from typing import Any
 
 # TVM's thread pool otherwise overrides the process's CPU affinity and lands every process on core 0.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
 # Its pool is made once, for half the logical processors, and can later be told to use fewer threads, never more.
 os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
 
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+_left_out: list[ModuleType] = []
 _ELSEWHERE = ["cuda", "rocm", "hexagon", "metal"]
 if platform.machine() == "x86_64":
     _ELSEWHERE += ["arm_cpu", "riscv_cpu"]
@@ -37,8 +42,10 @@ def _frames(context: int = 1) -> list[inspect.FrameInfo]:  # noqa: ARG001 - the 
 
 def _without_others() -> None:
     for name in _ELSEWHERE:
-        full = f"tvm.s_tir.tensor_intrin.{name}"
-        sys.modules.setdefault(full, ModuleType(full))
+        full = f"{_INTRINSICS}.{name}"
+        if full not in sys.modules:
+            sys.modules[full] = left = ModuleType(full)
+            _left_out.append(left)
 
 
 def _without_type_checks() -> None:
@@ -68,4 +75,20 @@ finally:
     if _collecting:
         gc.enable()
 
-__all__ = ["meta_schedule", "relax", "tvm", "tvm_ffi"]
+
+def open_target(config: Mapping[str, object]) -> Any:
+    """Return TVM's own target object, with the intrinsics registered that MetaSchedule's rules for it name."""
+    target = tvm.target.Target(dict(config))
+    if "arm_cpu" in target.keys:
+        _register(f"{_INTRINSICS}.arm_cpu")
+    return target
+
+
+def _register(module: str) -> None:
+    """Import a module that was left out for being of another kind of processor; it takes 1.7 s."""
+    if sys.modules.get(module) in _left_out:
+        del sys.modules[module]
+        importlib.import_module(module)
+
+
+__all__ = ["meta_schedule", "open_target", "relax", "tvm", "tvm_ffi"]

@@ -33,3 +33,17 @@ def _is_x86(config: Mapping[str, Any]) -> bool:
     if not name or name.startswith((*_X86, *_OTHERS)):
         return name.startswith(_X86)
     return platform.machine().lower() in {"x86_64", "amd64"}
+
+
+def machine_of(config: Mapping[str, Any]) -> str:
+    """Return the kind of machine that a target's code is for, as `platform.machine` names it.
+
+    >>> machine_of({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})
+    'aarch64'
+    """
+    return str(config.get("mtriple") or platform.machine()).partition("-")[0]
+
+
+def is_of_this_machine(config: Mapping[str, Any]) -> bool:
+    """Return whether a target's code is for machines of this kind."""
+    return machine_of(config) == platform.machine()

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping
 
 from tunery._errors import TargetError
+from tunery.dialects.metaschedule import arm
 from tunery.dialects.metaschedule._tvm import tvm
-from tunery.domain import Target
+from tunery.domain import DeviceDescription, Target
 
 # LLVM's level 3 builds a depthwise convolution in 0.51 s and level 2 in 0.24 s, for kernels equal within noise: their
 # loops are tiled, vectorised and unrolled before LLVM sees them. Level 1 makes slower kernels (docs/decisions/005).
@@ -22,21 +23,27 @@ _RANGES = {"num-cores": (1, 65_536), "opt-level": (0, 3), "vector-width": (64, 2
 _LISTS = ("keys", "libs", "mattr", "cl-opt")
 _FIXED = ("host", "from_device", "target_device_type")
 _MOST_ENTRIES, _LONGEST_TEXT, _SHOWN = 64, 256, 120
+_ARM = "aarch64"
 _EXAMPLE = '\'{"kind": "llvm", "mcpu": "znver4"}\''
 
 
-def resolve(dialect: str, spec: str, threads: int) -> Target:
+def resolve(dialect: str, spec: str, threads: int, device: DeviceDescription | None = None) -> Target:
     """Return the target that `spec` names: `native`, a processor's LLVM name, or a JSON object.
+
+    `device` is an ARM processor of another host that kernels are to run on; None is this machine's.
 
     Raises:
         TargetError: it is not a CPU, unknown to LLVM, has a field out of its range, or needs instructions that this
-            machine lacks.
+            machine, or the device, lacks.
     """
-    config = _config(spec)
+    if device is not None and device.facts.get("arch") != _ARM:
+        raise TargetError(f"no code is made here for {device.name}: only for {_ARM}, and for this machine's processor")
+    config = _config(spec) if device is None else _config_for(spec, device)
     shown = _shown(spec)
     if config.get("kind") != "llvm":
         raise TargetError(f"target {shown} is not a CPU; this dialect measures on this machine's CPU: use {_EXAMPLE}")
-    known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(tvm.target.Target({"kind": "llvm"}))}
+    kind = tvm.target.Target({key: config[key] for key in ("kind", "mtriple") if key in config})
+    known = {str(name) for name in tvm.target.codegen.llvm_get_cpu_archlist(kind)}
     if not isinstance(config.get("mcpu"), str) or config["mcpu"] not in known:
         raise TargetError(f"unknown target {shown}; use native, a processor name such as znver4, or {_EXAMPLE}")
     _check_fields(shown, config)
@@ -49,7 +56,7 @@ def resolve(dialect: str, spec: str, threads: int) -> Target:
         raise TargetError(f"TVM refuses target {shown}; write for example {_EXAMPLE}") from error
     if width:
         config.setdefault("vector-width", width)
-    _refuse_foreign(shown, config)
+    _refuse_foreign(shown, config, device)
     return Target(dialect, config, threads)
 
 
@@ -62,6 +69,13 @@ def _config(spec: str) -> dict[str, object]:
         return dict(json.loads(spec))
     except (ValueError, RecursionError):
         raise TargetError(f"target {_shown(spec)} is not JSON; write for example {_EXAMPLE}") from None
+
+
+def _config_for(spec: str, device: DeviceDescription) -> dict[str, object]:
+    if spec == "native":
+        return arm.native(device.facts, instructions)
+    config = _config(spec)
+    return {**config, "mtriple": config.get("mtriple", arm.TRIPLE)}
 
 
 def _shown(spec: str) -> str:
@@ -108,13 +122,17 @@ def _vector_width(config: dict[str, object]) -> int:
     return 256 if has("avx", target) else 128
 
 
-def _refuse_foreign(shown: str, config: dict[str, object]) -> None:
-    """Refuse what this CPU cannot run: kernels are measured here, and each would die of an illegal instruction."""
-    missing = instructions(config) - instructions({"kind": "llvm", "mcpu": _native()})
+def _refuse_foreign(shown: str, config: dict[str, object], device: DeviceDescription | None) -> None:
+    """Refuse what the CPU that measures cannot run: each kernel would die of an illegal instruction."""
+    if device is None:
+        name, has = f"this machine's {_native()}", instructions({"kind": "llvm", "mcpu": _native()})
+    else:
+        name, has = device.name, arm.instructions_of(device.facts)
+    missing = instructions(config) - has
     if missing:
         raise TargetError(
-            f"target {shown} needs instructions that this machine's {_native()} lacks "
-            f"({', '.join(sorted(missing)[:4])}); tune on such a machine, or use native"
+            f"target {shown} needs instructions that {name} lacks ({', '.join(sorted(missing)[:4])}); "
+            "tune on such a machine, here or with --on HOST, or use native"
         )
 
 

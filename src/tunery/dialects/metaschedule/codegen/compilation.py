@@ -13,7 +13,7 @@ from tunery.dialects import Built, Compiled
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen import vector_math  # noqa: F401 - its rules for exp and erf
 from tunery.dialects.metaschedule.codegen.arguments import Transforms, constant_everywhere, transform_arguments
-from tunery.dialects.metaschedule.codegen.kernel import link
+from tunery.dialects.metaschedule.codegen.linking import link
 from tunery.dialects.metaschedule.codegen.parts import CompiledPart, read_part, take_over, usable
 from tunery.dialects.metaschedule.importing.lowering import Lowered, take_lowered
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, manifest_of, write_archive
@@ -64,7 +64,8 @@ def _compile(
     kernels = {name: key for name, (_, key) in lowered.functions.items() if lowered.calls.get(name)}
     manifest = manifest_of(network, target, coverage, kernels)
     manifest["instructions"] = sorted(instructions(target.config))
-    _write(executable, objects, weights, [segment.model for segment in lowered.segments], manifest, output)
+    linking = _linking(target.config)
+    _write(executable, linking, objects, weights, [segment.model for segment in lowered.segments], manifest, output)
     return Compiled(str(output), coverage, _left_out(lowered, chosen, found), lowered.elsewhere)
 
 
@@ -175,6 +176,7 @@ def _finish() -> Any:
 
 def _write(  # noqa: PLR0917 - what a file holds
     executable: Any,
+    linking: Any,
     objects: Sequence[Path],
     weights: Sequence[Weight],
     segments: Sequence[bytes],
@@ -184,14 +186,17 @@ def _write(  # noqa: PLR0917 - what a file holds
     try:
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch, replacing(output) as part:
             library = Path(scratch, LIBRARY)
-            executable.export_library(str(library), fcompile=_link_all, addons=[str(path) for path in objects])
+            executable.export_library(str(library), fcompile=linking, addons=[str(path) for path in objects])
             write_archive(part, manifest, library, weights, segments)
     except OSError as error:
         raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
 
 
-def _link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
-    link([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(output))
+def _linking(config: Mapping[str, Any]) -> Any:
+    """Return what links a target's object files, as `export_library` calls it."""
 
+    def link_all(output: str, objects: Sequence[str] | str, **_: Any) -> None:
+        link([Path(o) for o in ([objects] if isinstance(objects, str) else objects)], Path(output), config)
 
-_link_all.output_format = "so"  # type: ignore[attr-defined]  # read by export_library
+    link_all.output_format = "so"  # type: ignore[attr-defined]  # read by export_library
+    return link_all

@@ -7,11 +7,9 @@ from typing import Any
 from tunery.dialects.metaschedule._tvm import relax, tvm
 from tunery.dialects.metaschedule.codegen.packing import read_packing
 from tunery.dialects.metaschedule.importing.lowering import argument_specs
+from tunery.dialects.metaschedule.loading.kernel import PREPACK
 from tunery.dialects.metaschedule.loading.packing import Index
 from tunery.domain import Task
-
-PREPACK = "tunery_prepack"
-"""What packs, where that must be compiled."""
 
 
 @dataclass(frozen=True)

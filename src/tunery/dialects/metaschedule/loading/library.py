@@ -51,6 +51,7 @@ _load()
 _allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
 _fill = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
 _read = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
+_load_library = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
 configure_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
 """Takes an affinity (1: any cores, fastest first) and how many threads kernels use that this thread calls."""
 
@@ -63,10 +64,15 @@ def empty(shape: Sequence[int], dtype: str) -> Any:
 def tensor(array: Array) -> Any:
     """Return a new tensor with an array's values."""
     made = empty(array.shape, _name(array.dtype))
+    write(made, array)
+    return made
+
+
+def write(destination: Any, array: Array) -> None:
+    """Write an array's values to a tensor of its shape and dtype."""
     if array.size:
         whole = np.ascontiguousarray(array)
-        _fill(made, ctypes.c_void_p(whole.ctypes.data), whole.nbytes)
-    return made
+        _fill(destination, ctypes.c_void_p(whole.ctypes.data), whole.nbytes)
 
 
 def shared(array: Array) -> Any:
@@ -74,6 +80,11 @@ def shared(array: Array) -> Any:
     if array.ctypes.data % ALIGNMENT:
         return tensor(array)
     return tvm_ffi.from_dlpack(array)
+
+
+def foreign(buffer: object) -> Any:
+    """Return a tensor in the memory of a buffer that speaks DLPack."""
+    return tvm_ffi.from_dlpack(buffer)
 
 
 class Input:
@@ -186,3 +197,8 @@ class Machine:
 def load(path: Path) -> Any:
     """Load a shared library that TVM has made."""
     return tvm_ffi.load_module(str(path))
+
+
+def load_unnamed(path: Path) -> Any:
+    """Load a shared library whose name does not say that it is one; it goes with what is returned."""
+    return _load_library(str(path), "so")

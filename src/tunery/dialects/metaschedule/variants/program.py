@@ -6,7 +6,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from tunery._errors import DialectError
-from tunery.dialects.metaschedule._tvm import meta_schedule, tvm, tvm_ffi
+from tunery.dialects.metaschedule._tvm import meta_schedule, open_target, tvm, tvm_ffi
 from tunery.dialects.metaschedule.constructs import check_body
 from tunery.dialects.metaschedule.reasons import reason_of
 from tunery.dialects.metaschedule.variants.variant import (
@@ -42,7 +42,7 @@ def normalised(function: Any) -> Any:
 
 def tvm_target(target: Target) -> Any:
     """Return TVM's own target object."""
-    return tvm.target.Target(dict(target.config))
+    return open_target(target.config)
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def identify(task: Task, body: str) -> Candidate:
 
 @lru_cache(maxsize=256)
 def _expressions(workload_key: str, program: str, target_json: str) -> Expressions:
-    return expressions_of(parsed(workload_key, program), tvm.target.Target(json.loads(target_json)))
+    return expressions_of(parsed(workload_key, program), open_target(json.loads(target_json)))
 
 
 @lru_cache(maxsize=256)
@@ -150,7 +150,7 @@ def _space(workload_key: str, program: str, target_json: str, name: str) -> Desi
     expressions = _expressions(workload_key, program, target_json).found
     if name not in expressions:
         raise DialectError(f"this workload has no expression {name}")
-    return open_expression(expressions[name], tvm.target.Target(json.loads(target_json)))
+    return open_expression(expressions[name], open_target(json.loads(target_json)))
 
 
 def expressions(task: Task) -> Expressions:
