@@ -14,7 +14,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test test-fast test-slow test-hostile test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres demo test test-fast test-slow test-hostile test-browser test-python lint format bench bench-stock bench-networks \
   conformance random-graphs clean
 
 setup: $(STAMP)
@@ -45,12 +45,12 @@ demo: setup
 # Two processes, each file in one of them: its tests share what is costly to make.
 # Two processes take each other's cores, which some tests notice: what fails is run again alone, and has to pass there.
 test: setup
-	$(BIN)/pytest -m "not slow and not hostile" -n $(PROCESSES) --dist loadfile || \
-	  $(BIN)/pytest -m "not slow and not hostile" --last-failed --last-failed-no-failures none
+	$(BIN)/pytest -m "not slow and not hostile and not browser" -n $(PROCESSES) --dist loadfile || \
+	  $(BIN)/pytest -m "not slow and not hostile and not browser" --last-failed --last-failed-no-failures none
 
 # Of every room what needs neither the compiler nor a server nor whole jobs.
 test-fast: setup
-	$(BIN)/pytest -m "not tvm and not jobs and not postgresql and not slow and not hostile" -n $(PROCESSES) --dist loadfile
+	$(BIN)/pytest -m "not tvm and not jobs and not postgresql and not slow and not hostile and not browser" -n $(PROCESSES) --dist loadfile
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup
@@ -59,6 +59,12 @@ test-slow: setup
 # Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
 test-hostile: setup
 	$(BIN)/pytest -m hostile -n $(PROCESSES)
+
+# The dashboard in Chromium, which is installed where it is missing.
+test-browser: setup
+	@command -v chromium >/dev/null || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -q -y --no-install-recommends chromium; }
+	$(BIN)/pytest -m browser -n 2 --dist load
 
 # The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
 test-python:

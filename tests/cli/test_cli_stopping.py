@@ -15,8 +15,8 @@ import psutil
 import pytest
 from cli_tools import run_in_process
 
-from tunery.cli.console.spending import SHARED
 from tunery.domain import JobState, Mode
+from tunery.reports.spending import SHARED
 from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunery.cli.console.spending import counted
 from tunery.domain import SEGMENT, Budget, JobState, JobStatus, Network, Prospect, Target, Task, TaskState, Workload
 from tunery.domain.request import GOES_ON, BenchReport, CompileReport, Latency, Request, TuneReport
 from tunery.reports.comparison import bench_text
 from tunery.reports.data import plain, task_data, total
 from tunery.reports.format import as_text, duration, file_name, milliseconds, printable, ratio
+from tunery.reports.spending import counted
 from tunery.reports.text import NO_KERNELS, expected_lines, filter_lines, left_out_lines, tasks_table, tune_text
 from tunery.store import Charge
 

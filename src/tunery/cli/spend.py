@@ -11,8 +11,8 @@ from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say, width
 
 if TYPE_CHECKING:
-    from tunery.cli.console.spending import Row
     from tunery.domain import JobStatus
+    from tunery.reports.spending import Row
     from tunery.store import Charge, Store
 
 Chart = Annotated[str, typer.Option("--chart", metavar="FILE", help="Also draw it to this PNG, SVG or PDF file.")]
@@ -39,7 +39,7 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     Money is what was charged then; with --prices, what it would cost by that sheet.
     """
     from tunery._outputs import CHART, check_output
-    from tunery.cli.console.spending import by_outcome, counted, draw, helpless, sums
+    from tunery.reports.spending import by_outcome, counted, draw, helpless, sums
     from tunery.store import file_of, open_store
 
     file, inputs = output_path(chart, "spend.png") if chart else None, [Path(prices)] if prices else []
@@ -72,8 +72,8 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
 
 
 def _print(views: "dict[str, list[Row]]", total: "list[Row]", wasted: list[dict[str, Any]]) -> None:
-    from tunery.cli.console.spending import SHARED, bar
     from tunery.reports.format import as_text, duration, energy, money, new_table
+    from tunery.reports.spending import SHARED, bar
 
     for title, rows in {**views, "in all": total}.items():
         if len(rows) < 2 and title in views:

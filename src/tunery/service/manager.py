@@ -5,18 +5,20 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
-from tunery.domain import DeviceDescription, JobState, JobStatus, Spend
+from tunery.domain import DeviceDescription, HostFacts, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
+from tunery.engines.remote.facts import host_facts
+from tunery.engines.remote.registry import added_hosts
 from tunery.reports.job import STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
@@ -25,6 +27,7 @@ from tunery.runtime.pools import Reservation, Runtime
 from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of
+from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import QueuedJob, next_turn
 from tunery.service.resuming import check_currency, report_of
 from tunery.service.verbs import TUNE, VERBS, options_of
@@ -104,6 +107,7 @@ class JobManager:
         self._worked = False
         self._runtimes: dict[tuple[str, int, bool, str], tuple[Runtime, SearchRegistry]] = {}
         self._names: set[str] = set()
+        self._here: HostFacts | None = None
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Self:
@@ -223,6 +227,21 @@ class JobManager:
     def runtime(self, request: Request) -> Runtime:
         """Return the workers that a request's job will use, started if they were not yet."""
         return self._runtime(request)[0]
+
+    def stages(self, job_id: str) -> Mapping[str, Any]:
+        """Return which worker has done what for a job in the run that goes on, as the event of it will say."""
+        return _stages(self.dispatch.spans_of(job_id))
+
+    async def machines(self) -> list[Machine]:
+        """Return the machines that jobs run on, this one first.
+
+        Raises:
+            UsageError: the file of the added hosts cannot be read.
+        """
+        if self._here is None:
+            self._here = await asyncio.to_thread(host_facts)
+        added = await asyncio.to_thread(added_hosts)
+        return machines(self._here, added, self.dispatch, [runtime for runtime, _ in self._runtimes.values()])
 
     # -- one job, here and now --------------------------------------------------------------------------------------
 
@@ -509,7 +528,7 @@ class JobManager:
 
     async def _keep_stages(self, job_id: str, spans: Sequence[Span]) -> None:
         """Store which worker did what for a job in this run, for its report."""
-        payload = stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])
+        payload = _stages(spans)
         if payload["spans"]:
             with suppress(StoreError):  # nothing depends on it
                 await self.store.write(lambda store: store.events.append(STAGES, payload, job_id))
@@ -584,3 +603,7 @@ class JobManager:
 def importing(request: Request, job_id: str = "") -> Progress:
     """Return the progress of a job whose model is being read."""
     return Progress(job_id, "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)
+
+
+def _stages(spans: Sequence[Span]) -> dict[str, Any]:
+    return stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])

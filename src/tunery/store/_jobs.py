@@ -113,6 +113,21 @@ class Jobs(Database):
             query = query.where(sa.or_(_jobs.c.created_at < at, same))
         return self.read(lambda connection: [_status(connection, row) for row in _all(connection, query)])
 
+    def latest_changes(self, limit: int, account: str | None = None) -> list[tuple[str, float]]:
+        """Return the ids of the jobs that were created last, latest first, each with the time of its last update."""
+        query = sa.select(_jobs.c.job_id, _jobs.c.updated_at).order_by(_jobs.c.created_at.desc(), _jobs.c.job_id)
+        if account is not None:
+            query = query.where(_jobs.c.account == account)
+        return self.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query.limit(limit))])
+
+    def count_jobs(self, since: float, until: float, account: str | None = None) -> dict[str, int]:
+        """Return how many jobs each account, or one, has created between two times."""
+        query = sa.select(_jobs.c.account, sa.func.count()).group_by(_jobs.c.account)
+        query = query.where(_jobs.c.created_at >= since, _jobs.c.created_at < until)
+        if account is not None:
+            query = query.where(_jobs.c.account == account)
+        return {row[0]: row[1] for row in self.read(lambda connection: connection.execute(query).all())}
+
     def resumable(self, request: Mapping[str, str | int | float | bool | None]) -> JobStatus | None:
         """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns."""
         query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))

@@ -1,7 +1,8 @@
 """What jobs have spent, by task, stage and outcome."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -66,18 +67,43 @@ class Ledger(Database):
         """Return the sums by (job, task, stage, outcome, currency, helped), of one job or of all, in that order."""
         table = schema.ledger
         group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
-        query = sa.select(
-            *group,
-            *(sa.func.sum(table.c[name]).label(name) for name in _SUMMED),
-            sa.func.max(sa.cast(table.c.modelled, sa.Integer)).label("modelled"),
-            sa.func.sum(table.c.count).label("count"),
-        )
+        query = sa.select(*group, *_sums(table))
         if job_id is not None:
             query = query.where(table.c.job_id == job_id)
         query = query.group_by(*group).order_by(*group)
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
-        kinds = {"modelled": bool, "helped": bool, "count": int}
-        return [Charge(**{**row, **{name: kind(row[name]) for name, kind in kinds.items()}}) for row in rows]
+        return [_charge(dict(row)) for row in rows]
+
+    def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
+        """Return what the jobs that were created between two times have cost, by account, of one account or of all.
+
+        The sums are by (stage, outcome, currency, helped); their `job_id` and `task_key` are "".
+        """
+        jobs, table = schema.jobs, schema.ledger
+        group = (jobs.c.account, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
+        query = sa.select(*group, *_sums(table)).join(jobs, jobs.c.job_id == table.c.job_id)
+        query = query.where(jobs.c.created_at >= since, jobs.c.created_at < until)
+        if account is not None:
+            query = query.where(jobs.c.account == account)
+        query = query.group_by(*group).order_by(*group)
+        found: dict[str, list[Charge]] = {}
+        for row in self.read(lambda connection: connection.execute(query).mappings().all()):
+            fields = {**row, "job_id": "", "task_key": ""}
+            found.setdefault(fields.pop("account"), []).append(_charge(fields))
+        return found
+
+
+def _sums(table: sa.Table) -> list[sa.ColumnElement[Any]]:
+    return [
+        *(sa.func.sum(table.c[name]).label(name) for name in _SUMMED),
+        sa.func.max(sa.cast(table.c.modelled, sa.Integer)).label("modelled"),
+        sa.func.sum(table.c.count).label("count"),
+    ]
+
+
+def _charge(row: Mapping[str, Any]) -> Charge:
+    kinds = {"modelled": bool, "helped": bool, "count": int}
+    return Charge(**{**row, **{name: kind(row[name]) for name, kind in kinds.items()}})
 
 
 def insert_charges(connection: Connection, charges: Iterable[Charge]) -> None:

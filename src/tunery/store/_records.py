@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
-from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Task
+from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Target, Task
 from tunery.store._claims import end_claims
 from tunery.store._entries import history, holds, ranked_entries
 from tunery.store._ledger import Charge, insert_charges
@@ -19,7 +19,7 @@ from tunery.store._ranking import verdicts
 from tunery.store._rows import provenance_row, record_row, stored_task, target_row, task_row, to_record, workload_row
 from tunery.store._skipped import Skipped, classify
 from tunery.store.database import schema
-from tunery.store.database.codec import unpack
+from tunery.store.database.codec import decode, unpack
 from tunery.store.database.connection import Database, batched, insert_new
 
 _records = schema.records
@@ -41,6 +41,29 @@ class Trial:
     rank_s: float | None
     created_at: float
     paid_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class KnownOperator:
+    """What the store knows of one task under one set of conditions; latencies are in seconds, None where unknown.
+
+    `best_s` is that of the deliverable candidate `best`, made in the search or by the compiler (`origin`), in a run of
+    `mode`; `baseline_s` is that of the compiler's own schedule. `records` counts measurements, the last at `last_at`.
+    """
+
+    name: str
+    kind: str
+    task_key: str
+    workload_key: str
+    target: str
+    provenance: Provenance
+    records: int
+    last_at: float
+    best: str | None
+    best_s: float | None
+    baseline_s: float | None
+    origin: str
+    mode: str
 
 
 class Records(Database):
@@ -253,10 +276,50 @@ class Records(Database):
             raise NothingFoundError(f"the store {self.place} knows no task {start}; extract its network first")
         return found
 
+    def operators(
+        self, *, account: str | None = None, text: str = "", skip: int = 0, limit: int = 100
+    ) -> list[KnownOperator]:
+        """Return what is known of operators, by kind and name: those whose name or kind holds `text`.
+
+        With `account`, those only that jobs of this account have measured, and of their measurements these.
+        """
+        tasks, workloads, targets, r = schema.tasks, schema.workloads, schema.targets, _records
+        conditions = (r.c.task_key, r.c.dialect, r.c.compiler, r.c.device, r.c.settings)
+        query = sa.select(*conditions, sa.func.count().label("records"), sa.func.max(r.c.created_at).label("last_at"))
+        query = query.where(_own).group_by(*conditions)
+        if account is not None:
+            query = query.where(r.c.job_id.in_(sa.select(schema.jobs.c.job_id).filter_by(account=account)))
+        found = query.subquery()
+        described = sa.select(found, workloads.c.name, workloads.c.kind, tasks.c.workload_key, targets.c.document)
+        described = described.join(tasks, tasks.c.key == found.c.task_key)
+        described = described.join(workloads, workloads.c.key == tasks.c.workload_key)
+        described = described.join(targets, targets.c.key == tasks.c.target_key)
+        described = described.order_by(workloads.c.kind, workloads.c.name, *found.c).offset(skip).limit(limit)
+        if text:
+            names = (workloads.c.name, workloads.c.kind)
+            described = described.where(sa.or_(*(name.icontains(text, autoescape=True) for name in names)))
+
+        def ask(connection: Connection) -> list[KnownOperator]:
+            return [_operator(connection, row) for row in connection.execute(described).mappings().all()]
+
+        return self.read(ask)
+
     def _owner_of(self, candidate_key: str) -> str | None:
         records = schema.records
         query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
         return self.read(lambda connection: connection.execute(query).scalar())
+
+
+def _operator(connection: Connection, row: RowMapping) -> KnownOperator:
+    provenance = Provenance(row["dialect"], row["compiler"], row["device"], row["settings"])
+    best = next(ranked_entries(connection, row["task_key"], provenance), None)
+    baseline = next(ranked_entries(connection, row["task_key"], provenance, Origin.BASELINE), None)
+    return KnownOperator(
+        row["name"], row["kind"], row["task_key"], row["workload_key"], str(decode(Target, row["document"])),
+        provenance, row["records"], row["last_at"], best.candidate_key if best else None,
+        best.rank_s if best else None, baseline.rank_s if baseline else None, best.origin if best else "",
+        best.mode if best else "",
+    )  # fmt: skip
 
 
 def task_query() -> sa.Select[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tunery.domain import JobStatus
 from tunery.domain.request import DEFAULT_DIALECT, Progress
 from tunery.reports.data import plain, task_data
-from tunery.store import KnownDevice, StoredAccount, StoredToken
+from tunery.store import StoredAccount, StoredToken
 
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
@@ -139,21 +139,6 @@ class NewToken(TokenOut):
     """A token with its text, which is shown this once."""
 
     token: str
-
-
-class DeviceOut(BaseModel):
-    """A device that something was measured on."""
-
-    fingerprint: str
-    host: str
-    facts: dict[str, Any]
-    last_seen: datetime
-
-    @classmethod
-    def of(cls, device: KnownDevice) -> "DeviceOut":
-        """Return a device as it is shown."""
-        return cls(fingerprint=device.fingerprint, host=device.host, facts=plain(device.facts),
-                   last_seen=at(device.last_seen))  # fmt: skip
 
 
 class UsageOut(BaseModel):

@@ -50,7 +50,7 @@ async def submit(
             raise RefusedError(422, "idempotency", "this Idempotency-Key was sent with another job; choose another key")
         response.status_code = 200
         return await _shown(service, there)
-    await _check_month(service, caller)
+    await check_month(service, caller)
     job_id = await service.manager.submit(request, claim, job_id=job_id)
     response.headers["Location"] = f"/v1/jobs/{job_id}"
     return await _shown(service, await service.store.read(lambda store: store.job(job_id)))
@@ -190,10 +190,7 @@ async def _request(job: JobIn, service: Service, caller: Caller) -> Request:
         raise RefusedError(422, "model", f"{job.model!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
     options: dict[str, Any] = {}
     if job.kind == "compile":
-        place = service.files / "compiled" / uuid.uuid4().hex
-        await asyncio.to_thread(place.mkdir, parents=True)
-        output = place / f"{Path(model.rpartition(':')[2]).stem or 'network'}.tunery"
-        options = {"output": str(output), "predict": job.predict, "few_shot": job.few_shot}
+        options = {"output": await compiled_place(service, model), "predict": job.predict, "few_shot": job.few_shot}
     elif job.kind == "bench":
         options = {"against": job.against, "seconds": job.seconds}
     return Request(
@@ -201,6 +198,18 @@ async def _request(job: JobIn, service: Service, caller: Caller) -> Request:
         Budget.parse(job.budget) if job.budget else Budget(), job.effort, seed=job.seed,
         latency_target_s=job.latency_target_s, kind=job.kind, options=options,
     )  # fmt: skip
+
+
+async def compiled_place(service: Service, model: str) -> str:
+    """Return the path of a compiled file that is not there yet, in a directory of its own."""
+    place = service.files / "compiled" / uuid.uuid4().hex
+    await asyncio.to_thread(place.mkdir, parents=True)
+    return str(place / f"{Path(model.rpartition(':')[2]).stem or 'network'}.tunery")
+
+
+async def show_job(service: Service, job_id: str) -> JobOut:
+    """Return a job as it is shown."""
+    return await _shown(service, await service.store.read(lambda store: store.job(job_id)))
 
 
 def _id_of(account: str, key: str) -> str:
@@ -225,7 +234,12 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
     return job_out(status, service.manager.progress(status.job_id), answer, full=True)
 
 
-async def _check_month(service: Service, caller: Caller) -> None:
+async def check_month(service: Service, caller: Caller) -> None:
+    """Refuse further jobs of an account that has used up its month.
+
+    Raises:
+        RefusedError: it has.
+    """
     from tunery.web._people import month_of
 
     limit = caller.account.month_money

@@ -6,7 +6,6 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from tunery.reports.data import plain
-from tunery.web._bodies import DeviceOut
 from tunery.web._files import free_bytes
 from tunery.web._service import Admin, Reader, TheService
 
@@ -24,13 +23,6 @@ async def ready(service: TheService) -> dict[str, str]:
     """Say that the store answers."""
     await service.store.read(lambda store: store.events.last())
     return {"status": "ok"}
-
-
-@router.get("/v1/devices")
-async def devices(service: TheService, _: Reader) -> list[DeviceOut]:
-    """List the devices that something was measured on."""
-    found = await service.store.read(lambda store: store.devices.find())
-    return [DeviceOut.of(device) for device in found]
 
 
 @router.get("/v1/records")

@@ -1,4 +1,4 @@
-"""The application: every route, and errors as problem documents."""
+"""The application: every route, the dashboard, and errors as problem documents."""
 
 from pathlib import Path
 
@@ -8,6 +8,8 @@ from tunery.service.manager import JobManager
 from tunery.web import _files, _jobs, _operations, _people
 from tunery.web._problems import add_handlers
 from tunery.web._service import Service
+from tunery.web.pages import Pages
+from tunery.web.views import ROUTERS
 
 
 def create_app(manager: JobManager, files: Path) -> FastAPI:
@@ -18,6 +20,7 @@ def create_app(manager: JobManager, files: Path) -> FastAPI:
     )  # fmt: skip
     app.state.service = Service(manager, files.resolve())
     add_handlers(app)
-    for routes in (_jobs, _files, _people, _operations):
-        app.include_router(routes.router)
+    for router in (*(part.router for part in (_jobs, _files, _people, _operations)), *ROUTERS):
+        app.include_router(router)
+    app.mount("/", Pages())
     return app

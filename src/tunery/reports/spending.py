@@ -74,6 +74,16 @@ def counted(job: "JobStatus", charges: "Iterable[Charge]") -> "Counter[str]":
     return paid
 
 
+def tried(charges: "Iterable[Charge]") -> "Counter[str]":
+    """Return how many candidates ended how, by what was charged for them."""
+    found = Counter[str]()
+    for charge in charges:
+        if charge.stage == "measure" or (charge.stage == "build" and charge.outcome not in _RACED):
+            found[charge.outcome] += charge.count
+    found.pop("", None)
+    return found
+
+
 def helpless(charges: "Sequence[Charge]") -> list[Row]:
     """Return, by stage and in all, the share spent on candidates that were not their task's best when measured.
 

@@ -1,0 +1,73 @@
+"""The machines that a manager's jobs run on, as they are now."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import psutil
+
+from tunery.domain import DeviceDescription, HostFacts
+from tunery.engines import HERE
+from tunery.engines.remote.registry import AddedHost
+from tunery.runtime.dispatch import Dispatch, core_of
+from tunery.runtime.pools import Runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A host: its `state` is `up`, `away`, or `unused` where no job has needed it yet.
+
+    Of its `granted` cores `busy` are held by stages now; `load` is the number of processes that wanted a core in the
+    last minute, None where the host does not tell. `queue` counts the stages that wait for their turn, by kind; they
+    wait at the first host. `trouble` is why it is away, or what it lacks.
+    """
+
+    name: str
+    state: str
+    node: str
+    system: str
+    granted: int
+    busy: int
+    memory_bytes: int
+    free_bytes: int | None
+    load: float | None
+    builds: bool
+    queue: Mapping[str, int]
+    trouble: str
+    devices: tuple[str, ...]
+
+
+def machines(
+    ours: HostFacts, added: Sequence[AddedHost], dispatch: Dispatch, runtimes: Collection[Runtime]
+) -> list[Machine]:
+    """Return how this machine stands (`ours` is what it says of itself), then the added hosts, by name."""
+    free = dispatch.scheduler.snapshot().free
+    queue = Counter(stage_id.rpartition("-")[0] for stage_id in dispatch.waiting)
+    here = Machine(
+        HERE, "up", ours.node, _system(ours), dispatch.granted,
+        dispatch.granted - free.get(core_of(HERE), dispatch.granted), ours.memory_bytes,
+        psutil.virtual_memory().available, psutil.getloadavg()[0], True, dict(queue), "", _fingerprints(ours.devices),
+    )  # fmt: skip
+    return [here, *(_added(host.name, runtimes, free) for host in added)]
+
+
+def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int]) -> Machine:
+    engines = [runtime.engine for runtime in runtimes if name in runtime.engine.hosts]
+    facts = next((found for engine in engines if (found := engine.facts(name)) is not None), None)
+    builds = any(name in runtime.hosts.up for runtime in runtimes)
+    trouble = next((text for engine in engines if (text := engine.trouble(name))), "")
+    if facts is None:
+        return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, False, {}, trouble, ())
+    left = free.get(core_of(name), facts.granted)
+    return Machine(
+        name, "up", facts.node, _system(facts), facts.granted, max(facts.granted - left, 0) if builds else 0,
+        facts.memory_bytes, None, None, builds, {}, trouble, _fingerprints(facts.devices),
+    )  # fmt: skip
+
+
+def _system(facts: HostFacts) -> str:
+    return f"{facts.system} {facts.machine}, Python {facts.python}, tunery {facts.version}"
+
+
+def _fingerprints(devices: Sequence[DeviceDescription]) -> tuple[str, ...]:
+    return tuple(device.fingerprint for device in devices)

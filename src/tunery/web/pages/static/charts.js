@@ -1,0 +1,95 @@
+// Two plots, drawn at the width that there is.
+
+import { h } from "./ui.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function s(tag, attributes, text) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, String(value));
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+// Draws now and whenever the width changes. draw(width) returns an <svg>.
+function figure(draw, ...below) {
+  const place = h("div", {});
+  let width = 0;
+  const again = () => {
+    if (place.clientWidth === width || !place.clientWidth) return;
+    width = place.clientWidth;
+    place.replaceChildren(draw(width));
+  };
+  new ResizeObserver(again).observe(place);
+  return h("figure", {}, place, ...below);
+}
+
+// Round numbers that cut a range into about so many parts.
+export function ticks(low, high, parts) {
+  const raw = (high - low) / Math.max(parts, 1) || 1;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw * 0.999);
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high * (1 + 1e-9); at += step) found.push(at);
+  return found;
+}
+
+// A line of steps: each point holds until the next. `mark` is a level to compare with, {y, text}.
+export function steps({ points, xTitle, yTitle, xText, yText, mark, label }) {
+  return figure((width) => {
+    const height = 240;
+    const [left, right, top, bottom] = [64, 12, 24, 40];
+    const xs = points.map((point) => point.x);
+    const ys = points.map((point) => point.y).concat(mark ? [mark.y] : []);
+    const xMost = Math.max(...xs) || 1;
+    const yMost = Math.max(...ys) * 1.04 || 1;
+    const x = (value) => left + ((width - left - right) * value) / xMost;
+    const y = (value) => height - bottom - ((height - top - bottom) * value) / yMost;
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
+    for (const at of ticks(0, yMost, 4)) {
+      svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
+        s("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, yText(at)));
+    }
+    for (const at of ticks(0, xMost, Math.max(2, Math.floor(width / 130)))) {
+      svg.append(s("text", { x: x(at), y: height - bottom + 16, "text-anchor": at > xMost * 0.97 ? "end" : "middle" }, xText(at)));
+    }
+    svg.append(s("line", { class: "axis", x1: left, x2: width - right, y1: y(0), y2: y(0) }));
+    svg.append(s("text", { x: width - right, y: height - 6, "text-anchor": "end" }, xTitle), s("text", { x: 0, y: 12 }, yTitle));
+    if (mark) {
+      svg.append(s("line", { class: "mark", x1: left, x2: width - right, y1: y(mark.y), y2: y(mark.y) }),
+        s("text", { x: width - right, y: y(mark.y) - 5, "text-anchor": "end" }, mark.text));
+    }
+    let path = `M${x(points[0].x)} ${y(points[0].y)}`;
+    for (const point of points.slice(1)) path += `H${x(point.x)}V${y(point.y)}`;
+    svg.append(s("path", { class: "line", d: path }));
+    return svg;
+  });
+}
+
+// Who did what when: a lane for each worker. `spans` are {lane, kind, start_s, end_s}.
+export function gantt({ spans, kinds, xText, label }) {
+  const lanes = [...new Set(spans.map((span) => span.lane))].sort();
+  const color = (kind) => `k${Math.max(kinds.indexOf(kind), 0) % 6}`;
+  const legend = h("ul", { class: "legend" }, kinds.map((kind) => h("li", {}, h("i", { class: color(kind) }), kind)));
+  return figure((width) => {
+    const lane = 20;
+    const left = Math.min(150, width * 0.3);
+    const height = lanes.length * lane + 28;
+    const most = Math.max(...spans.map((span) => span.end_s)) || 1;
+    const x = (value) => left + ((width - left - 8) * value) / most;
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
+    for (const at of ticks(0, most, Math.max(2, Math.floor(width / 130)))) {
+      svg.append(s("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: height - 22 }),
+        s("text", { x: x(at), y: height - 6, "text-anchor": at > most * 0.97 ? "end" : "middle" }, xText(at)));
+    }
+    lanes.forEach((name, row) => {
+      const letters = Math.floor(left / 7);
+      svg.append(s("text", { class: "lane", x: 0, y: row * lane + 14 }, name.length > letters ? `${name.slice(0, letters - 1)}…` : name));
+    });
+    for (const span of spans) {
+      svg.append(s("rect", { class: color(span.kind), x: x(span.start_s), y: lanes.indexOf(span.lane) * lane + 4, height: lane - 8,
+        width: Math.max(x(span.end_s) - x(span.start_s), 0.6) }));
+    }
+    return svg;
+  }, legend);
+}

@@ -1,0 +1,81 @@
+// Jobs as they go: the latest first.
+
+import { follow, get } from "./api.js";
+import { action, count, duration, h, heading, latencies, live, NONE, progress, ratio, replace, state, table, when } from "./ui.js";
+
+const WORK = new Set(["running", "queued"]);
+
+export async function open(main, { account }) {
+  const rows = new Map();
+  const ways = new Map();
+  let order = [];
+  let older = [];
+  let next = null;
+  const [shown, isLive] = live();
+  const body = h("div", {});
+  const more = h("div", {});
+  main.append(h("div", { class: "title" }, heading("Jobs"), shown,
+    h("div", { class: "actions" }, h("a", { href: "#/new", class: "button" }, "New job"))), body, more);
+
+  const admin = account.role === "admin";
+  const before = (job) => ways.get(job.id)?.baseline_s ?? job.before_s;
+  const after = (job) => ways.get(job.id)?.best_s ?? job.after_s;
+  const columns = ({ unit, show }) => [
+    { head: "Network", name: true, cell: (job) => h("a", { href: `#/jobs/${job.id}` }, job.network || job.model || job.id) },
+    { head: "Kind", opt: true, cell: (job) => job.kind },
+    { head: "State", cell: (job) => standing(job, ways.get(job.id)) },
+    admin && { head: "Owner", opt: true, cell: (job) => job.account || NONE },
+    { head: `Untuned, ${unit}`, num: true, opt: true, cell: (job) => show(before(job)) },
+    { head: `Best, ${unit}`, num: true, cell: (job) => show(after(job)) },
+    { head: "Gain", num: true, cell: (job) => ratio(before(job), after(job)) },
+    { head: "Trials", num: true, opt: true, cell: (job) => count(ways.get(job.id)?.trials ?? job.spend.trials) },
+    { head: "Time", num: true, opt: true, cell: (job) => duration(elapsed(job, ways.get(job.id))) },
+    { head: "Time left", num: true, cell: (job) => (WORK.has(job.state) ? duration(ways.get(job.id)?.remaining_s) : NONE) },
+    { head: "Submitted", opt: true, cell: (job) => when(job.created_at) },
+  ].filter(Boolean);
+
+  let drawing = false;
+  const draw = () => {
+    if (drawing) return;
+    drawing = true;
+    requestAnimationFrame(() => {
+      drawing = false;
+      const found = [...order.map((id) => rows.get(id)).filter(Boolean), ...older];
+      replace(body, table("Jobs", columns(latencies(found.map(after))), found, "No jobs yet. Submit one under New job, or with: tunery tune MODEL --server " + location.origin, (job) => job.id));
+    });
+  };
+  return follow("/v1/live/jobs", (name, data) => {
+    if (name === "order") {
+      order = data;
+      if (order.length >= 50 && !more.firstChild) more.append(action("Older jobs", loadOlder));
+    } else if (name.startsWith("job ")) rows.set(data.id, data);
+    else ways.set(name.slice(9), data);
+    draw();
+  }, isLive);
+
+  async function loadOlder() {
+    const page = await get(`/v1/jobs?limit=50${next ? `&cursor=${encodeURIComponent(next)}` : ""}`);
+    next = page.next;
+    const known = new Set([...order, ...older.map((job) => job.id)]);
+    older = older.concat(page.jobs.filter((job) => !known.has(job.id)));
+    if (!next) more.replaceChildren();
+    else if (!page.jobs.some((job) => !known.has(job.id))) return loadOlder();
+    draw();
+  }
+}
+
+export const elapsed = (job, way) => (way ? way.elapsed_s + way.earlier_s : job.spend.wall_s);
+
+// How far a job is: by its trials where they are limited, else by its time.
+export function share(way) {
+  if (!way) return null;
+  if (way.trials_planned) return way.trials / way.trials_planned;
+  if (way.remaining_s === null) return null;
+  const gone = way.elapsed_s + way.earlier_s;
+  return gone / (gone + way.remaining_s || 1);
+}
+
+function standing(job, way) {
+  const part = job.state === "running" ? share(way) : null;
+  return h("div", {}, state(job.state), part !== null && progress(part, "How far the job is"));
+}

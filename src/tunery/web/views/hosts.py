@@ -1,0 +1,86 @@
+"""Hosts and devices as they are now."""
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from tunery.domain import Calibration
+from tunery.reports.data import plain
+from tunery.store import KnownDevice, Store
+from tunery.web._bodies import at
+from tunery.web._service import Reader, Service, TheService
+
+router = APIRouter(prefix="/v1", tags=["operations"])
+
+
+class HostOut(BaseModel):
+    """A host: `state` is `up`, `away`, or `unused` where no job has needed it yet; `queue` counts stages that wait."""
+
+    name: str
+    state: str
+    node: str
+    system: str
+    granted: int
+    busy: int
+    memory_bytes: int
+    free_bytes: int | None
+    load: float | None
+    builds: bool
+    queue: dict[str, int]
+    trouble: str
+    devices: list[str]
+
+
+class CalibrationOut(BaseModel):
+    """What was found about measuring on a device; `degrees` says how many may be measured at once, by kind."""
+
+    dialect: str
+    threads: int
+    slots: int
+    degrees: dict[str, int]
+    made_at: datetime
+
+
+class DeviceOut(BaseModel):
+    """A device that something was measured on."""
+
+    fingerprint: str
+    host: str
+    facts: dict[str, Any]
+    last_seen: datetime
+    calibrations: list[CalibrationOut]
+
+
+@router.get("/hosts")
+async def hosts(service: TheService, _: Reader) -> list[HostOut]:
+    """List the machines that jobs run on, the service's own first."""
+    return await hosts_now(service)
+
+
+@router.get("/devices")
+async def devices(service: TheService, _: Reader) -> list[DeviceOut]:
+    """List the devices that something was measured on, with their calibrations."""
+    return await devices_now(service)
+
+
+async def hosts_now(service: Service) -> list[HostOut]:
+    """Return the hosts as they are shown."""
+    return [HostOut(**plain(machine)) for machine in await service.manager.machines()]
+
+
+async def devices_now(service: Service) -> list[DeviceOut]:
+    """Return the devices as they are shown."""
+
+    def ask(store: Store) -> list[tuple[KnownDevice, list[Calibration]]]:
+        return [(device, store.calibrations(device.fingerprint)) for device in store.devices.find()]
+
+    return [_shown(*found) for found in await service.store.read(ask)]
+
+
+def _shown(device: KnownDevice, calibrations: list[Calibration]) -> DeviceOut:
+    made = [CalibrationOut(dialect=one.dialect, threads=one.threads, slots=one.slots, degrees=dict(one.degrees),
+                           made_at=at(one.made_at)) for one in calibrations]  # fmt: skip
+    return DeviceOut(fingerprint=device.fingerprint, host=device.host, facts=plain(device.facts),
+                     last_seen=at(device.last_seen), calibrations=made)  # fmt: skip

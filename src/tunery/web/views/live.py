@@ -1,0 +1,166 @@
+"""What the dashboard's pages show, as it changes: one stream for each page that is open."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+from tunery.domain import JobState, JobStatus
+from tunery.reports.data import plain, sums
+from tunery.reports.job import STAGES, JobView, view_of
+from tunery.store import Event, Store
+from tunery.web._bodies import at, shown_model
+from tunery.web._jobs import JobId, visible
+from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
+from tunery.web.views.hosts import devices_now, hosts_now
+
+router = APIRouter(prefix="/v1/live", include_in_schema=False)
+_JOBS = 50
+_LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 15.0, 600.0, 5.0
+_AT_REST = (JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED)
+
+Sections = Mapping[str, Any]
+"""What a page shows, by the name of its part."""
+
+
+@router.get("/jobs")
+async def jobs(http: Request, service: TheService, caller: Reader) -> StreamingResponse:
+    """Follow the account's latest jobs, an administrator those of all."""
+    return _streamed(http, _Latest(service, caller).look)
+
+
+@router.get("/jobs/{job_id}")
+async def job(job_id: JobId, http: Request, service: TheService, caller: Reader) -> StreamingResponse:
+    """Follow one job with all that is known of it."""
+    await visible(service, caller, job_id)
+    return _streamed(http, _One(service, job_id).look)
+
+
+@router.get("/hosts")
+async def hosts(http: Request, service: TheService, _: Reader) -> StreamingResponse:
+    """Follow hosts and devices."""
+
+    async def look() -> Sections:
+        return {
+            "hosts": [host.model_dump(mode="json") for host in await hosts_now(service)],
+            "devices": [device.model_dump(mode="json") for device in await devices_now(service)],
+        }
+
+    return _streamed(http, look)
+
+
+class _Latest:
+    """The latest jobs: whatever did not change is not read again."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self._service = service
+        self._whose = None if caller.role == ADMIN else caller.account.name
+        self._known: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    async def look(self) -> Sections:
+        """Return the parts of the page."""
+
+        def ask(store: Store) -> tuple[list[str], dict[str, tuple[float, dict[str, Any]]]]:
+            latest = store.latest_changes(_JOBS, self._whose)
+            changed = [(job_id, when) for job_id, when in latest if self._known.get(job_id, (None,))[0] != when]
+            return [job_id for job_id, _ in latest], {
+                job_id: (when, job_row(store.job(job_id))) for job_id, when in changed
+            }
+
+        ids, changed = await self._service.store.read(ask)
+        known = {**self._known, **changed}
+        self._known = {job_id: known[job_id] for job_id in ids}
+        progress = ((job_id, self._service.manager.progress(job_id)) for job_id in ids)
+        return {
+            "order": ids,
+            **{f"job {job_id}": row for job_id, (_, row) in self._known.items()},
+            **{f"progress {job_id}": plain(one) for job_id, one in progress},
+        }
+
+
+class _One:
+    """One job: its curve, operators and stages are read again when they may have changed, and not at every look."""
+
+    def __init__(self, service: Service, job_id: str) -> None:
+        self._service, self._job_id = service, job_id
+        self._seen: tuple[float, int] | None = None
+        self._parts: Sections = {}
+        self._next_s = 0.0
+
+    async def look(self) -> Sections:
+        """Return the parts of the page."""
+        now_s = asyncio.get_running_loop().time()
+        running = self._service.manager.stages(self._job_id) if now_s >= self._next_s else {}
+
+        def ask(store: Store) -> tuple[JobStatus, list[Event]]:
+            status, events = store.job(self._job_id), store.events.after(job_id=self._job_id)
+            seen = (status.updated_at, len(events))
+            if seen != self._seen or running.get("spans"):
+                self._seen, self._next_s = seen, now_s + _STAGES_S
+                going_on = Event(0, self._job_id, STAGES, running, 0.0)
+                self._parts = _parts(view_of(status, store.trials(self._job_id), [*events, going_on]))
+            return status, events
+
+        status, events = await self._service.store.read(ask)
+        progress = self._service.manager.progress(self._job_id)
+        return {"job": job_row(status), "log": list(_log(status, events)), **self._parts, "progress": plain(progress)}
+
+
+def _parts(view: JobView) -> Sections:
+    return {
+        "gain": plain({"curve": view.curve, "whole_s": view.whole_s, "onnxruntime_s": view.onnxruntime_s}),
+        "operators": plain(view.operators),
+        "stages": plain(view.stages),
+    }
+
+
+def job_row(status: JobStatus) -> dict[str, Any]:
+    """Return a job as a list shows it; `before_s` and `after_s` are sums over the tasks that were reached."""
+    request = status.request
+    before_s, after_s = sums(status.tasks)
+    return {
+        "id": status.job_id, "kind": str(request.get("kind", "tune")), "account": str(request.get("queue_owner", "")),
+        "network": str(request.get("name", "")), "model": shown_model(str(request.get("model", ""))),
+        "target": str(request.get("target", "")), "threads": request.get("threads"), "dialect": request.get("dialect"),
+        "state": status.state.value, "message": status.message, "created_at": at(status.created_at).isoformat(),
+        "updated_at": at(status.updated_at).isoformat(), "spend": plain(status.spend),
+        "remaining": plain(status.remaining), "before_s": plain(before_s), "after_s": plain(after_s),
+    }  # fmt: skip
+
+
+def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
+    """Yield what happened to a job, oldest first; what it answers is shown elsewhere."""
+    yield {"at": at(status.created_at).isoformat(), "text": "submitted"}
+    for event in events:
+        if event.kind == "state":
+            said = ": ".join(str(event.payload[name]) for name in ("state", "message") if event.payload.get(name))
+            yield {"at": at(event.created_at).isoformat(), "text": said}
+    if status.state in _AT_REST:
+        yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
+
+
+def _streamed(http: Request, look: Callable[[], Awaitable[Sections]]) -> StreamingResponse:
+    return StreamingResponse(_events(http, look), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _events(http: Request, look: Callable[[], Awaitable[Sections]]) -> AsyncIterator[str]:
+    """Yield each part of a page when it is another than before.
+
+    The stream ends now and then: its client comes back, if its token still holds.
+    """
+    sent: dict[str, str] = {}
+    until, silent_s = asyncio.get_running_loop().time() + _LONGEST_S, 0.0
+    while asyncio.get_running_loop().time() < until and not await http.is_disconnected():
+        for name, data in (await look()).items():
+            text = json.dumps(data)
+            if sent.get(name) != text:
+                sent[name], silent_s = text, 0.0
+                yield f'event: part\ndata: {json.dumps({"name": name})[:-1]}, "data": {text}}}\n\n'
+        if silent_s >= _ALIVE_S:
+            silent_s = 0.0
+            yield ": still here\n\n"
+        await asyncio.sleep(_LOOK_S)
+        silent_s += _LOOK_S

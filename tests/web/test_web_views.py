@@ -1,0 +1,104 @@
+"""What a service shows of its work: operators, hosts, devices and usage, and the files of the dashboard."""
+
+import re
+from datetime import UTC, datetime
+
+import pytest
+from test_web_jobs import QUICK, ended, submitted
+
+from conftest import Serve, Site
+from tunery.web.pages import Pages
+
+MONTH = datetime.now(UTC).strftime("%Y-%m")
+
+
+@pytest.mark.jobs
+def test_an_account_sees_the_operators_and_the_usage_of_its_own_jobs(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        await ended(ann, (await submitted(ann))["id"])
+        (operator,) = (await ann.get("/v1/operators")).json()["operators"]
+        assert operator["best_s"] < operator["baseline_s"]
+        assert operator["records"] >= 8
+        assert (await ann.get("/v1/operators", params={"text": operator["name"].upper()})).json()["operators"]
+        assert (await ann.get("/v1/operators", params={"text": "%"})).json()["operators"] == []
+        assert (await bob.get("/v1/operators")).json() == {"operators": [], "next": None}
+        assert len((await site.admin.get("/v1/operators")).json()["operators"]) == 1
+        (month,) = (await ann.get(f"/v1/usage/{MONTH}")).json()
+        assert (month["account"], month["jobs"], month["total"]["count"]) == ("ann", 1, 8)
+        assert sum(one["core_s"] for one in month["outcomes"]) == pytest.approx(month["total"]["core_s"])
+        assert 0 <= month["vain_share"] <= 1
+        assert (await bob.get(f"/v1/usage/{MONTH}")).json() == []
+        assert [one["account"] for one in (await site.admin.get(f"/v1/usage/{MONTH}")).json()] == ["ann"]
+        assert (await ann.get("/v1/usage/2026-13")).status_code == 422
+        (device,) = (await ann.get("/v1/devices")).json()
+        (host,) = (await ann.get("/v1/hosts")).json()
+        assert (host["state"], device["fingerprint"] in host["devices"]) == ("up", True)
+        assert 0 <= host["busy"] <= host["granted"]
+
+    serve(main)
+
+
+@pytest.mark.jobs
+def test_operators_come_in_pages(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        await ended(client, (await submitted(client, {**QUICK, "model": "fake:three?tasks=3"}))["id"])
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = (await client.get("/v1/operators", params={"limit": 2, "cursor": cursor})).json()
+            seen += [one["task"] for one in page["operators"]]
+            cursor = page["next"]
+        assert len(seen) == len(set(seen)) == 3
+
+    serve(main)
+
+
+@pytest.mark.jobs
+def test_a_tuned_job_is_compiled_by_its_account_alone(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob, reader = await site.account("ann"), await site.account("bob"), await site.account("eve", "reader")
+        job = await submitted(ann)
+        await ended(ann, job["id"])
+        assert (await bob.post(f"/v1/jobs/{job['id']}:compile")).status_code == 404
+        assert (await reader.post(f"/v1/jobs/{job['id']}:compile")).status_code == 403
+        answer = await ann.post(f"/v1/jobs/{job['id']}:compile")
+        assert answer.status_code == 201
+        made = await ended(ann, answer.json()["id"])
+        assert (made["kind"], made["state"]) == ("compile", "done"), made["message"]
+        assert (await ann.get(f"/v1/jobs/{made['id']}/file")).content
+
+    serve(main)
+
+
+def test_a_host_that_was_added_and_never_needed_is_listed(serve: Serve) -> None:
+    from tunery.engines.remote.registry import add_host
+
+    async def main(site: Site) -> None:
+        add_host("pi4", "ssh pi@192.0.2.7")
+        hosts = (await site.admin.get("/v1/hosts")).json()
+        assert [(host["name"], host["state"]) for host in hosts] == [("here", "up"), ("pi4", "unused")]
+
+    serve(main)
+
+
+def test_the_pages_run_no_script_but_their_own(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        page = await site.client().get("/")
+        rules = page.headers["content-security-policy"]
+        assert "default-src 'none'" in rules
+        assert "unsafe" not in rules
+        assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=|https?:", page.text)
+        for name in re.findall(r'(?:src|href)="([\w.]+)"', page.text):
+            answer = await site.client().get(f"/{name}")
+            assert answer.status_code == 200, name
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        assert (await site.client().get("/../app.py")).status_code == 404
+
+    serve(main)
+
+
+def test_the_pages_need_no_other_machine() -> None:
+    for path in Pages().directory.iterdir():  # type: ignore[union-attr]
+        text = re.sub(r"http://www\.w3\.org/\S+", "", path.read_text())
+        assert not re.search(r"https?://|//[a-z]+\.", text), path.name
