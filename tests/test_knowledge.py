@@ -24,7 +24,7 @@ SYSTEM = ("/proc", "/sys", "schedstat", "rapl", "cgroup", "cgroups", "sched_seta
 SCRIPTED = ("fake:",)
 ROOMS = {
     COMPILER: ("dialects/metaschedule/",),
-    PROCESSOR: ("dialects/metaschedule/", "devices/cpu/"),
+    PROCESSOR: ("dialects/metaschedule/", "devices/cpu/", "_processor.py"),
     SYSTEM: ("devices/cpu/", "engines/local/"),  # a local engine starts, places and ends processes of this system
     SCRIPTED: ("dialects/fake/",),
 }

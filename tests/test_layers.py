@@ -19,7 +19,7 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors", "_archive", "_extras", "_inputs", "_locks", "_outputs", "_settings"},
+    {"domain", "_errors", "_archive", "_extras", "_inputs", "_locks", "_outputs", "_processor", "_settings"},
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -32,6 +32,7 @@ BESIDE = {
     ("domain", "_errors"),
     ("_settings", "_errors"),
     ("_outputs", "_errors"),
+    ("_archive", "_processor"),
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
 # tuning know a device by its contract.
@@ -58,7 +59,8 @@ ONLY = {
     "scheduling": {"domain", "_errors"},
     "domain": {"_errors"},
     "_errors": set(),
-    "_archive": set(),
+    "_archive": {"_processor"},
+    "_processor": set(),
     "_extras": set(),
     "_inputs": set(),
     "_locks": set(),

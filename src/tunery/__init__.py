@@ -32,6 +32,7 @@ from tunery._errors import (
 
 if TYPE_CHECKING:
     from tunery.delivery.bundling import bundle
+    from tunery.delivery.combining import combine
     from tunery.delivery.inference_session import InferenceSession
     from tunery.delivery.loading import load_compiled
 
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Benchmark", "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError",
     "InferenceSession", "Model", "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError",
-    "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__", "bundle", "load", "load_compiled",
+    "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__", "bundle", "combine", "load",
+    "load_compiled",
 ]  # fmt: skip
 
 
@@ -49,6 +51,10 @@ def __getattr__(name: str) -> object:
         from tunery.delivery.bundling import bundle
 
         return bundle
+    if name == "combine":
+        from tunery.delivery.combining import combine
+
+        return combine
     if name == "load_compiled":
         from tunery.delivery.loading import load_compiled
 

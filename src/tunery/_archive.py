@@ -2,6 +2,9 @@
 
 Nothing is read before its size is known to be bounded, and what is read is compared with the manifest before it is
 used. So whoever vouches for the manifest, by its digest or its signature, vouches for all that is loaded.
+
+A file may hold a network for several targets. Then the manifest has a list of them (`targets`), each with what is said
+of it alone, and the names of its own members (`files`). What such a file is opened as is the best that runs here.
 """
 
 import hashlib
@@ -12,7 +15,7 @@ import os
 import stat
 import struct
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -20,10 +23,11 @@ from typing import IO, Any, NoReturn
 from typing_extensions import override
 
 MANIFEST, SIGNATURE, MEMBERS = "manifest.json", "signature.json", "members"
+TARGETS, FILES, INSTRUCTIONS = "targets", "files", "instructions"
 _MOST_MANIFEST_BYTES = 1 << 24
 _MOST_SIGNATURE_BYTES = 1 << 12
 _MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
-_MOST_MEMBERS = 16
+_MOST_MEMBERS, _MOST_TARGETS = 32, 8
 _CHUNK = 1 << 20
 _PAGE = 4096
 _HEADER_BYTES, _ZIP64_BYTES, _PADDING_FIELD = 30, 20, 0xD935  # the field that Android's zipalign pads with
@@ -56,7 +60,11 @@ class _Bounded(io.FileIO):
 
 
 class Archive:
-    """An open compiled network: its manifest, and its members, each read as the manifest says or not at all."""
+    """An open compiled network: its manifest, and its members, each read as the manifest says or not at all.
+
+    Of a file for several targets, `targets` are the manifests of all, the best first, and `manifest` is that of the
+    best that this processor can run; of the least demanding where it can run none. Else both are the file's own.
+    """
 
     def __init__(self, archive: zipfile.ZipFile, file: IO[bytes]) -> None:
         self._zip, self._file = archive, file
@@ -67,7 +75,10 @@ class Archive:
         self.signature = self._small(SIGNATURE, _MOST_SIGNATURE_BYTES) if SIGNATURE in self._infos else None
         self.manifest_bytes = self._small(MANIFEST, _MOST_MANIFEST_BYTES)
         self.digest = hashlib.sha256(self.manifest_bytes).hexdigest()
-        self.manifest = parse(self.manifest_bytes)
+        whole = parse(self.manifest_bytes)
+        self.targets = _targets_in(whole) if TARGETS in whole else [whole]
+        self.manifest = next((one for one in self.targets if not lacking_in(one)), self.targets[-1])
+        self._told_of = whole.get(MEMBERS)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -93,7 +104,7 @@ class Archive:
         Raises:
             ArchiveError: they are not what the manifest says, or were not read to their end.
         """
-        info, told = self._infos.get(name), self._told(name) if told is None else told
+        info, told = self._info(name), self.told(name) if told is None else told
         if info is None or info.compress_type != zipfile.ZIP_STORED or not _fits(info, told):
             raise ArchiveError(f"its {name} is not what was written")
         with self._zip.open(info) as file:
@@ -111,7 +122,7 @@ class Archive:
             ArchiveError: they are not what the manifest says.
             OSError: the file cannot be mapped.
         """
-        info, told = self._infos.get(name), self._told(name)
+        info, told = self._info(name), self.told(name)
         if info is None or info.compress_type != zipfile.ZIP_STORED or "sha256" not in told or not _fits(info, told):
             raise ArchiveError(f"its {name} is not what was written")
         descriptor = self._file.fileno()
@@ -131,9 +142,18 @@ class Archive:
             raise ArchiveError(f"its {name} is not what was written")
         return found
 
-    def _told(self, name: str) -> Mapping[str, Any]:
-        members = self.manifest.get(MEMBERS)
-        told = members.get(name) if isinstance(members, dict) else None
+    def _name(self, name: str) -> str:
+        """Return the archive's name of a member of the target."""
+        names = self.manifest.get(FILES)
+        found = names.get(name, name) if isinstance(names, dict) else name
+        return found if isinstance(found, str) else name
+
+    def _info(self, name: str) -> zipfile.ZipInfo | None:
+        return self._infos.get(self._name(name))
+
+    def told(self, name: str) -> Mapping[str, Any]:
+        """Return what the manifest says of a member: its `bytes` and `sha256`; nothing where that is not said."""
+        told = self._told_of.get(self._name(name)) if isinstance(self._told_of, dict) else None
         return told if isinstance(told, dict) and "sha256" in told else {}
 
     def _small(self, name: str, most_bytes: int) -> bytes:
@@ -143,6 +163,37 @@ class Archive:
         if max(info.file_size, info.compress_size) > most_bytes or info.compress_type != zipfile.ZIP_STORED:
             raise ArchiveError(f"its {name} is larger than {most_bytes} bytes, or compressed")
         return self._zip.read(info)
+
+
+def _targets_in(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the manifests of a file's targets, those that need the most instructions first.
+
+    Raises:
+        ArchiveError: there is none, or there are too many.
+    """
+    told = whole[TARGETS]
+    if (
+        not isinstance(told, list)
+        or not 0 < len(told) <= _MOST_TARGETS
+        or not all(isinstance(one, dict) for one in told)
+    ):
+        raise ArchiveError("its targets are none, or too many")
+    shared = {name: value for name, value in whole.items() if name != TARGETS}
+    return sorted(({**shared, **one} for one in told), key=lambda one: -len(_needed(one)))
+
+
+def _needed(manifest: Mapping[str, Any]) -> Sequence[object]:
+    found = manifest.get(INSTRUCTIONS)
+    return found if isinstance(found, list) else ()
+
+
+def lacking_in(manifest: Mapping[str, Any]) -> list[str]:
+    """Return which of the instructions that a target's code needs this processor lacks."""
+    if not _needed(manifest):
+        return []
+    from tunery._processor import lacking
+
+    return lacking(_needed(manifest))
 
 
 def _fits(info: zipfile.ZipInfo, told: Mapping[str, Any]) -> bool:
@@ -218,6 +269,25 @@ class ArchiveWriter:
             while chunk := file.read(_CHUNK):
                 writer.write(chunk)
 
+    def copy(self, archive: Archive, name: str, as_name: str = "") -> str:
+        """Copy a member of another archive; return its name here.
+
+        With `as_name` it gets that name, unless a member here has the same bytes, whose name is returned.
+
+        Raises:
+            ArchiveError: it is not what that archive's manifest says.
+        """
+        with archive.open(name) as file:
+            told = archive.told(name)
+            if as_name and (known := next((known for known, one in self._members.items() if one == told), "")):
+                while file.read(_CHUNK):
+                    pass
+                return known
+            with self.member(as_name or name) as member:
+                while chunk := file.read(_CHUNK):
+                    member.write(chunk)
+        return as_name or name
+
     @contextmanager
     def member(self, name: str) -> Iterator["MemberWriter"]:
         """Yield what the bytes of a new member are written to, which begin at a page's begin: they can be mapped."""
@@ -281,9 +351,7 @@ def extend_manifest(path: Path, made: Path, facts: Mapping[str, Any]) -> None:
     """
     with open_archive(path) as source, new_archive(made) as archive:
         for name in source.sizes:
-            with source.open(name) as file, archive.member(name) as member:
-                while chunk := file.read(_CHUNK):
-                    member.write(chunk)
+            archive.copy(source, name)
         archive.finish({**source.manifest, **facts})
 
 

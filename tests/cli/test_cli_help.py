@@ -28,8 +28,8 @@ COMMANDS = [
 
 def test_all_commands_are_there() -> None:
     assert [name for name, _ in COMMANDS] == [
-        "agent", "bench", "bundle", "compile", "doctor", "extract", "inspect", "login", "query", "report", "serve",
-        "spend", "tune", "version",
+        "agent", "bench", "bundle", "combine", "compile", "doctor", "extract", "inspect", "login", "query", "report",
+        "serve", "spend", "tune", "version",
         "accounts create", "accounts list", "accounts token",
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
         "devices list", "hosts add", "hosts check", "hosts list", "hosts remove", "jobs cancel",

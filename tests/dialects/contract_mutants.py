@@ -848,6 +848,16 @@ class TestBundlesNothing(Base):
     expected = "test_a_bundle_is_written_or_refused"
 
 
+class CombinesAnything(FakeDialect):
+    def combine(self, files, output):
+        output.write_bytes(next(iter(files)).read_bytes())
+
+
+class TestCombinesAnything(Base):
+    made = CombinesAnything
+    expected = "test_files_are_combined_for_several_targets_or_refused"
+
+
 class Unordered(FakeCompiledNetwork):
     def __call__(self, *arrays):
         return super().__call__(*arrays)[::-1]

@@ -67,3 +67,4 @@ def test_every_element_is_where_its_indices_say(name: str, monkeypatch: pytest.M
     np.testing.assert_array_equal(packed, wanted)
     assert packed.flags.c_contiguous
     assert not np.shares_memory(packed, source)
+    np.testing.assert_array_equal(packing.unpack(packed, shape, indices), source)

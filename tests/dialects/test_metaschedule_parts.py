@@ -236,6 +236,36 @@ def test_an_array_of_several_weights_is_kept_once_for_each_preparation(tmp_path:
     assert not Weight(table.astype(complex)).apart
 
 
+def test_weights_of_several_targets_are_kept_once(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    table, filters = rng.standard_normal((64, 80), np.float32), rng.standard_normal((3, 3, 32, 64), np.float32)
+    turned: tuple[tuple[int, ...], list[Index]] = ((80, 64), ["1", "0"])
+    swapped: tuple[tuple[int, ...], list[Index]] = ((6, 6, 64, 32), ["0", "1", "3", "2"])
+    targets = [
+        [Weight(table, "", turned), Weight(table), Weight(filters, "winograd4", swapped), Weight(filters[0, 0])],
+        [Weight(table, "padded96"), Weight(table), Weight(filters, "winograd4"), Weight(filters[0, 0])],
+    ]
+    files = []
+    for number, several in enumerate(targets):
+        with new_archive(tmp_path / f"{number}") as archive:
+            with archive.member(weights.WEIGHTS) as member:
+                files.append(json.loads(json.dumps(write_weights(member, several)))["arrays"])
+            archive.finish({})
+    with open_archive(tmp_path / "0") as one, open_archive(tmp_path / "1") as other:
+        given = [(file.map(weights.WEIGHTS), told) for file, told in zip((one, other), files, strict=True)]
+        with new_archive(tmp_path / "both") as archive:
+            with archive.member(weights.WEIGHTS) as member:
+                told = weights.write_shared(member, given)
+            archive.finish({})
+    with open_archive(tmp_path / "both") as opened:
+        once = 4 * (64 * 80 + 36 * 32 * 64 + 32 * 64)
+        assert opened.sizes[weights.WEIGHTS] < once + 3 * 64
+        for several, here in zip(targets, json.loads(json.dumps(told)), strict=True):
+            for ours, weight in zip(map_weights(opened.map(weights.WEIGHTS), here["arrays"]), several, strict=True):
+                np.testing.assert_array_equal(ours.numpy(), weight.prepared())
+    assert [one["packing"] for one in told[0]["arrays"]][-1] is None
+
+
 def test_weights_of_earlier_files_are_prepared_on_loading() -> None:
     table = np.arange(64 * 80, dtype=np.float32).reshape(64, 80)
     first = {"offset": 0, "shape": [64, 80], "dtype": "float32", "transform": "", "packing": None}

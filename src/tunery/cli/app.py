@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from tunery.cli import (
     bench,
     bundle,
+    combine,
     compile,  # noqa: A004 - the command's name
     costmodel,
     doctor,
@@ -77,7 +78,22 @@ def _root(
         typer.echo(context.get_help())
 
 
-for module in (tune, extract, compile, inspect, bundle, bench, query, serve, spend, report, accounts, doctor, agent):
+for module in (
+    tune,
+    extract,
+    compile,
+    inspect,
+    bundle,
+    combine,
+    bench,
+    query,
+    serve,
+    spend,
+    report,
+    accounts,
+    doctor,
+    agent,
+):
     module.register(app)
 GROUPS = {
     "accounts": accounts,

@@ -47,7 +47,10 @@ def compile_(
     ] = Ready.QUICK,
     few_shot: options.FewShot = 0,
     few_shot_budget: options.FewShotBudget = None,
-    target: options.TargetName = "native",
+    target: Annotated[
+        list[str],
+        typer.Option("--target", help="What to generate code for: native, a name, or JSON; repeat it for several."),
+    ] = ["native"],  # noqa: B006 - typer copies it
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
@@ -65,13 +68,17 @@ def compile_(
     from tunery.service.session import compile_model
 
     request = options.make_request(
-        model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+        model, target=target[0], store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
     url = server_of(server)
     if not url:
         _begin(request.dialect)
     path = network_file(request, output, force=force)
     if url:
+        if len(target) > 1:
+            raise UsageError(
+                "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
+            )
         if sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
         more = {"kind": "compile", "predict": effort is Ready.QUICK, "few_shot": few_shot}
@@ -81,7 +88,7 @@ def compile_(
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(
             request, path, guess, lambda text: live.say(text, phase=text),
-            force=force, sign=Path(sign) if sign else None,
+            force=force, sign=Path(sign) if sign else None, more_targets=target[1:],
         )  # fmt: skip
     if json:
         emit(compile_data(report))
@@ -114,6 +121,8 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
         say(MODEL_CHANGED)
     if report.texts:
         say(f"source, header and parameters: {', '.join(report.texts)}")
+    if report.targets:
+        say(f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}")
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
     say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
     say(f"  outputs = {call(network)}")

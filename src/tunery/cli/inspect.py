@@ -11,7 +11,7 @@ from tunery.cli.console import options
 from tunery.cli.console.output import emit, say
 
 if TYPE_CHECKING:
-    from tunery.delivery.inspection import Inspection, Origin
+    from tunery.delivery.inspection import CompiledFile, Inspection, Origin
 
 
 def register(app: typer.Typer) -> None:
@@ -50,8 +50,10 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
     if file.digest:
         yield "model", file.digest
     yield "dialect", file.dialect
-    if file.target and file.threads is not None:
-        yield "target", dumps(file.target) if verbose else str(Target(file.dialect, file.target, file.threads))
+    for one in found.targets:
+        if one.target and one.threads is not None:
+            shown = dumps(one.target) if verbose else str(Target(one.dialect, one.target, one.threads))
+            yield "target", shown + (_use(one, file) if len(found.targets) > 1 or one.lacking else "")
     if file.versions:
         yield "needs", ", ".join(f"{name} {number}" for name, number in file.versions.items())
     yield from (("input", text) for text in tensors(file.inputs))
@@ -73,6 +75,12 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
             "trusted": "by a key that you trust",
         }[found.signature],
     )
+
+
+def _use(one: "CompiledFile", chosen: "CompiledFile") -> str:
+    if one.lacking:
+        return f"  not here: this processor lacks {', '.join(one.lacking[:4])}"
+    return "  used here" if one is chosen else "  not used: another is better here"
 
 
 def _origin(origin: "Origin") -> Iterator[tuple[str, str]]:

@@ -58,12 +58,14 @@ async def compile_checked(
     *,
     force: bool = False,
     sign: Path | None = None,
+    raced: bool = True,
 ) -> tuple[CompileReport, Network]:
     """Compile, and put the file at `output` once its outputs are those of ONNX Runtime.
 
     Operators without a record use the compiler's default, or with a `policy` what the cost model predicts to be
     fastest, verified but not measured. `say` is called with what goes on. With `force`, `output` may replace a file of
-    another kind. With the private key in `sign`, the file is signed.
+    another kind. With the private key in `sign`, the file is signed. If not `raced`, it does not matter whether ONNX
+    Runtime is faster here: the file is for other processors.
 
     Raises:
         UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
@@ -92,7 +94,7 @@ async def compile_checked(
         network = made.network
         if network.blob and not made.kept:
             say("comparing the network with ONNX Runtime")
-            made = await _judged(work, linker, made, theirs, say)
+            made = await _judged(work, linker, made, theirs, say, raced=raced)
     origin = await _origin(work, made, theirs)
     with work.runtime.blobs.scratch() as directory:
         work.runtime.blobs.take(made.blob, directory / "blob")
@@ -140,16 +142,24 @@ async def _origin(work: Work, made: CompiledModel, theirs: Expected) -> dict[str
 
 
 async def _judged(
-    work: Work, linker: Linker, made: CompiledModel, theirs: Expected, say: Callable[[str], None]
+    work: Work,
+    linker: Linker,
+    made: CompiledModel,
+    theirs: Expected,
+    say: Callable[[str], None],
+    *,
+    raced: bool,
 ) -> CompiledModel:
     """Return the model with the operators in ONNX Runtime that compute something else, and the parts that are slower.
 
-    All of it runs there if that does not help.
+    All of it runs there if that does not help. If not `raced`, nothing is too slow.
     """
     judged = await judge(work, made.network, made.blob, theirs)
     if judged.wrong:
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
+    if not raced:
+        judged = replace(judged, slower="")
     if judged.slower and judged.kernels and judged.nodes:
         say("looking for the parts that ONNX Runtime runs faster")
         made, judged = await divided(linker, made, judged, theirs)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from tunery._archive import Archive, ArchiveError, open_archive
+from tunery._archive import Archive, ArchiveError, lacking_in, open_archive
 from tunery._errors import UsageError, misfit
 from tunery.delivery.loading import Trusted, check_trusted
 
@@ -71,13 +71,20 @@ class CompiledFile:
     segments: Annotated[list[_Count], Field(max_length=_MOST)] = Field(default_factory=list)
     coverage: dict[_Text, _Text | None] = Field(default_factory=dict)
     origin: Origin | None = None
+    instructions: Annotated[list[_Text], Field(max_length=_MOST)] = Field(default_factory=list)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Which of the instructions that its code needs this processor lacks."""
+        return lacking_in({"instructions": self.instructions})
 
 
 @dataclass(frozen=True)
 class Inspection:
     """A compiled file: its size, its members' sizes, what it says of itself, and its signature.
 
-    `signature` is `none`, `unchecked`, or `trusted` where it was checked.
+    `signature` is `none`, `unchecked`, or `trusted` where it was checked. `file` is what it would be loaded as here, of
+    `targets`: those that a file for several processors holds, the best first; else the file alone.
     """
 
     path: str
@@ -86,6 +93,7 @@ class Inspection:
     members: dict[str, int]
     signature: str
     file: CompiledFile
+    targets: list[CompiledFile]
 
 
 _MANIFEST = TypeAdapter(CompiledFile)
@@ -109,7 +117,7 @@ def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
             if trusted is not None:
                 check_trusted(archive, path, trusted)
                 signature = "trusted"
-            return Inspection(str(path), size_bytes, archive.digest, archive.sizes, signature, _file(archive))
+            return _inspected(archive, path, size_bytes, signature)
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; {again}") from None
     except ArchiveError as error:
@@ -118,9 +126,11 @@ def inspect(path: str | Path, trusted: Trusted | None = None) -> Inspection:
         raise UsageError(f"cannot read {path}: {error.strerror or error}; name another file") from None
 
 
-def _file(archive: Archive) -> CompiledFile:
+def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) -> Inspection:
     try:
-        return _MANIFEST.validate_python(archive.manifest)
+        targets = [_MANIFEST.validate_python(one) for one in archive.targets]
+        file = targets[archive.targets.index(archive.manifest)]
+        return Inspection(str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets)
     except ValidationError as error:
         raise ArchiveError(f"in its manifest {misfit(error.errors())}") from None
 
@@ -129,6 +139,11 @@ def said_in(data: Inspection) -> dict[str, Any]:
     """Return the documented JSON object of `inspect`."""
     whole: dict[str, Any] = TypeAdapter(Inspection).dump_python(data)
     file = whole.pop("file")
+    whole["targets"] = [
+        {"target": one.target, "threads": one.threads, "instructions": one.instructions, "lacking": one.lacking}
+        for one in data.targets
+    ]
+    file.pop("instructions")
     for side in ("inputs", "outputs"):
         file[side] = [{"name": name, "shape": shape, "dtype": dtype} for name, shape, dtype in file[side]]
     return {**whole, **file}

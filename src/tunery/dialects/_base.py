@@ -326,6 +326,17 @@ class NetworkCompiler(Capability):
         """
         raise DialectError(f"{path} holds a network that runs from Python only; load it with tunery.load_compiled")
 
+    def combine(self, files: Mapping[Path, str], output: Path) -> None:  # noqa: ARG002 - for those that can
+        """Write one file of several of one network, each for another processor, given with their manifests' digests.
+
+        What it is loaded as is the best that the processor can run.
+
+        Raises:
+            UsageError: they are not of one network, or one is damaged or not that of its digest.
+            DialectError: this dialect's files are for any processor, or for one only.
+        """
+        raise DialectError(f"{next(iter(files))} is not for one kind of processor; use it as it is")
+
 
 class RecordChecker(Capability):
     """Judges records of another store, of which nothing is believed."""

@@ -26,6 +26,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -763,8 +764,7 @@ class DialectContract(ContractFixtures):
     def test_only_the_file_of_the_digest_is_loaded(self, dialect: WholeDialect, compiled: Compiled) -> None:
         """What was signed is what is loaded, and nothing that took its place."""
         path = Path(compiled.path)
-        with open_archive(path) as archive:
-            digest = archive.digest
+        digest = _digest_of(path)
         assert dialect.load_network(path, digest=digest).inputs, "the network takes no inputs"
         with pytest.raises((UsageError, DialectError)):
             dialect.load_network(path, digest="0" * len(digest))
@@ -785,6 +785,33 @@ class DialectContract(ContractFixtures):
         assert list(places[0].iterdir()), "nothing is written, and nothing said"
         with pytest.raises((UsageError, DialectError, OSError)):
             dialect.bundle(path.with_name("missing"), places[2])
+
+    @needs(NetworkCompiler)
+    def test_files_are_combined_for_several_targets_or_refused(
+        self, dialect: WholeDialect, network: Network, target: Target, compiled: Compiled, tmp_path: Path
+    ) -> None:
+        """Files of different targets become one, or are refused; a file is not combined with itself.
+
+        The files that are read are those of the digests.
+        """
+        path, copy, other = Path(compiled.path), tmp_path / "copy", tmp_path / "other"
+        copy.write_bytes(path.read_bytes())
+        dialect.compile(network, replace(target, threads=target.threads + 1), {}, other)
+        files = {path: _digest_of(path), other: _digest_of(other)}
+        with suppress(UsageError, DialectError):
+            dialect.combine(files, tmp_path / "combined")
+        with pytest.raises((UsageError, DialectError)):
+            dialect.combine({path: _digest_of(path), copy: _digest_of(path)}, tmp_path / "twice")
+        if not (tmp_path / "combined").exists():
+            return
+        given = [random_array(spec, np.random.default_rng(0)) for spec in network.inputs]
+        alone, both = dialect.load_network(path), dialect.load_network(tmp_path / "combined")
+        self.check(both(*given), alone(*given), network.outputs)
+        dialect.combine(files, tmp_path / "again")
+        assert (tmp_path / "again").read_bytes() == (tmp_path / "combined").read_bytes(), "the same files, another file"
+        with pytest.raises((UsageError, DialectError)):
+            dialect.combine({**files, other: "0" * 64}, tmp_path / "wrong")
+        assert not (tmp_path / "wrong").exists()
 
     @needs(NetworkCompiler)
     def test_a_profile_is_of_times(self, dialect: WholeDialect, network: Network, compiled: Compiled) -> None:
@@ -863,3 +890,9 @@ class DialectContract(ContractFixtures):
         assert [t.key for t in returned] == [t.key for t in tasks], "a task's key does not survive JSON"
         kernel = type(dialect)().load(returned[0], built, device)
         self.check(outputs_of(kernel, loaded[0].inputs), loaded[0].expected, task.workload.output_specs)
+
+
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file's manifest."""
+    with open_archive(path) as archive:
+        return archive.digest

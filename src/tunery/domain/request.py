@@ -236,7 +236,7 @@ class CompileReport:
     that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
     beside it; None where they were not timed, or ONNX Runtime runs the whole network. `texts` are files beside it, for
     people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
-    runs.
+    runs. Of a file for several targets, `targets` names them; all else is of the first.
     """
 
     network: str
@@ -255,6 +255,7 @@ class CompileReport:
     onnxruntime_s: float | None = None
     texts: tuple[str, ...] = ()
     elsewhere_share: float = 0.0
+    targets: tuple[str, ...] = ()
 
     @property
     def no_kernels(self) -> bool:

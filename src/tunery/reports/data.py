@@ -94,6 +94,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "onnxruntime_s": plain(report.onnxruntime_s),
         "model_changed": report.model_changed,
         "texts": list(report.texts),
+        "targets": list(report.targets),
     }
 
 

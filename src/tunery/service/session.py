@@ -5,6 +5,7 @@ functions of the same names open a session for one call.
 """
 
 import asyncio
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -15,9 +16,11 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar
 
 from tunery._errors import UsageError
+from tunery._outputs import NETWORK, publish
 from tunery.delivery.bench import bench as bench_work
+from tunery.delivery.combining import combine
 from tunery.delivery.compare import check_rivals
-from tunery.delivery.compile import check_place, compile_checked
+from tunery.delivery.compile import check_place, compile_checked, files_of
 from tunery.delivery.query import Answer
 from tunery.delivery.query import query as query_work
 from tunery.delivery.work import Work
@@ -154,23 +157,47 @@ class Session:
         *,
         force: bool = False,
         sign: Path | None = None,
+        more_targets: Sequence[str] = (),
     ) -> tuple[CompileReport, Network]:
         """Build the model with the best verified records to one loadable file, checked against ONNX Runtime.
 
         What has no record uses the compiler's default. With a `policy` such operators, and those of which only that
         default was measured, use what the cost model predicts to be fastest, verified but not measured. `say` is called
         with what goes on. With `force`, `output` may replace a file of another kind. With the private key in
-        `sign`, the file is signed.
+        `sign`, the file is signed. With `more_targets` beside the request's, the file holds all of them (`combine`);
+        where ONNX Runtime runs the network for the request's target, it does for all.
 
         Raises:
             UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
         check_place(output, request, force=force, sign=sign)
-        return self._do(
-            "compile", request, lambda work: compile_checked(work, output, policy, say, force=force, sign=sign),
-            charged=policy is not None and policy.few_shot > 0,
-        )  # fmt: skip
+        charged = policy is not None and policy.few_shot > 0
+
+        def compiled(target: str, place: Path, key: Path | None, raced: bool) -> tuple[CompileReport, Network]:
+            return self._do(
+                "compile",
+                replace(request, target=target),
+                lambda work: compile_checked(work, place, policy, say, force=force, sign=key, raced=raced),
+                charged=charged,
+            )
+
+        if not more_targets:
+            return compiled(request.target, output, sign, raced=True)
+        with tempfile.TemporaryDirectory(prefix="tunery-", dir=output.absolute().parent) as scratch:
+            report, network = compiled(request.target, Path(scratch, "0.tunery"), sign, raced=True)
+            found = {request.target: Path(report.path)}
+            for number, target in enumerate(more_targets, 1) if not report.no_kernels else ():
+                say(f"compiling for {target}")
+                other, _ = compiled(target, Path(scratch, f"{number}.tunery"), None, raced=False)
+                if not other.no_kernels:
+                    found[target] = Path(other.path)
+            if len(found) > 1:
+                combine([*found.values()], output, force=force, sign=sign)
+            else:
+                publish(Path(report.path), output, NETWORK, inputs=files_of(request), force=force)
+        size_bytes = output.stat().st_size
+        return replace(report, path=str(output), size_bytes=size_bytes, targets=tuple(found)), network
 
     def bench(
         self,
@@ -349,11 +376,12 @@ def compile_model(
     *,
     force: bool = False,
     sign: Path | None = None,
+    more_targets: Sequence[str] = (),
 ) -> tuple[CompileReport, Network]:
     """Do as `Session.compile` in a session of its own."""
     check_place(output, request, force=force, sign=sign)
     with Session(request.store, keep=False) as session:
-        return session.compile(request, output, policy, say, force=force, sign=sign)
+        return session.compile(request, output, policy, say, force=force, sign=sign, more_targets=more_targets)
 
 
 def bench(

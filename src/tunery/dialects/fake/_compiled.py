@@ -1,12 +1,12 @@
 """Compiled fake networks: an archive whose manifest holds programs and schedules, and what runs it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import ArchiveError, new_archive, open_archive
-from tunery._errors import DialectError
+from tunery._archive import TARGETS, ArchiveError, new_archive, open_archive
+from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
@@ -36,6 +36,24 @@ def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candida
         archive.finish({"dialect": "fake", "format": _FORMAT, "target": config, "tasks": parts})
 
 
+def combine_networks(files: Mapping[Path, str], path: Path) -> None:
+    """Write a file of several of one network, for different targets; the first is the best.
+
+    Raises:
+        UsageError: they are not that.
+        DialectError: one is no compiled network, or not that of its digest.
+    """
+    found = [FakeCompiledNetwork(one, None, digest).data for one, digest in files.items()]
+    programs = [[task["program"] for task in data["tasks"]] for data in found]
+    targets = [data["target"] for data in found]
+    if any(one != programs[0] for one in programs) or any(targets.count(one) > 1 for one in targets):
+        names = ", ".join(map(str, files))
+        raise UsageError(f"{names} are not of one network for different targets; combine files that are")
+    with new_archive(path) as archive:
+        several = [{"target": data["target"], "tasks": data["tasks"]} for data in found]
+        archive.finish({"dialect": "fake", "format": _FORMAT, TARGETS: several})
+
+
 class FakeCompiledNetwork(CompiledNetwork):
     """Runs each task once, one after the other; its time counts each task as often as it has call sites."""
 
@@ -47,6 +65,7 @@ class FakeCompiledNetwork(CompiledNetwork):
                 raise ValueError("its format is another")  # noqa: TRY301 - one message for all mistakes
         except (OSError, ArchiveError, KeyError, ValueError, TypeError) as error:
             raise DialectError(f"{path} is no compiled fake network: {error}") from error
+        self.data = data
         self.threads = threads or int(data["target"]["threads"])
         target = Target("fake", data["target"]["config"], self.threads)
         self._tasks = [_task(part, target) for part in data["tasks"]]

@@ -24,7 +24,7 @@ from tunery.dialects import (
     Space,
     TaskSource,
 )
-from tunery.dialects.fake._compiled import FakeCompiledNetwork, workload_of, write_network
+from tunery.dialects.fake._compiled import FakeCompiledNetwork, combine_networks, workload_of, write_network
 from tunery.dialects.fake._files import read, write
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock, misbehave, spend
 from tunery.dialects.fake._script import BUILD_FAULTS, FakeProgram, fake_network, parse_source, programs
@@ -190,6 +190,9 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
     def bundle(self, path: Path, directory: Path, digest: str = "") -> None:
         FakeCompiledNetwork(path, None, digest)
         shutil.copy(path, directory / "network")
+
+    def combine(self, files: Mapping[Path, str], output: Path) -> None:
+        combine_networks(files, output)
 
     @classmethod
     def run_compiled(cls, path: str | Path, inputs: Sequence[Array]) -> list[Array]:

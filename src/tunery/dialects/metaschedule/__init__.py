@@ -12,7 +12,7 @@ features     per-store features; cost_model: how the search sees our model
 specimens    small programs of known kinds, to calibrate a device with
 kernel       build, load and run one candidate; splitting: packing of its weights
 vector_math  exp and erf without the C library
-bundling     a network with what runs it from C
+bundling     a network with what runs it from C; combining: one file of several
 compilation  the whole network; parts: kernels that were built before; archive: its file
 """
 
@@ -278,6 +278,12 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
         from tunery.dialects.metaschedule.bundling.bundle import write_bundle
 
         write_bundle(path, directory, digest)
+
+    @override
+    def combine(self, files: Mapping[Path, str], output: Path) -> None:
+        from tunery.dialects.metaschedule.bundling.combining import combine
+
+        combine(files, output)
 
 
 ENVIRONMENT = Environment(

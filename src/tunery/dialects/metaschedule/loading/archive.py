@@ -9,14 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import MEMBERS, Archive, ArchiveError, new_archive, open_archive
+from tunery._archive import MEMBERS, Archive, ArchiveError, lacking_in, new_archive, open_archive
 from tunery._errors import UsageError
-from tunery.dialects.metaschedule.loading.processor import lacking
 from tunery.dialects.metaschedule.loading.weights import WEIGHTS, Weight, map_weights, read_weights, write_weights
 from tunery.domain import Network, Target
 
 LIBRARY, SEGMENTS = "network.so", "segments.bin"
-_FORMAT, _UNPREPARED, _WITHOUT_DIGESTS = 5, 4, {3, 2}
+FORMAT, _UNPREPARED, _WITHOUT_DIGESTS = 5, 4, {3, 2}
 """Format 4 has its weights as the model has them, and they are prepared on loading. Format 3 has only a checksum of its
 weights, and format 2 has no weights beside its library; neither can be signed.
 How weights are prepared on loading is part of the format."""
@@ -54,7 +53,7 @@ def write_archive(
 
     The manifest has the segments' lengths; they are written one behind the other.
     """
-    whole = {"format": _FORMAT, **manifest, "versions": _installed()}
+    whole = {"format": FORMAT, **manifest, "versions": _installed()}
     with new_archive(file) as archive:
         if weights:
             with archive.member(WEIGHTS) as member:
@@ -79,16 +78,16 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
     try:
         with open_archive(path, digest) as archive:
             manifest = archive.manifest
-            if manifest["format"] not in {_FORMAT, _UNPREPARED, *_WITHOUT_DIGESTS} or (
+            if manifest["format"] not in {FORMAT, _UNPREPARED, *_WITHOUT_DIGESTS} or (
                 archive.signature and MEMBERS not in manifest
             ):
-                raise UsageError(f"{path} has format {manifest['format']!r:.20}, not {_FORMAT}; {again}")
+                raise UsageError(f"{path} has format {manifest['format']!r:.20}, not {FORMAT}; {again}")
             if manifest["versions"] != _installed():
                 raise UsageError(
                     f"{path} was compiled with {_listed(manifest['versions'])}, and runs with nothing else, but "
                     f"{_listed(_installed())} is installed; {again}"
                 )
-            if missing := lacking(manifest.get("instructions", ())):
+            if missing := lacking_in(manifest):
                 raise UsageError(
                     f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; "
                     f"compile it here: `tunery compile MODEL -o {shlex.quote(str(path))}`"
@@ -99,7 +98,7 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
             if "weights" not in manifest:
                 return manifest, [], segments
             weights = manifest["weights"]
-            if manifest["format"] == _FORMAT:
+            if manifest["format"] == FORMAT:
                 return manifest, map_weights(archive.map(WEIGHTS), weights["arrays"]), segments
             with archive.open(WEIGHTS, {"crc": weights["crc"]} if old else None) as file:
                 return manifest, read_weights(file, weights["arrays"]), segments

@@ -21,8 +21,7 @@ OPERATORS = {
 
 def pack(source: Array, shape: tuple[int, ...], indices: list[Index]) -> Array:
     """Return `source` written to an array of `shape` at the given indices of its elements; the rest is zero."""
-    axes = np.ogrid[tuple(slice(n) for n in source.shape)]
-    places = [np.array(_evaluate(index, axes), ndmin=source.ndim) for index in indices]
+    places = _places(source.shape, indices)
     order = _split_axes(source.shape, shape, places)
     if order is not None:  # a transposition, which is several times faster than writing element by element
         parts = [shape[dim] for dim in order]
@@ -30,6 +29,17 @@ def pack(source: Array, shape: tuple[int, ...], indices: list[Index]) -> Array:
     packed = np.zeros(shape, source.dtype)
     packed[tuple(places)] = source
     return packed
+
+
+def unpack(packed: Array, shape: tuple[int, ...], indices: list[Index]) -> Array:
+    """Return the array of `shape` of which `pack` made `packed`."""
+    places = _places(shape, indices)
+    return np.broadcast_to(packed[tuple(places)], shape).copy()
+
+
+def _places(shape: tuple[int, ...], indices: list[Index]) -> list[Any]:
+    axes = np.ogrid[tuple(slice(n) for n in shape)]
+    return [np.array(_evaluate(index, axes), ndmin=len(shape)) for index in indices]
 
 
 def _split_axes(source: tuple[int, ...], shape: tuple[int, ...], places: list[Any]) -> list[int] | None:

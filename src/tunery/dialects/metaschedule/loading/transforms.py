@@ -25,6 +25,16 @@ def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[
     return done
 
 
+def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
+    """Return the shape of weights of `shape` that were transformed ("": not)."""
+    if name.startswith(PADDED):
+        return (*shape[:-1], int(name.removeprefix(PADDED)))
+    if not name:
+        return shape
+    size = len(matrices(int(name.removeprefix("winograd")))[1])
+    return (size, size, *shape[2:])
+
+
 def _padded(weights: Array, name: str) -> Array:
     """Return weights `(..., channels)` with columns of zeros behind, up to the number in `name`: `padded128`."""
     more = int(name.removeprefix(PADDED)) - weights.shape[-1]

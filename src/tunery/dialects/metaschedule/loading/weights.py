@@ -4,10 +4,11 @@ As constants of the program they were packed, serialised, linked, hashed and rea
 convolutions are up to four times as large as the model's.
 """
 
+import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import numpy as np
@@ -15,8 +16,8 @@ import numpy as np
 from tunery._archive import MemberWriter
 from tunery.dialects import Array
 from tunery.dialects.metaschedule.loading import library
-from tunery.dialects.metaschedule.loading.packing import Index, pack
-from tunery.dialects.metaschedule.loading.transforms import transformed
+from tunery.dialects.metaschedule.loading.packing import Index, pack, unpack
+from tunery.dialects.metaschedule.loading.transforms import PADDED, transformed, transformed_shape
 
 WEIGHTS = "weights.bin"
 _LEAST = 4096
@@ -55,12 +56,13 @@ class Weight:
         return pack(array, *self.packing) if self.packing else array
 
 
-def write_weights(file: MemberWriter, weights: Sequence[Weight]) -> dict[str, Any]:
+def write_weights(file: MemberWriter, weights: Sequence[Weight], kept: Collection[int] | None = None) -> dict[str, Any]:
     """Write the arrays as kernels take them, one that several share once; return what the manifest says of them.
 
-    Those that become much larger for their kernels may be written as the model has them, and prepared on loading.
+    Those that become much larger for their kernels may be written as the model has them, and prepared on loading: all
+    but those whose identities are in `kept`, where that is given.
     """
-    kept = _worth_preparing(weights)
+    kept = _worth_preparing(weights) if kept is None else kept
     places: dict[tuple[int, str, str], int] = {}  # by the array's identity: the weights keep all of them
     told = []
     for weight in weights:
@@ -79,9 +81,57 @@ def write_weights(file: MemberWriter, weights: Sequence[Weight]) -> dict[str, An
                 "dtype": str(array.dtype),
                 "transform": transform,
                 "packing": list(packing) if packing else None,
+                "made": _told_of(weight) if whole else None,
             }
         )
     return {"arrays": told}
+
+
+def _told_of(weight: Weight) -> dict[str, Any]:
+    """Return how an array was prepared, for those who want the model's."""
+    packing = list(weight.packing) if weight.packing else None
+    return {"shape": list(weight.array.shape), "transform": weight.transform, "packing": packing}
+
+
+def write_shared(file: MemberWriter, targets: Sequence[tuple[memoryview, Sequence[Mapping[str, Any]]]]) -> list[Any]:
+    """Write the weights of one network for several targets, each array once; return what to say of them, by target.
+
+    An array that all take in the same form is written so, others as the model has them, and prepared on loading. What
+    Winograd's transform made cannot be undone to the last bit: that is written for each of its sizes.
+    """
+    arrays: dict[tuple[Any, ...], Array] = {}
+    forms: dict[int, set[str]] = {}
+    found = []
+    for memory, told in targets:
+        for each in told:
+            weight, prepared = _original(memory, each)
+            digest = hashlib.sha256(weight.array.reshape(-1).view(np.uint8).data).digest()
+            weight = replace(
+                weight, array=arrays.setdefault((weight.array.dtype, weight.array.shape, digest), weight.array)
+            )
+            form = json.dumps([weight.transform, weight.packing]) if prepared else ""
+            forms.setdefault(id(weight.array), set()).add(form)
+            found.append(weight)
+    alike = {identity for identity, ways in forms.items() if len(ways) == 1 and "" not in ways}
+    whole = write_weights(file, found, {id(weight) for weight in found if id(weight.array) in alike})["arrays"]
+    return [{"arrays": [whole.pop(0) for _ in told]} for _, told in targets]
+
+
+def _original(memory: memoryview, each: Mapping[str, Any]) -> tuple[Weight, bool]:
+    """Return a weight of a file as the model has it, where that can be told, and whether the file has it prepared."""
+    array, made = _mapped(memory, each), each.get("made")
+    if not made:
+        packing = (tuple(each["packing"][0]), each["packing"][1]) if each["packing"] else None
+        return Weight(array, each["transform"], packing), not (each["transform"] or packing)
+    transform, shape = str(made["transform"]), tuple(made["shape"])
+    packing = (tuple(made["packing"][0]), made["packing"][1]) if made["packing"] else None
+    if packing:
+        array = unpack(array, transformed_shape(shape, transform), packing[1])
+    if transform.startswith(PADDED):
+        array = np.ascontiguousarray(array[..., : shape[-1]])
+    elif transform:
+        transform = ""
+    return Weight(array, transform, packing), True
 
 
 def _worth_preparing(weights: Sequence[Weight]) -> set[int]:
@@ -104,13 +154,17 @@ def map_weights(memory: memoryview, told: Sequence[Mapping[str, Any]]) -> list[A
     """
     found = []
     for each in told:
-        array = np.frombuffer(memory, np.dtype(each["dtype"]), math.prod(each["shape"]), int(each["offset"]))
-        array = array.reshape(each["shape"])
+        array = _mapped(memory, each)
         if each["transform"] or each["packing"]:
             found.append(_prepared(array, each))
         else:
             found.append(library.shared(array))
     return found
+
+
+def _mapped(memory: memoryview, each: Mapping[str, Any]) -> Array:
+    array = np.frombuffer(memory, np.dtype(each["dtype"]), math.prod(each["shape"]), int(each["offset"]))
+    return array.reshape(each["shape"])
 
 
 def read_weights(file: IO[bytes], told: Sequence[Mapping[str, Any]]) -> list[Any]:

@@ -1,0 +1,62 @@
+"""One compiled file of several: a network for the processors of all of them."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tunery._errors import UsageError
+from tunery._outputs import NETWORK, check_output, publish
+from tunery.delivery.loading import Trusted, identified
+from tunery.delivery.signing import read_key
+from tunery.delivery.signing import sign as add_signature
+
+
+def combine(
+    files: Sequence[str | Path],
+    output: str | Path,
+    *,
+    trusted: Trusted | None = None,
+    force: bool = False,
+    sign: str | Path | None = None,
+) -> Path:
+    """Write one file of compiled files of one network for different processors, and return its path.
+
+    Loading takes the target that needs the most instructions of those that the processor has. Weights are stored
+    once. `trusted` is as for `load_compiled`, `sign` a private key's file; with `force`, `output` may replace a file of
+    another kind.
+
+    Raises:
+        UsageError: the files are not of one network for different processors, one is damaged or not signed by a
+            trusted key, or `output` cannot be written.
+        DialectError: such networks are not compiled for a processor.
+
+    Example:
+        tunery.combine(["resnet18-avx2.tunery", "resnet18-avx512.tunery"], "resnet18.tunery")
+    """
+    paths, output = [Path(one) for one in files], Path(output)
+    if len({one.resolve() for one in paths}) < max(2, len(paths)):
+        raise UsageError("name at least two different compiled files, of one network for different processors")
+    inputs = [*paths, *([Path(sign)] if sign else [])]
+    check_output(output, NETWORK, inputs=inputs, force=force)
+    key = read_key(Path(sign)) if sign else None
+    found = [identified(path, trusted) for path in paths]
+    compiler = found[0][0]
+    if len({type(one) for one, _ in found}) > 1:
+        raise UsageError(
+            "these files are of different compilers; a file that ONNX Runtime runs whole needs no other: use it alone"
+        )
+    with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
+        made = Path(scratch, "network")
+        try:
+            compiler.combine({path: digest for path, (_, digest) in zip(paths, found, strict=True)}, made)
+        except (KeyError, TypeError, ValueError) as error:
+            names = ", ".join(map(str, paths))
+            raise UsageError(
+                f"one of {names} is damaged ({error}); write it again with `tunery compile MODEL -o FILE`"
+            ) from error
+        except OSError as error:
+            raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
+        if key:
+            add_signature(made, key)
+        publish(made, output, NETWORK, inputs=inputs, force=force)
+    return output
