@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,13 @@ def room_in(parts: list[str]) -> str:
     return two if two in LEVEL else parts[0]
 
 
-def imports(file: str) -> Iterator[tuple[int, str]]:
-    """Yield line and full name of every import, those inside functions included."""
+@cache
+def imports(file: str) -> tuple[tuple[int, str], ...]:
+    """Return line and full name of every import, those inside functions included."""
+    return tuple(_imports(file))
+
+
+def _imports(file: str) -> Iterator[tuple[int, str]]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     package = ["tunery", *Path(file).parent.parts]
     for node in ast.walk(tree):
@@ -120,36 +126,41 @@ def test_every_room_has_its_place() -> None:
     assert {room_of(file) for file in FILES} <= LEVEL.keys()
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_imports_point_downward(file: str) -> None:
+def test_imports_point_downward() -> None:
+    assert [found for file in FILES for found in upward(file)] == []
+
+
+def upward(file: str) -> list[str]:
     room = room_of(file)
     allowed = {other for other in LEVEL if LEVEL[other] > LEVEL[room] or other == room or (room, other) in BESIDE}
     allowed = allowed & (ONLY[room] | {room}) if room in ONLY else allowed
     if LEVEL[room] == 0:
         allowed = set(LEVEL)
-    wrong = [f"{file}:{line} imports {other}" for line, other in ours(file) if other not in allowed]
+    return [f"{file}:{line} imports {other}" for line, other in ours(file) if other not in allowed]
+
+
+def test_a_cpu_is_known_by_its_contract() -> None:
+    others = [file for file in FILES if not file.startswith(KNOWS_CPU)]
+    known = [(file, line, name) for file in others for line, name in imports(file)]
+    wrong = [f"{file}:{line} imports {name}" for file, line, name in known if name.startswith("tunery.devices.cpu")]
     assert wrong == []
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_a_cpu_is_known_by_its_contract(file: str) -> None:
-    wrong = [f"{file}:{line} imports {name}" for line, name in imports(file) if name.startswith("tunery.devices.cpu")]
-    assert file.startswith(KNOWS_CPU) or wrong == []
-
-
-@pytest.mark.parametrize("file", [file for file in FILES if file.startswith(KNOWS_NO_LINUX)])
-def test_the_rules_of_measuring_know_no_operating_system(file: str) -> None:
-    lines = enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1)
-    assert [f"{file}:{number}: {line.strip()}" for number, line in lines if LINUX.search(line)] == []
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_heavy_libraries_stay_in_their_rooms(file: str) -> None:
+def test_the_rules_of_measuring_know_no_operating_system() -> None:
     wrong = []
-    for line, name in imports(file):
-        library = name.partition(".")[0]
-        if library in HEAVY and not any(file.startswith(place) for place in HEAVY[library]):
-            wrong.append(f"{file}:{line} imports {name}")
+    for file in (file for file in FILES if file.startswith(KNOWS_NO_LINUX)):
+        lines = enumerate((ROOT / file).read_text(encoding="utf-8").splitlines(), 1)
+        wrong += [f"{file}:{number}: {line.strip()}" for number, line in lines if LINUX.search(line)]
+    assert wrong == []
+
+
+def test_heavy_libraries_stay_in_their_rooms() -> None:
+    wrong = []
+    for file in FILES:
+        for line, name in imports(file):
+            library = name.partition(".")[0]
+            if library in HEAVY and not any(file.startswith(place) for place in HEAVY[library]):
+                wrong.append(f"{file}:{line} imports {name}")
     assert wrong == []
 
 
