@@ -61,7 +61,8 @@ def test_every_command_that_is_advised_exists_with_its_options() -> None:
 
 def test_every_option_that_is_advised_exists() -> None:
     known = {option for options in COMMANDS.values() for option in options}
-    advised = {found for text in MESSAGES for found in re.findall(r"(?<![\w,-])--[a-z][a-z-]+[a-z]\b", text)}
+    told = [text for text in MESSAGES if not re.search(r"var\(--|--[a-z]+:", text)]  # style sheets name colours so
+    advised = {found for text in told for found in re.findall(r"(?<![\w,-])--[a-z][a-z-]+[a-z]\b", text)}
     assert advised <= known | {"--help"}
 
 

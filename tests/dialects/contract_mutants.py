@@ -1,5 +1,6 @@
 """Dialects that each break one rule of the contract, and which test is `expected` to notice."""
 
+import itertools
 import json
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,6 +18,14 @@ from tunery.dialects.fake._space import FEATURES, FakeSpace
 from tunery.domain import Check, CheckState, Environment, Origin, Outcome
 
 NO_PARTS = MappingProxyType({})
+_numbers = itertools.count(1)
+
+
+def number(one):
+    """Return a number that no other object has, also none that is made after this one was freed."""
+    if "number" not in vars(one):
+        object.__setattr__(one, "number", next(_numbers))
+    return one.number
 
 
 class Searching(FakeProposer):
@@ -160,7 +169,7 @@ class TestForgetsThreads(Base):
 class Moody(Able):
     def extract(self, network, target):
         tasks = super().extract(network, target)
-        return [replace(task, weight=task.weight + id(self) % 97 + 1) for task in tasks]
+        return [replace(task, weight=task.weight + number(self)) for task in tasks]
 
 
 class TestMoody(Base):
@@ -240,7 +249,7 @@ class TestSenses(Base):
 
 class Unseeded(Able):
     def open(self, task, history, cost_model, seed, **options):
-        return super().open(task, history, cost_model, id(self) % 1000 + 1, **options)
+        return super().open(task, history, cost_model, number(self), **options)
 
 
 class TestUnseeded(Base):
@@ -495,7 +504,7 @@ class TestAcceptsAll(Base):
 class Renamed(Able):
     @property
     def compiler(self):
-        return f"fake {id(self)}"
+        return f"fake {number(self)}"
 
 
 class TestRenamed(Base):
@@ -536,7 +545,7 @@ class TestUnpacked(Base):
 
 class LivesAlone(Able):
     def environment(self):
-        return Environment(variables={"OWNER": str(id(self))})
+        return Environment(variables={"OWNER": str(number(self))})
 
 
 class TestLivesAlone(Base):
@@ -723,7 +732,7 @@ class TestWrongWay(Base):
 
 class AnyReference(Able):
     def reference(self, task):
-        return replace(super().reference(task), key=f"{id(self):016x}")
+        return replace(super().reference(task), key=f"{number(self):016x}")
 
 
 class TestAnyReference(Base):
