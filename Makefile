@@ -14,7 +14,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test test-fast test-slow test-hostile test-browser test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres demo test test-fast test-slow test-hostile test-browser test-arm test-python lint format bench bench-stock bench-networks \
   conformance random-graphs clean
 
 setup: $(STAMP)
@@ -65,6 +65,12 @@ test-browser: setup
 	@command -v chromium >/dev/null || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -q -y --no-install-recommends chromium; }
 	$(BIN)/pytest -m browser -n 2 --dist load
+
+# ARM end to end, on an emulated machine that is made once, in the user's cache directory (800 MB, from Debian and Python's
+# index); it needs binutils-aarch64-linux-gnu, and is no part of `make test`.
+test-arm: setup
+	TUNERY_TEST_ARM="$$($(BIN)/python tests/arm/emulated.py --place)" && export TUNERY_TEST_ARM && \
+	  $(BIN)/pytest tests/arm -n $(PROCESSES)
 
 # The fast tests with another Python, in a virtual environment of its own: make test-python PYTHON=python3.12
 test-python:

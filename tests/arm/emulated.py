@@ -165,6 +165,7 @@ def _run(command: Sequence[str], why: str, cwd: Path | None = None) -> str:
 
 if __name__ == "__main__":
     try:
-        print(f"tunery hosts add pi --connect {shlex.quote(agent(prepared()))}")
+        place = prepared()
     except CannotPrepareError as error:
         sys.exit(f"error: {error}")
+    print(place if "--place" in sys.argv else f"tunery hosts add pi --connect {shlex.quote(agent(place))}")

@@ -30,6 +30,7 @@ def bench(
         float, typer.Option("--seconds", min=0.1, max=3600.0, help="How long to measure each of them.")
     ] = 10.0,
     target: options.TargetName = "native",
+    on: options.HostName = "",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
@@ -44,7 +45,7 @@ def bench(
     from tunery.service.session import Session
 
     request = options.make_request(
-        model, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+        model, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
     with Session(request.store, keep=False) as session:
         report = compared_with(session, request, options.parse_rivals(against), seconds, None, verbose=verbose)

@@ -51,6 +51,7 @@ def compile_(
         list[str],
         typer.Option("--target", help="What to generate code for: native, a name, or JSON; repeat it for several."),
     ] = ["native"],  # noqa: B006 - typer copies it
+    on: options.HostName = "",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
@@ -68,7 +69,7 @@ def compile_(
     from tunery.service.session import compile_model
 
     request = options.make_request(
-        model, target=target[0], store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+        model, target=target[0], on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
     url = server_of(server)
     if not url:
@@ -123,7 +124,8 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
         say(f"source, header and parameters: {', '.join(report.texts)}")
     if report.targets:
         say(f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}")
-    say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it with")
+    there = f" on {request.on}" if request.on else ""
+    say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it{there} with")
     say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")
     say(f"  outputs = {call(network)}")
 

@@ -33,6 +33,7 @@ def query(
     few_shot: options.FewShot = 0,
     few_shot_budget: options.FewShotBudget = None,
     target: options.TargetName = "native",
+    on: options.HostName = "",
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
@@ -48,7 +49,7 @@ def query(
     from tunery.service.session import query as query_model
 
     request = options.make_request(
-        subject, target=target, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
+        subject, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
     answer = query_model(request, options.guess(few_shot, few_shot_budget, wanted=zero_shot))
     if json:

@@ -29,9 +29,7 @@ def tune(
     model: options.ModelName,
     *,
     target: options.TargetName = "native",
-    on: Annotated[
-        str, typer.Option("--on", metavar="HOST", help="The host to measure on, as `tunery hosts` lists it.")
-    ] = "",
+    on: options.HostName = "",
     budget: options.BudgetText = None,
     latency_target: options.LatencyTarget = "",
     prices: options.PriceSheet = "",

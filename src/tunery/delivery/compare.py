@@ -16,7 +16,7 @@ from tunery._extras import pip_install
 from tunery.dialects import Array
 from tunery.domain import Network
 from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
-from tunery.engines import Role, WorkerSpec
+from tunery.engines import HERE, Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes
@@ -100,6 +100,11 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     def tell(current: str, left_s: float) -> None:
         notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
+    if not has_rivals(runtime) and (missing := sorted({"onnxruntime", *TORCH} & set(against))):
+        raise UsageError(
+            f"host {runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
+            "--against untuned"
+        )
     tell("outputs", predicted_s(against, seconds))
     contestants = Contestants.start(runtime, network, compiled)
     workers = contestants.workers
@@ -269,18 +274,26 @@ def _start(runtime: Runtime, service: str, path: Path | str, network: Network, *
     settings = {**source, "threads": runtime.threads, "inputs": list(network.inputs), "seed": SEED, **more}
     torch = service in TORCH.values()
     module = "torch_contestants" if torch else "contestants"
+    compiled = service == "CompiledContestant"
+    there = compiled or has_rivals(runtime)
+    environment = runtime.measuring_environment if compiled else runtime.environment
     return runtime.engine.start(
         WorkerSpec(
             Role.MEASURER,
             f"tunery.delivery.{module}:{service}",
             settings,
-            cores=runtime.measure_cores,
-            host=runtime.measure_host,
+            cores=runtime.measure_cores if there else (),
+            host=runtime.measure_host if there else HERE,
             threads=runtime.threads,
             memory_bytes=worker_bytes(Role.MEASURER),
-            environment=runtime.environment.counterpart() if torch else runtime.environment,
+            environment=environment.counterpart() if torch else environment,
         )
     )
+
+
+def has_rivals(runtime: Runtime) -> bool:
+    """Return whether ONNX Runtime is where kernels are measured: else it says here what is right, and nobody's time."""
+    return runtime.host_facts is None or "onnxruntime" in runtime.host_facts.packages
 
 
 async def _call(runtime: Runtime, worker: str, method: str, *args: object) -> Any:

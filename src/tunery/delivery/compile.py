@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tunery._archive import extend_manifest
-from tunery._errors import DialectError, EngineError
+from tunery._errors import DialectError, EngineError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
-from tunery.delivery.compare import Expected, start_onnxruntime
+from tunery.delivery.compare import Expected, has_rivals, start_onnxruntime
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
@@ -155,6 +155,8 @@ async def _judged(
     All of it runs there if that does not help. If not `raced`, nothing is too slow.
     """
     judged = await judge(work, made.network, made.blob, theirs)
+    if judged.wrong and not has_rivals(work.runtime):  # it can neither be mended there nor handed over
+        raise WorkError(f"{made.network.name} is not compiled for host {work.runtime.measure_host}, {judged.wrong}")
     if judged.wrong:
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)

@@ -117,11 +117,14 @@ async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
         start = start_for(request.dialect, target.config, provenance.compiler, await introduce(runtime, store))
     else:
         start = await (ready or get_ready(runtime, request, target, provenance.compiler, job_id))
-    if start is None:
-        why = (
-            f"there is no cost model for {target}; train one with `tunery costmodel collect` and "
-            "`tunery costmodel train`"
+    why = f"there is no cost model for {target}; train one with `tunery costmodel collect` and `tunery costmodel train`"
+    if runtime.builds_for_another_kind and not guess.few_shot:
+        # What ships was measured on other processors, and nothing of it can be checked here.
+        start, why = (
+            None,
+            f"nothing is predicted for host {runtime.measure_host}; tune it, or measure some (--few-shot)",
         )
+    if start is None:
         if guess.few_shot:
             raise UsageError(why)
         return replace(known, refused={task.key: why for task in open_})

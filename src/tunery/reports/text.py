@@ -194,16 +194,21 @@ def _usage(report: "TuneReport", request: "Request", output: Path | None) -> lis
     build = [] if output else [f"to use it   tunery compile {asked}"]
     return [
         *build,
-        f"{'to use it' if output else '':<11} import tunery",
+        f"{'to use it' if output else '':<11} import tunery{_there(request)}",
         f"            network = tunery.load_compiled({json.dumps(path, ensure_ascii=False)})",
         f"            outputs = {call(report.network)}",
     ]
+
+
+def _there(request: "Request") -> str:
+    return f"  # on {request.on}" if request.on else ""
 
 
 def _asked(request: "Request") -> list[str]:
     """Return what a command must be told beside the model to find what this request has measured."""
     said = ["--shape " + shlex.quote(f"{name}={'x'.join(map(str, shape))}") for name, shape in request.shapes.items()]
     said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []
+    said += [f"--on {shlex.quote(request.on)}"] if request.on else []
     said += [f"--threads {request.threads}"] if request.threads else []
     said += ["--trust"] if request.trust else []
     said += [f"--store {shlex.quote(request.store)}"] if request.store else []

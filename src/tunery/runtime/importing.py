@@ -164,7 +164,7 @@ async def _load(
 async def _resolve(
     runtime: Runtime, request: Request, job_id: str, meant: Callable[[str], None], used: list[Reservation]
 ) -> tuple[Target, str]:
-    device = [await runtime.device()] if runtime.foreign_kind else []
+    device = [await runtime.device()] if runtime.builds_for_another_kind else []
     async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
         target, compiler = await runtime.call(
             runtime.target_worker or grant.worker,

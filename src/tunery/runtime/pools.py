@@ -21,6 +21,7 @@ from tunery.accounting.power import Power
 from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
 from tunery.devices.lock import DeviceLock
+from tunery.dialects import CrossCompiler, get_dialect
 from tunery.domain import Artifact, Calibration, DeviceDescription, HostFacts
 from tunery.engines import HERE, Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_bytes, worker_environment
@@ -102,6 +103,7 @@ class Runtime:
         self.dispatch = dispatch or Dispatch()
         self.measure_host = on or HERE
         facts = engine.facts(on) if on else None
+        self.host_facts = facts
         self.node = platform.node() if facts is None else facts.node
         self.cores = self.dispatch.cores if facts is None else facts.cores
         self._measurer_bytes = worker_bytes(Role.MEASURER, None if facts is None else facts.memory_bytes)
@@ -114,15 +116,14 @@ class Runtime:
         self._lock = DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
         self.environment = worker_environment(dialect)
-        self._measuring = worker_environment(dialect, measuring=True) if on else self.environment
+        self.measuring_environment = worker_environment(dialect, measuring=True) if on else self.environment
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
         self._slot: dict[str, tuple[int, ...]] = {}
         self._elsewhere: dict[str, str] = {}  # worker to host
         self._asked: Counter[str] = Counter()  # host to builds that wait or run
         self._pools = self._start_workers(dialect)
         self._described = self._ask_device()
-        self.foreign_kind = facts is not None and facts.machine != platform.machine()
-        self.target_worker = self._start_target_worker() if on and not self.foreign_kind else None
+        self.target_worker = self._start_target_worker() if on and not self.builds_for_another_kind else None
         hosts = {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
         self.dispatch.add({self.resource(role, host): len(self._of(role, host)) for role, host in hosts.items()})
         self.dispatch.add({self.device_share: len(self.cores)})
@@ -141,6 +142,12 @@ class Runtime:
     def scheduler(self) -> Scheduler:
         """The state machine, for its log and for tests."""
         return self.dispatch.scheduler
+
+    @property
+    def builds_for_another_kind(self) -> bool:
+        """Whether kernels are built here for a host of another kind of machine, where no compiler is needed."""
+        other = self.host_facts is not None and self.host_facts.machine != platform.machine()
+        return other and isinstance(get_dialect(self._dialect), CrossCompiler)
 
     def resource(self, role: str, host: str = HERE) -> str:
         """Return the scheduler's name for a host's workers of a role."""
@@ -210,7 +217,7 @@ class Runtime:
             cores=slot,
             threads=len(slot),
             memory_bytes=self._measurer_bytes,
-            environment=self._measuring,
+            environment=self.measuring_environment,
             host=self.measure_host,
         )
 

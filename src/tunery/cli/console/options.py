@@ -34,6 +34,7 @@ ModelName = Annotated[
     ),
 ]
 TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]
+HostName = Annotated[str, typer.Option("--on", metavar="HOST", help="The host to measure on: see `tunery hosts`.")]
 StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, max=65_536, help="Threads of a kernel; 0: all usable cores.")]
 Shapes = Annotated[

@@ -23,8 +23,8 @@ class Questions:
         self._holds: dict[int, Future[Callable[[], None]]] = {}
         self._checks: list[Future[tuple[Check, ...]]] = []
 
-    def check(self) -> Future[tuple[Check, ...]]:
-        """Have the host look at what its workers need."""
+    def check(self, *, measuring: bool = False) -> Future[tuple[Check, ...]]:
+        """Have the host look at what its workers need, all of them or those that only run kernels (`measuring`)."""
         future: Future[tuple[Check, ...]] = Future()
 
         def ask() -> None:
@@ -32,7 +32,7 @@ class Questions:
                 future.set_exception(self._link.lost())
             else:
                 self._checks.append(future)
-                self.connection.writer.send({"do": "check"})
+                self.connection.writer.send({"do": "check", "measuring": measuring})
 
         self._link.post(ask)
         return future

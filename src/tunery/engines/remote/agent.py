@@ -207,9 +207,11 @@ class LocalAgent:
         used = {theirs: self._control.cpu_s(name) for theirs, name in self._names.items()}
         self._writer.send({"do": "pong", "clock_s": time.time(), "own_cpu_s": own_s, "cpu_s": used})
 
-    def _check(self, _header: dict[str, Any], _body: bytes) -> None:
+    def _check(self, header: dict[str, Any], _body: bytes) -> None:
+        measuring = bool(header["measuring"])
+
         def look() -> None:
-            found = json.dumps([asdict(check) for check in host_checks()]).encode()
+            found = json.dumps([asdict(check) for check in host_checks(measuring=measuring)]).encode()
             self._writer.send({"do": "checked"}, found)
 
         threading.Thread(target=look, name="tunery-checks", daemon=True).start()

@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 from tunery._errors import EngineError, HostError
 from tunery.blobs import Blobs
+from tunery.dialects import CrossCompiler, get_dialect, installed_dialects
 from tunery.domain import Check, CheckState, HostFacts
 from tunery.engines.remote._link import Timing
 from tunery.engines.remote.engine import AgentEngine
@@ -40,7 +41,10 @@ def check_host(name: str, connect: str, blobs: Blobs) -> Iterator[Check]:
             yield Check("agent", CheckState.OK, f"tunery {facts.version}, Python {facts.python} on {facts.node}")
             yield _machine(facts)
             yield _clock(engine)
-            yield from _workplace(engine)
+            measuring = facts.machine != platform.machine()
+            if measuring:
+                yield from _packages(facts)
+            yield from _workplace(engine, measuring=measuring)
     except HostError as error:
         advice = next((advice for sign, advice in _ADVICE if sign in str(error)), "try the connect command by hand")
         yield Check("agent", CheckState.FAIL, str(error), advice.format(version=version("tunery")))
@@ -71,8 +75,23 @@ def _clock(engine: AgentEngine) -> Check:
     return Check("clock", CheckState.OK, found)
 
 
-def _workplace(engine: AgentEngine) -> Iterator[Check]:
+def _packages(facts: HostFacts) -> Iterator[Check]:
+    """Has the host the versions that run what is compiled here?"""
+    for name in installed_dialects():
+        dialect = get_dialect(name)
+        wanted = {package: version(package) for package in dialect.packages}
+        if not isinstance(dialect, CrossCompiler) or not wanted:
+            continue
+        found = ", ".join(f"{package} {facts.packages.get(package, 'missing')}" for package in wanted)
+        if all(facts.packages.get(package) == number for package, number in wanted.items()):
+            yield Check("versions", CheckState.OK, found)
+        else:
+            pins = " ".join(f"{package}=={number}" for package, number in wanted.items())
+            yield Check("versions", CheckState.FAIL, found, f"install there what compiles here: pip install {pins}")
+
+
+def _workplace(engine: AgentEngine, *, measuring: bool) -> Iterator[Check]:
     try:
-        yield from engine.checks().result(_CHECKS_S)
+        yield from engine.checks(measuring=measuring).result(_CHECKS_S)
     except (EngineError, Late) as error:
         yield Check("workers", CheckState.FAIL, str(error) or "the host does not answer", "try again")

@@ -82,9 +82,12 @@ class AgentEngine(Engine):
         """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
         return self._link.clock_off_s(seconds)
 
-    def checks(self) -> Future[tuple[Check, ...]]:
-        """Have the host look at what its workers need; the future fails with LostWorkerError if it is away."""
-        return self._calls.questions.check()
+    def checks(self, *, measuring: bool = False) -> Future[tuple[Check, ...]]:
+        """Have the host look at what its workers need, all of them or those that only run kernels (`measuring`).
+
+        The future fails with LostWorkerError if it is away.
+        """
+        return self._calls.questions.check(measuring=measuring)
 
     @override
     def hold_device(self, host: str = "") -> Future[Callable[[], None]]:

@@ -4,6 +4,8 @@ import os
 import platform
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from tunery._locks import own_directory
 from tunery._settings import cache_directory
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import granted_bytes, granted_cores, usable_cores
-from tunery.dialects import get_dialect, installed_dialects
+from tunery.dialects import Dialect, get_dialect, installed_dialects
 from tunery.domain import Check, CheckState, HostFacts
 
 _LEAST_DISK_BYTES = 2 << 30
@@ -36,14 +38,33 @@ def host_facts() -> HostFacts:
     )
 
 
-def host_checks() -> Iterator[Check]:
-    """Look at what a host's workers need here, one after the other: the cache, and each dialect."""
+def host_checks(*, measuring: bool = False) -> Iterator[Check]:
+    """Look at what a host's workers need here, one after the other: the cache, and each dialect.
+
+    With `measuring` only what runs kernels that others have compiled: the dialect's runtime.
+    """
     yield cache_check()
     for name in installed_dialects():
         try:
-            yield from get_dialect(name).doctor()
+            dialect = get_dialect(name)
+            yield from _runtime_checks(dialect) if measuring else dialect.doctor()
         except Exception as error:  # noqa: BLE001 - whatever a plug-in does, the others are looked at
             yield Check(name, CheckState.FAIL, f"the dialect does not load: {error}", "install it again")
+
+
+def _runtime_checks(dialect: Dialect) -> Iterator[Check]:
+    """Does what runs kernels load? In a process of its own, where a crash is only an answer."""
+    modules = dialect.environment().measuring_preload
+    if modules is None:
+        return
+    command = [sys.executable, "-P", "-c", f"import {', '.join(modules)}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        yield Check("runtime", CheckState.OK, f"{dialect.name} runs kernels; a compiler and a linker are not needed")
+        return
+    last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    packages = " ".join(dialect.packages)
+    yield Check("runtime", CheckState.FAIL, f"{dialect.name} cannot run kernels: {last[:200]}", f"install {packages}")
 
 
 def cache_check() -> Check:

@@ -1,0 +1,164 @@
+"""ARM end to end: an agent on an emulated machine, whose processor is of another kind than this one's."""
+
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import emulated
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from job_tools import family, outcomes_of, records_in, request_in, wait_until
+from onnx import TensorProto, helper, numpy_helper
+
+from tunery._errors import UsageError
+from tunery.blobs import FakeBlobs
+from tunery.delivery.loading import load_compiled
+from tunery.domain import Budget, CheckState, JobState, Mode, Outcome
+from tunery.domain.request import FillPolicy, Request
+from tunery.engines import AgentEngine, Engine, OnUsage
+from tunery.engines.contract import EngineContract
+from tunery.engines.remote.checking import check_host
+from tunery.engines.remote.registry import add_host
+from tunery.models import zoo
+from tunery.service.session import Session, tune
+from tunery.store import open_store
+
+pytestmark = pytest.mark.timeout(900)
+PI, CPU = "pi", "cortex-a72"
+MACHINE = Path(os.environ["TUNERY_TEST_ARM"])
+RUN = """
+import sys, json, numpy, tunery
+network = tunery.load_compiled(sys.argv[1])
+given = numpy.load(sys.argv[2])
+made = network(*(given[name] for name in sorted(given.files)))
+numpy.savez(sys.argv[3], *(made if isinstance(made, (list, tuple)) else [made]))
+assert "tvm" not in sys.modules, "the compiler was loaded"
+"""
+
+
+class TestAgentOnArm(EngineContract):
+    def make(self, on_usage: OnUsage) -> Engine:
+        return AgentEngine(PI, emulated.agent(MACHINE, CPU), FakeBlobs(), on_usage)
+
+
+@pytest.fixture
+def pi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Add the host `pi`, with directories of its own; its processes carry the test's mark."""
+    monkeypatch.setenv("TUNERY_TEST_FAMILY", str(tmp_path))
+    place = tmp_path / PI
+    place.mkdir()
+    places = " ".join(f"{name}={place}" for name in ("TUNERY_CACHE", "XDG_DATA_HOME", "TMPDIR"))
+    add_host(PI, f"env {places} {emulated.agent(MACHINE, CPU)}")
+    return place
+
+
+def convolutions(path: Path) -> None:
+    """A stem, a depthwise and a pointwise convolution, a residual sum, pooling and a dense layer."""
+    rng = np.random.default_rng(1)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        values = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return numpy_helper.from_array(values.astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "stem"], ["a"], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "depth"], ["c"], kernel_shape=[3, 3], pads=[1] * 4, group=16),
+        helper.make_node("Clip", ["c", "low", "high"], ["d"]),
+        helper.make_node("Conv", ["d", "point"], ["e"], kernel_shape=[1, 1]),
+        helper.make_node("Add", ["e", "b"], ["f"]),
+        helper.make_node("GlobalAveragePool", ["f"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["h"]),
+        helper.make_node("MatMul", ["h", "dense"], ["i"]),
+        helper.make_node("Softmax", ["i"], ["y"]),
+    ]
+    constants = [
+        weight("stem", 16, 3, 3, 3), weight("depth", 16, 1, 3, 3), weight("point", 16, 16, 1, 1),
+        weight("dense", 16, 10), numpy_helper.from_array(np.float32(0.0), "low"),
+        numpy_helper.from_array(np.float32(6.0), "high"),
+    ]  # fmt: skip
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10]),
+    ]
+    graph = helper.make_graph(nodes, "convolutions", ends[:1], ends[1:], constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def bert(path: Path) -> None:
+    """BERT-tiny, a batch of one."""
+    model = onnx.load_model_from_string(zoo.graph("bert-tiny"))
+    zoo.fill(model, "bert-tiny")
+    for value in model.graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(model, path)
+
+
+@pytest.mark.parametrize(("make", "trials"), [(convolutions, 24), (bert, 36)])
+def test_a_network_is_tuned_there_and_its_file_runs_there(
+    make: Callable[[Path], None], trials: int, pi: Path, tmp_path: Path
+) -> None:
+    make(tmp_path / "m.onnx")
+    budget, store = Budget.parse(f"{trials}trials"), str(tmp_path / "store.db")
+    request = Request(str(tmp_path / "m.onnx"), threads=2, budget=budget, store=store, on=PI)
+    with Session(store) as session:
+        report = session.tune(request, lambda _: None, threading.Event())
+        compiled, _ = session.compile(request, tmp_path / "out.tunery", FillPolicy())
+    assert report.job.state is JobState.DONE
+    finals = records_in(tmp_path, Mode.FINAL)
+    assert {record.measurement.outcome for record in finals} == {Outcome.OK}
+    with open_store(store) as opened:
+        [measured_on] = {record.provenance.device for record in finals}
+        assert opened.devices.facts(measured_on)["arch"] == "aarch64"
+    assert compiled.max_abs_error is not None
+    with pytest.raises(UsageError, match="compiled for a processor with neon"):
+        load_compiled(tmp_path / "out.tunery")
+    compare(tmp_path / "m.onnx", tmp_path / "out.tunery", tmp_path)
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def compare(model: Path, file: Path, directory: Path) -> None:
+    """Run a compiled file in a process of the machine, and ONNX Runtime here, on the same inputs."""
+    session, rng = onnxruntime.InferenceSession(str(model)), np.random.default_rng(5)
+    given = {
+        one.name: rng.standard_normal(one.shape).astype(np.float32)
+        if one.type == "tensor(float)"
+        else rng.integers(0, 2, one.shape)
+        for one in session.get_inputs()
+    }
+    np.savez(directory / "given.npz", **{f"{at:03}": array for at, array in enumerate(given.values())})
+    command = [emulated.python(MACHINE, CPU), "-c", RUN, file, directory / "given.npz", directory / "made.npz"]
+    environment = os.environ | {"PYTHONPATH": emulated.path(MACHINE)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with np.load(directory / "made.npz") as made:
+        for expected, name in zip(session.run(None, given), made.files, strict=True):
+            np.testing.assert_allclose(made[name], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_what_crashes_hangs_or_computes_wrong_there_costs_itself_only(pi: Path, tmp_path: Path) -> None:
+    source = "fake:faults?tasks=1&segfault=3,17&hang=5&one_off=7,11"
+    report = tune(replace(request_in(tmp_path, source, "40trials"), on=PI))
+    assert report.job.state is JobState.DONE
+    assert outcomes_of(report).keys() >= {"ok"}
+    finals = {record.measurement.outcome for record in records_in(tmp_path, Mode.FINAL)}
+    assert finals == {Outcome.OK}
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def test_a_check_says_in_plain_words_what_the_machine_lacks(tmp_path: Path) -> None:
+    whole = {check.name: check.state for check in check_host(PI, emulated.agent(MACHINE, CPU), FakeBlobs())}
+    assert whole == dict.fromkeys(("agent", "machine", "clock", "cache", "versions", "runtime"), CheckState.OK)
+    bare = shlex.quote(str(emulated.python(MACHINE, CPU)))
+    for paths, lacking in (("", "tunery"), (emulated.TREE / "src", "No module")):
+        command = f"env PYTHONPATH={paths} {bare} -m tunery agent --stdio"
+        [check] = check_host("bare", command, FakeBlobs())
+        assert check.state is CheckState.FAIL
+        assert lacking in check.found
+        assert check.advice.startswith("install tunery")
