@@ -64,7 +64,7 @@ test-hostile: setup
 test-browser: setup
 	@command -v chromium >/dev/null || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -q -y --no-install-recommends chromium; }
-	$(BIN)/pytest -m browser -n 2 --dist load
+	$(BIN)/pytest -m "browser and not slow" -n $(PROCESSES) --dist load
 
 # ARM end to end, on an emulated machine that is made once, in the user's cache directory (800 MB, from Debian and Python's
 # index); it needs binutils-aarch64-linux-gnu, and is no part of `make test`.

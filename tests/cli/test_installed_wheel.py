@@ -77,3 +77,11 @@ def test_the_store_migrates_and_the_shipped_model_loads(installed: Path, tmp_pat
         "print([bool(shipped('metaschedule', 'x86', bits)) for bits in (256, 512)])"
     ).format(str(tmp_path / "s.db"))
     assert _run(installed, sys.executable, "-c", code).strip() == "[True, True]"
+
+
+def test_the_dashboard_travels_with_the_wheel(installed: Path) -> None:
+    def files(root: Path) -> set[str]:
+        return {path.name for path in (root / "tunery" / "web" / "pages" / "static").iterdir()}
+
+    assert "index.html" in files(installed)
+    assert files(installed) == files(_ROOT / "src")

@@ -1,6 +1,7 @@
-"""A service of the fake dialect that listens on a port of this machine, in a thread of the test's process."""
+"""A service of the fake dialect on a port of this machine, in a thread of the test's process, and a browser for it."""
 
 import asyncio
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 from conftest import PATIENCE_S, Site, site_in
 from tunery.store import StoredAccount, StoredToken
 from tunery.web._tokens import digest_of, new_token
+
+_ARGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync")  # fmt: skip
 
 
 class Served:
@@ -80,3 +85,45 @@ def served(directory: Path) -> Iterator[Served]:
         server[0].should_exit = True
         thread.join(PATIENCE_S)
         loop.close()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Open a browser for the block, or skip the test."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        pytest.skip("needs Chromium (Debian, Ubuntu: apt-get install chromium)")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=_ARGS)
+        yield browser
+        browser.close()
+
+
+def log_in(page: Any, site: Served, token: str, place: str = "jobs") -> None:
+    """Open one of the pages as the holder of a token."""
+    page.set_default_timeout(PATIENCE_S * 1e3)
+    page.goto(f"{site.url}/#/{place}")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("navigation").wait_for()
+
+
+def drop(page: Any, name: str, content: bytes) -> None:
+    """Drop a file on the page for new jobs."""
+    made = """([name, bytes]) => {
+      const dropped = new DataTransfer();
+      dropped.items.add(new File([new Uint8Array(bytes)], name));
+      return dropped;
+    }"""
+    page.dispatch_event(".drop", "drop", {"dataTransfer": page.evaluate_handle(made, [name, list(content)])})
+
+
+def compile_and_download(page: Any, directory: Path) -> Path:
+    """On the page of a tuned job: have it compiled, and save the file."""
+    page.get_by_role("button", name="Compile").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    path = directory / download.value.suggested_filename
+    download.value.save_as(path)
+    return path

@@ -1,12 +1,11 @@
 """The dashboard in a real browser: everything that its pages promise, on the fake dialect."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_site import Served, served
+from dashboard_site import Served, chromium, compile_and_download, drop, log_in, served
 
 from tunery import load_compiled
 
@@ -14,9 +13,6 @@ pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-        "--disable-component-update", "--disable-sync"]  # fmt: skip
 HOSTILE = "<img src=x onerror=document.title='owned'>"
 TUNED = {"model": "fake:net?tasks=3&weights=4,2,1&segfault=0.1", "dialect": "fake", "budget": "24trials", "threads": 1}
 ENDLESS = {"model": "fake:endless?tasks=2&build_s=0.02&space=16x16x16", "dialect": "fake", "threads": 1,
@@ -27,8 +23,6 @@ Visit = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian, Ubuntu: apt-get install chromium)")
     with served(tmp_path_factory.mktemp("site")) as one:
         yield one
 
@@ -44,10 +38,8 @@ def ann(site: Served) -> str:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=ARGS)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -60,10 +52,7 @@ def visit(site: Served, browser: Any) -> Iterator[Visit]:
         page = contexts[-1].new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda said: errors.append(said.text) if "Content Security" in said.text else None)
-        page.goto(f"{site.url}/#/{place}")
-        page.get_by_label("Token").fill(token)
-        page.get_by_role("button", name="Log in").click()
-        page.get_by_role("navigation").wait_for()
+        log_in(page, site, token, place)
         return page
 
     yield one
@@ -98,13 +87,18 @@ def test_a_job_is_submitted_watched_compiled_downloaded_and_loads(visit: Visit, 
     row(page, "matmul_0").wait_for()
     page.get_by_role("button", name="Start tuning").click()
     page.get_by_role("heading", name="dropped").wait_for()
-    page.get_by_role("button", name="Compile").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Download").click()
-    path = tmp_path / download.value.suggested_filename
-    download.value.save_as(path)
+    path = compile_and_download(page, tmp_path)
     network = load_compiled(path)
     assert network.inputs
+
+
+def test_a_file_that_is_no_model_is_told_so(visit: Visit, ann: str) -> None:
+    page = visit(ann, "new")
+    page.get_by_label("Dialect").fill("fake")
+    drop(page, f"{HOSTILE}.onnx", b"no model")
+    page.get_by_role("alert").wait_for()
+    assert HOSTILE in page.locator("form").inner_text()
+    assert page.locator("img").count() == 0
 
 
 def test_a_running_job_is_seen_to_go_on_and_is_cancelled(visit: Visit, site: Served, ann: str) -> None:
@@ -112,6 +106,8 @@ def test_a_running_job_is_seen_to_go_on_and_is_cancelled(visit: Visit, site: Ser
         job = client.post("/v1/jobs", json=ENDLESS).json()["id"]
     page = visit(ann, f"jobs/{job}")
     page.get_by_role("progressbar").wait_for()
+    page.get_by_role("img", name="latency falls").wait_for()
+    page.get_by_role("img", name="stages").wait_for()
     trials = page.locator("dt", has_text="Trials").locator("+ dd")
     before = trials.inner_text()
     playwright.expect(trials).not_to_have_text(before)

@@ -61,6 +61,9 @@ def test_a_tuned_job_is_compiled_by_its_account_alone(serve: Serve) -> None:
         job = await submitted(ann)
         await ended(ann, job["id"])
         assert (await bob.post(f"/v1/jobs/{job['id']}:compile")).status_code == 404
+        assert (await bob.get(f"/v1/live/jobs/{job['id']}")).status_code == 404
+        for place in ("jobs", f"jobs/{job['id']}", "hosts"):
+            assert (await site.client().get(f"/v1/live/{place}")).status_code == 401
         assert (await reader.post(f"/v1/jobs/{job['id']}:compile")).status_code == 403
         answer = await ann.post(f"/v1/jobs/{job['id']}:compile")
         assert answer.status_code == 201

@@ -5,7 +5,7 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -227,10 +227,6 @@ class JobManager:
     def runtime(self, request: Request) -> Runtime:
         """Return the workers that a request's job will use, started if they were not yet."""
         return self._runtime(request)[0]
-
-    def stages(self, job_id: str) -> Mapping[str, Any]:
-        """Return which worker has done what for a job in the run that goes on, as the event of it will say."""
-        return _stages(self.dispatch.spans_of(job_id))
 
     async def machines(self) -> list[Machine]:
         """Return the machines that jobs run on, this one first.
@@ -528,7 +524,7 @@ class JobManager:
 
     async def _keep_stages(self, job_id: str, spans: Sequence[Span]) -> None:
         """Store which worker did what for a job in this run, for its report."""
-        payload = _stages(spans)
+        payload = stages_event(spans)
         if payload["spans"]:
             with suppress(StoreError):  # nothing depends on it
                 await self.store.write(lambda store: store.events.append(STAGES, payload, job_id))
@@ -605,5 +601,6 @@ def importing(request: Request, job_id: str = "") -> Progress:
     return Progress(job_id, "importing", 0.0, request.budget.seconds, 0, request.budget.trials, None, None)
 
 
-def _stages(spans: Sequence[Span]) -> dict[str, Any]:
+def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
+    """Return what the event of a run's stages says."""
     return stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])

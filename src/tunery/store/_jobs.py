@@ -120,6 +120,22 @@ class Jobs(Database):
             query = query.where(_jobs.c.account == account)
         return self.read(lambda connection: [(row[0], row[1]) for row in connection.execute(query.limit(limit))])
 
+    def stamp(self, job_id: str) -> tuple[float, int]:
+        """Return what changes with all that is stored of a job: the time of its last update, and its newest event.
+
+        Raises:
+            NothingFoundError: there is no such job.
+        """
+        events = schema.events
+        newest = sa.select(sa.func.max(events.c.id)).where(events.c.job_id == job_id).scalar_subquery()
+        query = sa.select(_jobs.c.updated_at, newest).where(_jobs.c.job_id == job_id)
+        row = self.read(lambda connection: connection.execute(query).first())
+        if row is None:
+            raise NothingFoundError(
+                f"the store {self.place} has no job {job_id}; `tunery jobs list` shows those it has"
+            )
+        return row[0], row[1] or 0
+
     def count_jobs(self, since: float, until: float, account: str | None = None) -> dict[str, int]:
         """Return how many jobs each account, or one, has created between two times."""
         query = sa.select(_jobs.c.account, sa.func.count()).group_by(_jobs.c.account)
@@ -220,8 +236,12 @@ def _row(connection: Connection, job_id: str, place: str) -> RowMapping:
         query = query.with_for_update()
     row = connection.execute(query).mappings().first()
     if row is None:
-        raise NothingFoundError(f"the store {place} has no job {job_id}; `tunery jobs list` shows those it has")
+        raise _missing(place, job_id)
     return row
+
+
+def _missing(place: str, job_id: str) -> NothingFoundError:
+    return NothingFoundError(f"the store {place} has no job {job_id}; `tunery jobs list` shows those it has")
 
 
 def _owner(row: RowMapping) -> Owner | None:

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from tunery.domain import JobState, JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import STAGES, JobView, view_of
+from tunery.service.manager import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model
 from tunery.web._jobs import JobId, visible
@@ -93,20 +94,20 @@ class _One:
     async def look(self) -> Sections:
         """Return the parts of the page."""
         now_s = asyncio.get_running_loop().time()
-        running = self._service.manager.stages(self._job_id) if now_s >= self._next_s else {}
+        spans = self._service.manager.dispatch.spans_of(self._job_id)
 
-        def ask(store: Store) -> tuple[JobStatus, list[Event]]:
+        def ask(store: Store) -> None:
+            seen = store.stamp(self._job_id)
+            if seen == self._seen and (not spans or now_s < self._next_s):
+                return
+            self._seen, self._next_s = seen, now_s + _STAGES_S
             status, events = store.job(self._job_id), store.events.after(job_id=self._job_id)
-            seen = (status.updated_at, len(events))
-            if seen != self._seen or running.get("spans"):
-                self._seen, self._next_s = seen, now_s + _STAGES_S
-                going_on = Event(0, self._job_id, STAGES, running, 0.0)
-                self._parts = _parts(view_of(status, store.trials(self._job_id), [*events, going_on]))
-            return status, events
+            running = Event(0, self._job_id, STAGES, stages_event(spans), 0.0)
+            view = view_of(status, store.trials(self._job_id), [*events, running])
+            self._parts = {"job": job_row(status), "log": list(_log(status, events)), **_parts(view)}
 
-        status, events = await self._service.store.read(ask)
-        progress = self._service.manager.progress(self._job_id)
-        return {"job": job_row(status), "log": list(_log(status, events)), **self._parts, "progress": plain(progress)}
+        await self._service.store.read(ask)
+        return {**self._parts, "progress": plain(self._service.manager.progress(self._job_id))}
 
 
 def _parts(view: JobView) -> Sections:

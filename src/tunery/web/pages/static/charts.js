@@ -24,18 +24,25 @@ function figure(draw, ...below) {
   return h("figure", {}, place, ...below);
 }
 
-// Round numbers that cut a range into about so many parts.
-export function ticks(low, high, parts) {
-  const raw = (high - low) / Math.max(parts, 1) || 1;
+// Round numbers that cut 0 to `most` into about so many parts, with their texts.
+export function ticks(most, parts) {
+  const raw = most / Math.max(parts, 1) || 1;
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw * 0.999);
-  const found = [];
-  for (let at = Math.ceil(low / step - 1e-9) * step; at <= high * (1 + 1e-9); at += step) found.push(at);
-  return found;
+  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => one >= raw * 0.999);
+  const decimals = Math.max(0, Math.min(6, -Math.floor(Math.log10(step)) + (step / power === 2.5 ? 1 : 0)));
+  const count = Math.floor(most / step + 1e-9) + 1;
+  return Array.from({ length: count }, (_, i) => ({ at: i * step, text: i ? (i * step).toFixed(decimals) : "0" }));
+}
+
+// The same for seconds, in the unit that suits the whole.
+function times(most_s, parts) {
+  const [unit, unit_s] = most_s < 120 ? ["s", 1] : most_s < 7200 ? ["min", 60] : ["h", 3600];
+  return ticks(most_s / unit_s, parts).map(({ at, text }) => ({ at: at * unit_s, text: `${text} ${unit}` }));
 }
 
 // A line of steps: each point holds until the next. `mark` is a level to compare with, {y, text}.
-export function steps({ points, xTitle, yTitle, xText, yText, mark, label }) {
+// x is in seconds, y in the unit that yTitle names.
+export function steps({ points, xTitle, yTitle, mark, label }) {
   return figure((width) => {
     const height = 240;
     const [left, right, top, bottom] = [64, 12, 24, 40];
@@ -46,12 +53,12 @@ export function steps({ points, xTitle, yTitle, xText, yText, mark, label }) {
     const x = (value) => left + ((width - left - right) * value) / xMost;
     const y = (value) => height - bottom - ((height - top - bottom) * value) / yMost;
     const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
-    for (const at of ticks(0, yMost, 4)) {
+    for (const { at, text } of ticks(yMost, 4)) {
       svg.append(s("line", { class: "grid", x1: left, x2: width - right, y1: y(at), y2: y(at) }),
-        s("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, yText(at)));
+        s("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, text));
     }
-    for (const at of ticks(0, xMost, Math.max(2, Math.floor(width / 130)))) {
-      svg.append(s("text", { x: x(at), y: height - bottom + 16, "text-anchor": at > xMost * 0.97 ? "end" : "middle" }, xText(at)));
+    for (const { at, text } of times(xMost, Math.max(3, Math.floor(width / 130)))) {
+      svg.append(s("text", { x: x(at), y: height - bottom + 16, "text-anchor": at > xMost * 0.97 ? "end" : "middle" }, text));
     }
     svg.append(s("line", { class: "axis", x1: left, x2: width - right, y1: y(0), y2: y(0) }));
     svg.append(s("text", { x: width - right, y: height - 6, "text-anchor": "end" }, xTitle), s("text", { x: 0, y: 12 }, yTitle));
@@ -66,10 +73,12 @@ export function steps({ points, xTitle, yTitle, xText, yText, mark, label }) {
   });
 }
 
+const COLORED = ["build", "measure", "propose", "learn", "finals"];
+
 // Who did what when: a lane for each worker. `spans` are {lane, kind, start_s, end_s}.
-export function gantt({ spans, kinds, xText, label }) {
+export function gantt({ spans, kinds, label }) {
   const lanes = [...new Set(spans.map((span) => span.lane))].sort();
-  const color = (kind) => `k${Math.max(kinds.indexOf(kind), 0) % 6}`;
+  const color = (kind) => `k${COLORED.includes(kind) ? COLORED.indexOf(kind) : COLORED.length}`;
   const legend = h("ul", { class: "legend" }, kinds.map((kind) => h("li", {}, h("i", { class: color(kind) }), kind)));
   return figure((width) => {
     const lane = 20;
@@ -78,9 +87,9 @@ export function gantt({ spans, kinds, xText, label }) {
     const most = Math.max(...spans.map((span) => span.end_s)) || 1;
     const x = (value) => left + ((width - left - 8) * value) / most;
     const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label });
-    for (const at of ticks(0, most, Math.max(2, Math.floor(width / 130)))) {
+    for (const { at, text } of times(most, Math.max(3, Math.floor(width / 130)))) {
       svg.append(s("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: height - 22 }),
-        s("text", { x: x(at), y: height - 6, "text-anchor": at > most * 0.97 ? "end" : "middle" }, xText(at)));
+        s("text", { x: x(at), y: height - 6, "text-anchor": at > most * 0.97 ? "end" : "middle" }, text));
     }
     lanes.forEach((name, row) => {
       const letters = Math.floor(left / 7);

@@ -61,15 +61,15 @@ export async function open(main, { account, id }) {
     curve() {
       const points = parts.gain?.curve ?? [];
       if (points.length < 2) return replace(places.curve);
-      const { unit, show } = latencies(points.map((point) => point.latency_s));
+      const { unit, factor } = latencies(points.map((point) => point.latency_s));
       const choose = (key, text) => h("button", { type: "button", "aria-pressed": String(against === key), onclick: () => { against = key; draw("curve"); } }, text);
       const theirs = parts.gain.onnxruntime_s;
       replace(places.curve, h("div", { class: "row" }, h("h2", {}, "Gain"),
         h("div", { class: "segments", role: "group", "aria-label": "What the curve is drawn against" }, choose("at_s", "over time"), choose("paid_s", "over worker time"))),
       steps({
-        points: points.map((point) => ({ x: point[against], y: point.latency_s })), xTitle: against === "at_s" ? "time of the job" : "worker time paid",
-        yTitle: `sum of the operators, ${unit}`, xText: duration, yText: show,
-        mark: theirs ? { y: theirs, text: `ONNX Runtime ${latency(theirs)}` } : null,
+        points: points.map((point) => ({ x: point[against], y: point.latency_s * factor })), xTitle: against === "at_s" ? "time of the job" : "worker time paid",
+        yTitle: `sum of the operators, ${unit}`,
+        mark: theirs ? { y: theirs * factor, text: `ONNX Runtime ${latency(theirs)}` } : null,
         label: `The network's latency falls from ${latency(points[0].latency_s)} to ${latency(points.at(-1).latency_s)} within ${duration(points.at(-1)[against])}.`,
       }));
     },
@@ -96,7 +96,7 @@ export async function open(main, { account, id }) {
       const spans = parts.stages ?? [];
       if (!spans.length) return replace(places.stages);
       const kinds = [...new Set(spans.map((span) => span.kind))].sort();
-      replace(places.stages, h("h2", {}, "Stages"), gantt({ spans, kinds, xText: duration,
+      replace(places.stages, h("h2", {}, "Stages"), gantt({ spans, kinds,
         label: `${spans.length} stages on ${new Set(spans.map((span) => span.lane)).size} workers: ${kinds.join(", ")}.` }));
     },
     log() {

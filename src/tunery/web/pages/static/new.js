@@ -96,7 +96,7 @@ export async function open(main, { account }) {
       if (job.state !== "done") return replace(found, title, note(job.message || `The job is ${job.state}.`, true));
       const tasks = job.answer.tasks;
       const kinds = new Set(tasks.map((task) => task.kind)).size;
-      replace(found, title, h("p", { class: "muted" }, `${count(tasks.length)} operators of ${count(kinds)} kinds, ${count(tasks.reduce((sum, task) => sum + task.weight, 0))} calls; for ${job.answer.target}`),
+      replace(found, title, h("p", { class: "muted" }, `${count(tasks.length)} operators of ${kinds === 1 ? "one kind" : `${count(kinds)} kinds`}, ${count(tasks.reduce((sum, task) => sum + task.weight, 0))} calls; for ${job.answer.target}`),
         table("Operators of the model", [
           { head: "Operator", name: true, cell: (task) => task.name },
           { head: "Kind", cell: (task) => task.kind },

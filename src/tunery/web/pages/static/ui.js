@@ -25,7 +25,7 @@ export function latencies(values) {
   const known = values.filter((value) => value > 0);
   const middle = known.length ? known.sort((a, b) => a - b)[Math.floor(known.length / 2)] : 1e-3;
   const [unit, factor] = middle < 1e-3 ? ["µs", 1e6] : middle < 1 ? ["ms", 1e3] : ["s", 1];
-  return { unit, show: (value) => (value === null || value === undefined ? NONE : digits(value * factor)) };
+  return { unit, factor, show: (value) => (value === null || value === undefined ? NONE : digits(value * factor)) };
 }
 
 export const latency = (seconds) => {

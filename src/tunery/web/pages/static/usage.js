@@ -51,7 +51,7 @@ function parts(one) {
       { head: "Outcome", name: true, cell: (row) => row.name },
       { head: "Candidates", num: true, cell: (row) => (row.name === NO_CANDIDATE ? NONE : count(row.count)) },
       { head: "Core time", num: true, cell: (row) => duration(row.core_s) },
-      { head: "Share", num: true, cell: (row) => percent(row.core_s / all) },
+      { head: "Share", num: true, opt: true, cell: (row) => percent(row.core_s / all) },
       { head: modelled(one.outcomes), num: true, opt: true, cell: (row) => energy(row.joules) },
       { head: `Money${unit}`, num: true, cell: (row) => show(row.money) },
       { head: "Of the largest", bar: true, cell: (row) => bar(row.core_s / most) },
