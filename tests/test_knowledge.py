@@ -33,9 +33,7 @@ EXCEPTIONS = {
     ("models/torch/_sandbox.py", "/proc /sys"): "a sandbox is made of this system's namespaces",
     ("store/database/lease.py", "/proc /sys"): "who holds a lease: this start of this machine, these process numbers",
     ("engines/contract.py", "sched_getaffinity"): "places a worker of any engine on a core that there is",
-    ("dialects/metaschedule/__init__.py", "sched_getaffinity"): "the threads of a target that names no number",
-    ("dialects/metaschedule/_tvm.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",
-    ("dialects/metaschedule/loading/library.py", "sched_getaffinity"): "the same, without the compiler",
+    ("_processor.py", "sched_getaffinity"): "the threads of a network that is loaded by itself",
     ("dialects/metaschedule/search/limits.py", "/sys"): "a thread's share of a cache decides what is worth a build",
 }
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery._errors import TuneryError, UsageError, WorkError
+from tunery._processor import usable_cores
 from tunery.devices import ConstantBuffers
 from tunery.domain import TensorSpec
 
@@ -70,9 +71,9 @@ _MOST_THREADS = 4096
 
 
 def thread_count(asked: int | None, told: Any) -> int:
-    """Return how many threads a compiled network takes: those asked for, else those that its file tells.
+    """Return how many threads a compiled network takes: those asked for, else OMP_NUM_THREADS, else the file's.
 
-    These are at most the machine's cores: a file of a larger machine, or one that lies, starts no more.
+    The last two are at most the cores that this process may use: a file of a larger machine starts no more.
 
     Raises:
         ValueError: that is no number that any machine has.
@@ -80,7 +81,9 @@ def thread_count(asked: int | None, told: Any) -> int:
     if type(told) is not int or not 1 <= told <= _MOST_THREADS:
         raise ValueError(f"it takes {told!r:.20} threads, not 1 to {_MOST_THREADS}")
     if asked is None:
-        return min(told, os.cpu_count() or 1)
+        first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+        wanted = int(first) if first.isdecimal() and 0 < int(first) <= _MOST_THREADS else told
+        return min(wanted, usable_cores())
     if not 1 <= asked <= _MOST_THREADS:
         raise ValueError(f"it takes {asked} threads, not 1 to {_MOST_THREADS}")
     return asked

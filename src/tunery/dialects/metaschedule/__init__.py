@@ -16,7 +16,6 @@ bundling     a network with what runs it from C; combining: one file of several
 compilation  the whole network; parts: kernels that were built before; archive: its file
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
@@ -28,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from tunery._processor import usable_cores
 from tunery.costmodels.columns import STORES, Layout
 from tunery.devices import Device
 from tunery.dialects import (
@@ -85,7 +85,7 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
     def resolve_target(self, spec: str, threads: int) -> Target:
         from tunery.dialects.metaschedule.target import resolve
 
-        return resolve(self.name, spec, threads or len(os.sched_getaffinity(0)))
+        return resolve(self.name, spec, threads or usable_cores())
 
     @override
     def resolve_target_of(self, spec: str, threads: int, device: DeviceDescription) -> Target:

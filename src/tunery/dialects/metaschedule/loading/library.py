@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from tunery._errors import UsageError
+from tunery._processor import usable_cores
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
 
 # The compiler's `_tvm` says why.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
-os.environ.setdefault("TVM_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
+# Threads of TVM's wait so many turns for more work before they sleep: some 10 ms, not 170 beside an idle program.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "20000")
 
 _CPU, _POOLED = 1, 2
 _LIBRARY = "libtvm_runtime.so"
@@ -195,8 +198,8 @@ class Machine:
 
 
 def load(path: Path) -> Any:
-    """Load a shared library that TVM has made."""
-    return tvm_ffi.load_module(str(path))
+    """Load a shared library that TVM has made; it is unloaded with the last that uses it."""
+    return tvm_ffi.load_module(str(path), keep_module_alive=False)
 
 
 def load_unnamed(path: Path) -> Any:

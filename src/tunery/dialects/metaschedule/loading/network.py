@@ -13,6 +13,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from tunery._errors import WorkError
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
 from tunery.dialects.metaschedule.loading import callers, library
@@ -42,7 +43,7 @@ class TvmNetwork(CompiledNetwork):
             **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
             **manifest.get("kernels", {}),
         }  # fmt: skip
-        self._running = threading.Lock()  # buffers and virtual machine serve one call at a time
+        self._running = _Turn()  # buffers and virtual machine serve one call at a time
         _networks.add(self)
         self._buffers = [library.Input(spec) for spec in self.inputs]
         self._outputs = _Outputs(len(self.outputs))
@@ -76,7 +77,7 @@ class TvmNetwork(CompiledNetwork):
 
     def begin_anew(self) -> None:
         """Forget, in a process that was forked, that another thread may have been calling."""
-        self._running = threading.Lock()
+        self._running = _Turn()
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
@@ -142,6 +143,28 @@ class TvmNetwork(CompiledNetwork):
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, arrays, strict=True):
             buffer.copy(array)
+
+
+class _Turn:
+    """Lets one thread in at a time, and none twice: a signal's handler would wait for the call that it interrupts."""
+
+    def __init__(self) -> None:
+        self._lock, self._callers = threading.Lock(), set[int]()
+
+    def __enter__(self) -> None:
+        caller = threading.get_ident()
+        if caller in self._callers:
+            raise WorkError("the network is at work for this very thread; call it after the signal's handler has ended")
+        self._callers.add(caller)
+        try:
+            self._lock.acquire()
+        except BaseException:  # of a signal's handler, while it waits
+            self._callers.discard(caller)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._callers.discard(threading.get_ident())
 
 
 class _Outputs:

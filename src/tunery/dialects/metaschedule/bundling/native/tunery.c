@@ -170,6 +170,19 @@ static int read_tensor(char *text, tensor *made) {
   return made->told.dtype && made->told.name ? 0 : -1;
 }
 
+static int usable_cores(void) {
+  cpu_set_t usable;
+  return sched_getaffinity(0, sizeof usable, &usable) ? 1 : CPU_COUNT(&usable);
+}
+
+/* OMP_NUM_THREADS, else what the network was compiled for; at most as many as there are cores to use. */
+static int own_threads(int told) {
+  const char *asked = getenv("OMP_NUM_THREADS");
+  int wanted = asked ? atoi(asked) : 0, most = usable_cores();
+  if (wanted < 1 || wanted > MOST_THREADS) wanted = told;
+  return wanted < most ? wanted : most;
+}
+
 static int read_text(tunery_network *network, FILE *file, const char *directory) {
   char line[LINE];
   int version = 0;
@@ -182,7 +195,7 @@ static int read_text(tunery_network *network, FILE *file, const char *directory)
     if (!rest) continue;
     *rest++ = 0;
     if (!strcmp(line, "threads")) {
-      if (!network->threads) network->threads = atoi(rest);
+      if (!network->threads) network->threads = own_threads(atoi(rest));
     } else if (!strcmp(line, "input") && network->inputs < MOST_TENSORS) {
       if (read_tensor(rest, &network->input[network->inputs++])) break;
     } else if (!strcmp(line, "output") && network->outputs < MOST_TENSORS) {
@@ -289,11 +302,11 @@ static pthread_once_t settled = PTHREAD_ONCE_INIT;
 
 /* TVM otherwise binds its threads to cores, whatever the process may use. */
 static void settle(void) {
-  cpu_set_t usable;
-  char count[16] = "1";
-  if (!sched_getaffinity(0, sizeof usable, &usable)) snprintf(count, sizeof count, "%d", CPU_COUNT(&usable));
+  char count[16];
+  snprintf(count, sizeof count, "%d", usable_cores());
   setenv("TVM_BIND_THREADS", "0", 0);
   setenv("TVM_NUM_THREADS", count, 0);
+  setenv("TVM_THREAD_POOL_SPIN_COUNT", "20000", 0); /* some 10 ms */
 }
 
 tunery_network *tunery_open(const char *directory, int threads) {

@@ -24,7 +24,8 @@ typedef struct {
   size_t bytes;
 } tunery_tensor;
 
-/* Open a network's directory in a bundle. `threads` 0: as many as it was compiled for. */
+/* Open a network's directory in a bundle. `threads` 0: OMP_NUM_THREADS, else as many as it was compiled for, and at most
+ * as many as this process has cores. */
 tunery_network *tunery_open(const char *directory, int threads);
 
 int tunery_inputs(const tunery_network *network);
