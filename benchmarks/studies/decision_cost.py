@@ -14,15 +14,22 @@ CHAIN = ("propose", "build", "measure", "learn")
 SECONDS = {"propose": 1.0, "build": 2.0, "measure": 1.5, "learn": 0.1}
 RESOURCES = {"core": 2000, "device:gpu": 1000}
 JOBS = (100, 300, 1000, 3000, 10_000)
+HOSTS = 1000
 MOST_US = 100.0
 _IN_FLIGHT = 4
 
 
 class Drive:
-    """A saturated scheduler, each job with four stages ready or running, and the CPU time that its decisions took."""
+    """A saturated scheduler, each job with four stages ready or running, and the CPU time that its decisions took.
 
-    def __init__(self, jobs: int, strategy: str) -> None:
-        self.scheduler = Scheduler(RESOURCES, strategy, keep_log=False)
+    With `hosts` the same resources are those of so many hosts, and a job's stages need those of one.
+    """
+
+    def __init__(self, jobs: int, strategy: str, hosts: int = 0) -> None:
+        places = [f"host{number}/" for number in range(hosts)] or [""]
+        self.hosts = hosts
+        resources = {f"{at}{name}": amount // len(places) for name, amount in RESOURCES.items() for at in places}
+        self.scheduler = Scheduler(resources, strategy, keep_log=False)
         self.rng = random.Random(jobs)
         self.ends: list[tuple[float, str]] = []
         self.handled_s = 0.0
@@ -47,7 +54,8 @@ class Drive:
     def _stage(self, at_s: float, job: str, step: int) -> StageReady:
         self.count += 1
         kind = CHAIN[step]
-        needs = {"device:gpu": 1} if kind == "measure" else {"core": 1}
+        at = f"host{int(job[1:]) % self.hosts}/" if self.hosts else ""
+        needs = {f"{at}device:gpu": 1} if kind == "measure" else {f"{at}core": 1}
         affinity = f"{job}/{self.count % 2}" if kind in ("propose", "learn") else None
         stage_id = f"{job}/{self.count}/{step}"
         return StageReady(at_s, StageRequest(stage_id, job, kind, f"k{self.count % 5}", needs, 16, affinity))
@@ -67,6 +75,11 @@ class Drive:
 def cost_curve(strategy: str, decisions: int) -> list[tuple[int, float]]:
     """Return, for each number of jobs in JOBS, the microseconds of CPU time per decision."""
     return [(count, 1e6 * Drive(count, strategy).cost_s(decisions)) for count in JOBS]
+
+
+def cost_over_hosts_us(strategy: str, decisions: int) -> float:
+    """Return the microseconds of CPU time per decision where `HOSTS` jobs use a host each."""
+    return 1e6 * Drive(HOSTS, strategy, HOSTS).cost_s(decisions)
 
 
 def growth_exponent(curve: Sequence[tuple[int, float]]) -> float:

@@ -3,16 +3,21 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import mean, median
 
 from tunery.scheduling.mock import Mix, UnitSeconds, gpu_mix
-from tunery.scheduling.simulator import simulate
+from tunery.scheduling.simulator import GanttRow, SimulationResult, simulate
 from tunery.scheduling.strategies import STRATEGIES
 
 
 @dataclass(frozen=True, slots=True)
 class MixResult:
-    """One mix under one strategy; `mean_finish_s` is the mean over jobs of the time from arrival to end."""
+    """One mix under one strategy.
+
+    `mean_finish_s` is the mean over jobs of the time from arrival to end, `owner_wait_s` the longest time in which an
+    owner had stages ready and none of them was started.
+    """
 
     seed: int
     strategy: str
@@ -20,11 +25,15 @@ class MixResult:
     bound_s: float
     idle: float
     mean_finish_s: float
+    owner_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One strategy over all mixes; `ratio` is makespan over lower bound, `of_greedy` over greedy's makespan."""
+    """One strategy over all mixes; `ratio` is makespan over lower bound, `of_greedy` over greedy's makespan.
+
+    `finish_of_greedy` is the mean job's end over greedy's; owners' longest waits are parts of the lower bound.
+    """
 
     strategy: str
     mixes: int
@@ -36,6 +45,8 @@ class Summary:
     of_greedy_worst: float
     above_greedy: int
     finish_of_greedy: float
+    owner_wait_median: float
+    owner_wait_worst: float
 
 
 def simulate_mixes(
@@ -52,8 +63,27 @@ def simulate_mixes(
         for strategy in strategies:
             run = simulate(mix, strategy)
             waits = [run.finished_s[job.job_id] - job.at_s for job in mix.jobs]
-            results.append(MixResult(seed, strategy, run.makespan_s, run.bound_s, run.idle, mean(waits)))
+            wait_s = longest_owner_wait_s(mix, run)
+            results.append(MixResult(seed, strategy, run.makespan_s, run.bound_s, run.idle, mean(waits), wait_s))
     return results
+
+
+def longest_owner_wait_s(mix: Mix, run: SimulationResult) -> float:
+    """Return the longest time in which an owner had stages ready and none of them was started."""
+    owners = {job.job_id: job.owner or job.job_id for job in mix.jobs}
+    rows: dict[str, list[GanttRow]] = {}
+    for row in run.gantt:
+        rows.setdefault(owners[row.job_id], []).append(row)
+    longest_s = 0.0
+    for mine in rows.values():
+        mine.sort(key=lambda row: row.start_s)
+        # From the last start, or from when the first of those that are not started yet was ready.
+        ready_s = list(accumulate((row.ready_s for row in reversed(mine)), min))[::-1]
+        before_s = -math.inf
+        for row, since_s in zip(mine, ready_s, strict=True):
+            longest_s = max(longest_s, row.start_s - max(before_s, since_s))
+            before_s = row.start_s
+    return longest_s
 
 
 def summarize(results: Iterable[MixResult], margin: float = 0.02) -> list[Summary]:
@@ -69,6 +99,7 @@ def summarize(results: Iterable[MixResult], margin: float = 0.02) -> list[Summar
         finish = [run.mean_finish_s / greedy[run.seed].mean_finish_s for run in runs if run.seed in greedy] or [
             math.nan
         ]
+        waits = [run.owner_wait_s / run.bound_s for run in runs]
         summaries.append(
             Summary(
                 strategy,
@@ -81,6 +112,8 @@ def summarize(results: Iterable[MixResult], margin: float = 0.02) -> list[Summar
                 max(versus),
                 sum(value > 1 + margin for value in versus),
                 mean(finish),
+                median(waits),
+                max(waits),
             )
         )
     return summaries

@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from studies._base import Options, StudyReport
-from studies.decision_cost import MOST_US, cost_curve, draw_curve, growth_exponent
+from studies.decision_cost import HOSTS, MOST_US, cost_curve, cost_over_hosts_us, draw_curve, growth_exponent
 from studies.mixes import MixResult, Summary, simulate_mixes, summarize
 from tunery.devices.cpu.placement import usable_cores
 from tunery.scheduling import STRATEGIES
@@ -36,7 +36,9 @@ def run(options: Options) -> StudyReport:
         options.say(f"{len(seeds)} mixes with {name} durations under {len(STRATEGIES)} strategies")
         results[name] = _simulate(seeds, recorded)
     options.say("the cost of a decision, up to 10,000 jobs on 1,000 devices")
-    curve = cost_curve(_STRATEGY, _QUICK_DECISIONS if options.quick else _DECISIONS)
+    decisions = _QUICK_DECISIONS if options.quick else _DECISIONS
+    curve = cost_curve(_STRATEGY, decisions)
+    hosts_us = cost_over_hosts_us(_STRATEGY, decisions)
     summaries = {name: summarize(found, GREEDY_MARGIN) for name, found in results.items()}
     return StudyReport(
         name="scheduling-simulated",
@@ -46,9 +48,10 @@ def run(options: Options) -> StudyReport:
             "summaries": {name: [asdict(s) for s in found] for name, found in summaries.items()},
             "runs": {name: [asdict(r) for r in found] for name, found in results.items()},
             "decision_cost": [{"jobs": jobs, "us": round(cost, 1)} for jobs, cost in curve],
+            "decision_cost_over_hosts_us": round(hosts_us, 1),
         },
-        text="\n\n".join([*(_table(name, found) for name, found in summaries.items()), _curve_text(curve)]),
-        claims=_claims(summaries, curve),
+        text="\n\n".join([*(_table(name, found) for name, found in summaries.items()), _curve_text(curve, hosts_us)]),
+        claims=_claims(summaries, curve, hosts_us),
         plots={
             "simulated-ratios.png": lambda figure: _draw_ratios(figure, results),
             "decision-cost.png": lambda figure: draw_curve(figure, curve, _STRATEGY),
@@ -67,7 +70,9 @@ def _one(seed: int, recorded: Sequence[UnitSeconds]) -> list[MixResult]:
     return simulate_mixes([seed], recorded=recorded)
 
 
-def _claims(summaries: dict[str, list[Summary]], curve: Sequence[tuple[int, float]]) -> dict[str, bool]:
+def _claims(
+    summaries: dict[str, list[Summary]], curve: Sequence[tuple[int, float]], hosts_us: float
+) -> dict[str, bool]:
     claims = {}
     for name, found in summaries.items():
         ours = next(s for s in found if s.strategy == _STRATEGY)
@@ -76,6 +81,9 @@ def _claims(summaries: dict[str, list[Summary]], curve: Sequence[tuple[int, floa
             f"mixes (bound {MEDIAN_BOUND})"
         ] = ours.ratio_median <= MEDIAN_BOUND
         claims[
+            f"{name} durations: the mean job ends {ours.finish_of_greedy:.2f} x as late as under greedy (bound 1)"
+        ] = ours.finish_of_greedy <= 1.0
+        claims[
             f"{name} durations: predictive takes over {GREEDY_MARGIN:.0%} longer than greedy in {ours.above_greedy} of "
             f"{ours.mixes} mixes, at most {ours.of_greedy_worst - 1:+.1%} (bound: in none)"
         ] = ours.above_greedy == 0
@@ -83,6 +91,7 @@ def _claims(summaries: dict[str, list[Summary]], curve: Sequence[tuple[int, floa
     claims[f"a decision costs at most {max(cost for _, cost in curve):.0f} µs (bound {MOST_US:g})"] = all(
         cost < MOST_US for _, cost in curve
     )
+    claims[f"with {HOSTS:,} hosts a decision costs {hosts_us:.0f} µs (bound {MOST_US:g})"] = hosts_us < MOST_US
     claims[f"its cost grows with the logarithm of the number of jobs to the power {exponent:.2f} (bound 1)"] = (
         exponent <= 1.0
     )
@@ -92,19 +101,24 @@ def _claims(summaries: dict[str, list[Summary]], curve: Sequence[tuple[int, floa
 def _table(name: str, summaries: Sequence[Summary]) -> str:
     lines = [
         f"{summaries[0].mixes} mixes, {name} durations",
-        f"{'strategy':<12} {'makespan / bound':^24} {'/ greedy':^17} {'over':>5} {'idle':>6} {'mean end':>9}",
-        f"{'':<12} {'median':>8}{'p90':>8}{'worst':>8} {'median':>8} {'worst':>8} {'2 %':>5} {'':>6} {'/ greedy':>9}",
+        f"{'strategy':<12} {'makespan / bound':^24} {'/ greedy':^17} {'over':>5} {'idle':>6} {'mean end':>9} "
+        f"{'owner waits / bound':>19}",
+        f"{'':<12} {'median':>8}{'p90':>8}{'worst':>8} {'median':>8} {'worst':>8} {'2 %':>5} {'':>6} {'/ greedy':>9} "
+        f"{'median':>10}{'worst':>9}",
     ]
     lines += [
         f"{s.strategy:<12} {s.ratio_median:>8.3f}{s.ratio_p90:>8.3f}{s.ratio_worst:>8.3f} {s.of_greedy_median:>8.3f} "
-        f"{s.of_greedy_worst:>8.3f} {s.above_greedy:>5} {s.idle_mean:>6.1%} {s.finish_of_greedy:>9.2f}"
+        f"{s.of_greedy_worst:>8.3f} {s.above_greedy:>5} {s.idle_mean:>6.1%} {s.finish_of_greedy:>9.2f} "
+        f"{s.owner_wait_median:>10.3f}{s.owner_wait_worst:>9.3f}"
         for s in summaries
     ]
     return "\n".join(lines)
 
 
-def _curve_text(curve: Sequence[tuple[int, float]]) -> str:
-    return "\n".join(f"{jobs:>6} jobs, 1,000 devices: {cost:5.1f} µs of CPU time per decision" for jobs, cost in curve)
+def _curve_text(curve: Sequence[tuple[int, float]], hosts_us: float) -> str:
+    costs = [f"{jobs:>6} jobs, 1,000 devices: {cost:5.1f}" for jobs, cost in curve]
+    costs.append(f"{HOSTS:>6} jobs, {HOSTS:,} hosts: {hosts_us:7.1f}")
+    return "\n".join(f"{cost} µs of CPU time per decision" for cost in costs)
 
 
 def _draw_ratios(figure: Any, results: dict[str, list[MixResult]]) -> None:

@@ -2,12 +2,24 @@
 
 import itertools
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunery.scheduling import JobEnded, JobSubmitted, Run, Scheduler, StageFinished, StageReady, StageRequest
+from tunery.scheduling import (
+    CapacityChanged,
+    JobEnded,
+    JobSubmitted,
+    Run,
+    Scheduler,
+    StageFinished,
+    StageReady,
+    StageRequest,
+)
+from tunery.scheduling.mock import Mix, MockJob, Step
+from tunery.scheduling.simulator import simulate
 
 ONE, WIDE = {"core": 1}, {"core": 2, "device:cpu": 1}
 
@@ -132,16 +144,41 @@ def test_owners_get_their_shares_of_the_time_however_many_jobs_they_have(owners,
         assert mine / sum(used) == pytest.approx(share / sum(shares), abs=0.05)
 
 
-def test_predictive_serves_the_longest_rest_first_inside_an_owner_but_not_for_ever():
+def test_predictive_serves_the_least_rest_first_inside_an_owner_but_not_only_that():
     scheduler = Scheduler({"core": 1})
-    scheduler.handle(JobSubmitted(0, "s", "ann", planned=8), JobSubmitted(0, "l", "ann", planned=100_000))
+    scheduler.handle(JobSubmitted(0, "s", "ann", planned=290), JobSubmitted(0, "l", "ann", planned=100_000))
     (running,) = runs(scheduler.handle(*(ready(f"{job}{n}", job) for n in range(300) for job in "ls")))
     order = []
-    for now_s in range(1, 300):
+    for now_s in range(1, 280):
         order.append(running[0])
         (running,) = runs(scheduler.handle(StageFinished(now_s, running)))
-    assert order[1:50].count("l") > 40
-    assert order.count("s") >= 3
+    assert order[1:50].count("s") > 40
+    assert order.count("l") >= 3
+
+
+def builds(job_id, count, in_flight, seconds=1.0):
+    step = Step("build", "", ONE, 1, seconds)
+    return MockJob(job_id, ((step,),) * count, in_flight, owner="ann")
+
+
+def test_predictive_ends_short_jobs_early_and_leaves_no_long_one_to_run_alone():
+    short = tuple(builds(f"short{n}", 25, in_flight=4) for n in range(4))
+    mix = Mix({"core": 2}, (builds("slow", 100, in_flight=1), builds("large", 100, in_flight=8), *short))
+    ours, greedy = simulate(mix, "predictive"), simulate(mix, "greedy")
+    assert ours.ratio < 1.05
+    assert ours.ratio < greedy.ratio
+    assert statistics.mean(ours.finished_s.values()) < 0.9 * statistics.mean(greedy.finished_s.values())
+
+
+def test_a_shape_waits_for_its_own_host_only():
+    scheduler = Scheduler({"a/core": 1, "b/core": 1, "b/device:cpu": 1})
+    scheduler.handle(JobSubmitted(0, "j"))
+    assert runs(scheduler.handle(ready("1", needs={"a/core": 1}), ready("2", needs={"b/core": 1}))) == ["1", "2"]
+    wide = {"b/core": 1, "b/device:cpu": 1}
+    assert runs(scheduler.handle(ready("3", needs={"a/core": 1}), ready("4", kind="measure", needs=wide))) == []
+    assert runs(scheduler.handle(CapacityChanged(1, "a/core", 2))) == ["3"]
+    assert runs(scheduler.handle(StageFinished(2, "1"))) == []
+    assert runs(scheduler.handle(StageFinished(3, "2"))) == ["4"]
 
 
 def test_the_oldest_stage_is_next_inside_a_job():

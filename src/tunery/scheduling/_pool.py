@@ -11,20 +11,25 @@ class Capacities:
     """What is free now, what runs until when.
 
     `capacity` is the present amount of each resource, `ceiling` the most it ever had. A free amount is negative while a
-    resource that shrank is still held by stages started before.
+    resource that shrank is still held by stages started before. `changed` names the resources of which more or less is
+    free than when a strategy last emptied it.
     """
 
     def __init__(self, resources: Resources) -> None:
         self.capacity = dict(resources)
         self.ceiling = dict(resources)
         self.free = dict(resources)
+        self.changed: set[str] = set()
         # Per resource: (predicted end, order of start, amount), soonest end first, for reservations.
         self._ends: dict[str, list[tuple[float, int, int]]] = {name: [] for name in resources}
 
     def fits(self, needs: Needs) -> bool:
         """Say whether all of `needs` is free."""
         free = self.free
-        return all(free[name] >= amount for name, amount in needs)
+        for name, amount in needs:  # noqa: SIM110 - a loop takes a third of the time that all() does
+            if free[name] < amount:
+                return False
+        return True
 
     def missing(self, needs: Needs) -> str | None:
         """Return why `needs` can never be met, None if it can."""
@@ -44,12 +49,14 @@ class Capacities:
         """Hold `needs`, expected until `end_s`."""
         for name, amount in needs:
             self.free[name] -= amount
+            self.changed.add(name)
             insort(self._ends[name], (end_s, order, amount))
 
     def release(self, needs: Needs, end_s: float, order: int) -> None:
         """Give back what `take` took with the same arguments."""
         for name, amount in needs:
             self.free[name] += amount
+            self.changed.add(name)
             ends = self._ends[name]
             index = bisect_left(ends, (end_s, order, amount))
             if ends[index] != (end_s, order, amount):
@@ -61,6 +68,7 @@ class Capacities:
         self.free[name] = self.free.get(name, 0) + capacity - self.capacity.get(name, 0)
         self.capacity[name] = capacity
         self.ceiling[name] = max(capacity, self.ceiling.get(name, 0))
+        self.changed.add(name)
         self._ends.setdefault(name, [])
 
     def fits_at(self, needs: Needs, now_s: float) -> float:
@@ -88,7 +96,10 @@ class Capacities:
 
     def share(self, needs: Needs) -> float:
         """Return the dominant share of `needs`, 0 to 1 (Ghodsi et al., NSDI 2011)."""
-        return max((amount / max(1, self.ceiling[name]) for name, amount in needs), default=0.0)
+        share = 0.0
+        for name, amount in needs:
+            share = max(share, amount / (self.ceiling[name] or 1))
+        return share
 
     def validate(self) -> None:
         """Check that free, held and capacity add up.

@@ -20,7 +20,11 @@ class Phase(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class ScheduledJob:
-    """A job that may submit stages."""
+    """A job that may submit stages.
+
+    `rest` is what it is predicted to need still of the resource that it needs most, in seconds of all of that resource,
+    divided by its share; `alone_s` is how long it would still take with the machine to itself.
+    """
 
     asked: JobSubmitted
     order: int
@@ -30,7 +34,8 @@ class ScheduledJob:
     running: dict[str, "Stage"] = field(default_factory=dict)
     done_units: dict[str, int] = field(default_factory=dict)
     kinds: dict[str, int] = field(default_factory=dict)
-    turn: float = 0.0
+    rest: float = 0.0
+    alone_s: float = 0.0
 
     def done(self) -> float:
         """Return the units of work done, as a mean over the kinds of stages that they pass through."""

@@ -1,14 +1,15 @@
-"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, turns between the jobs of each.
+"""Start-time fair queueing (Goyal et al., SIGCOMM 1996) between owners, the shortest rest first inside each.
 
 Whoever has used least, divided by its share, goes first. One that comes back after a pause starts at the present
 virtual time: it has no claim on the time it did not ask for.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush, heapreplace
 
 from tunery.scheduling._pool import Needs
 from tunery.scheduling._state import Phase, ScheduledJob, Stage
+from tunery.scheduling.strategies._ranking import Ranking
 
 # How many owners of about equal virtual time are compared: more gain little, and each costs a few microseconds.
 _NEAR_OWNERS = 4
@@ -74,22 +75,24 @@ class Shares:
         self.owner(job).carry += use
 
 
-@dataclass(slots=True, eq=False)
 class _Jobs:
-    """One owner's jobs with offered stages of one shape: by turn, and by when they were last served."""
+    """One owner's jobs with offered stages of one shape: by rest, by length, and by when they were last served."""
 
-    turns: list[tuple[float, int, ScheduledJob]] = field(default_factory=list)
-    waiting: list[tuple[float, int, ScheduledJob]] = field(default_factory=list)
-    listed: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
-    served_s: dict[int, float] = field(default_factory=dict)
-    stages: dict[int, list[tuple[int, int, Stage]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.stages: dict[ScheduledJob, list[tuple[int, int, Stage]]] = {}
+        self.served_s: dict[ScheduledJob, float] = {}
+        self.shortest: Ranking[ScheduledJob] = Ranking(lambda job: job.rest)
+        self.longest: Ranking[ScheduledJob] = Ranking(lambda job: -job.alone_s)
+        self.waiting: Ranking[ScheduledJob] = Ranking(lambda job: self.served_s[job])
 
 
 class FairQueue:
-    """Offered stages of one shape: owners by their shares, an owner's jobs in turn, a job's stages by age.
+    """Offered stages of one shape: owners by their shares, an owner's jobs by what is left, a job's stages by age.
 
-    A job that was not served for `patience_s` goes before those whose turn it is. `count` stages are offered; `since_s`
-    is when one was last served or the queue was last empty; `least` is the smallest virtual time at the last look.
+    The job with the least left goes first, except that one that was not served for `patience_s` goes before all others,
+    and the longest before the shortest where it would take over `long_s` with the machine to itself. `count` stages are
+    offered; `since_s` is when one was last served or the queue was last empty; `least` is the smallest virtual time at
+    the last look.
     """
 
     def __init__(self, shares: Shares, needs: Needs, since_s: float) -> None:
@@ -110,31 +113,29 @@ class FairQueue:
         if jobs is None:
             jobs = self._owners[owner.order] = _Jobs()
             heappush(self._heap, (owner.used, owner.order, owner))
-        if job.order not in jobs.stages:
-            jobs.stages[job.order] = []
-            jobs.served_s[job.order] = now_s
-            # One entry of a job in each heap: what left and came back finds its old one, which is put right when met.
-            for heap, listed, key in zip((jobs.turns, jobs.waiting), jobs.listed, (job.turn, now_s), strict=True):
-                if job.order not in listed:
-                    listed.add(job.order)
-                    heappush(heap, (key, job.order, job))
-        heappush(jobs.stages[job.order], (stage.order, stage.offer, stage))
+        if job not in jobs.stages:
+            jobs.stages[job] = []
+            jobs.served_s[job] = now_s
+            jobs.waiting.push(job, job.order)
+        jobs.shortest.push(job, job.order)
+        jobs.longest.push(job, job.order)
+        heappush(jobs.stages[job], (stage.order, stage.offer, stage))
 
     def served(self, stage: Stage, now_s: float) -> None:
         """Note that a stage of this queue started."""
         self.since_s = now_s
         jobs = self._owners.get(self._shares.owner(stage.job).order)
-        if jobs and stage.job.order in jobs.served_s:
-            jobs.served_s[stage.job.order] = now_s
+        if jobs and stage.job in jobs.served_s:
+            jobs.served_s[stage.job] = now_s
 
-    def head(self, now_s: float, patience_s: float, window: float) -> tuple[float, Stage]:
+    def head(self, now_s: float, patience_s: float, window: float, long_s: float) -> tuple[float, Stage]:
         """Return the stage whose turn it is with its owner's virtual time.
 
         Owners whose virtual times lie within `window` of the least are as good as equal: of the first few of them, the
-        one whose job's turn is nearest is served.
+        one whose job would go first in one owner's queue is served.
         """
         near: list[tuple[float, int, OwnerShare]] = []
-        best: tuple[float, float, int, Stage] | None = None
+        best: tuple[float, float, float, int, Stage] | None = None
         while self._heap and len(near) < _NEAR_OWNERS:
             used, order, owner = self._heap[0]
             if near and used > near[0][0] + window:
@@ -144,50 +145,39 @@ class FairQueue:
                 continue
             heappop(self._heap)
             jobs = self._owners[order]
-            stage = self._longest_unserved(jobs, now_s - patience_s) or self._next_in_turn(jobs)
+            stage = self._first_of(jobs, now_s - patience_s, long_s)
             if stage is None:
                 del self._owners[order]
                 continue
             near.append((used, order, owner))
-            turn = (stage.job.turn, used, order, stage)
+            job = stage.job
+            turn = -job.alone_s if job.alone_s > long_s else 0.0, job.rest, used, order, stage
             best = turn if best is None or turn < best else best
         for entry in near:
             heappush(self._heap, entry)
         if best is None:
             raise AssertionError(f"a queue counts {self.count} stages and has none")
         self.least = near[0][0]
-        return best[1], best[3]
+        return best[2], best[4]
 
-    def _longest_unserved(self, jobs: _Jobs, before_s: float) -> Stage | None:
-        while jobs.waiting and jobs.waiting[0][0] < before_s:
-            served_s, order, job = jobs.waiting[0]
-            if order not in jobs.stages:
-                heappop(jobs.waiting)
-                jobs.listed[1].discard(order)
-            elif jobs.served_s[order] > served_s:
-                heapreplace(jobs.waiting, (jobs.served_s[order], order, job))
-            elif stage := self._first(jobs, order):
+    def _first_of(self, jobs: _Jobs, before_s: float, long_s: float) -> Stage | None:
+        """Return the stage of an owner that goes first; None if no stage of his is offered any more."""
+        while jobs.stages:
+            job = (
+                jobs.waiting.first(jobs.stages, below=before_s)
+                or jobs.longest.first(jobs.stages, below=-long_s)
+                or jobs.shortest.first(jobs.stages)
+            )
+            if job is not None and (stage := self._first(jobs, job)):
                 return stage
         return None
 
-    def _next_in_turn(self, jobs: _Jobs) -> Stage | None:
-        while jobs.turns:
-            turn, order, job = jobs.turns[0]
-            if order not in jobs.stages:
-                heappop(jobs.turns)
-                jobs.listed[0].discard(order)
-            elif job.turn > turn:
-                heapreplace(jobs.turns, (job.turn, order, job))
-            elif stage := self._first(jobs, order):
-                return stage
-        return None
-
-    def _first(self, jobs: _Jobs, order: int) -> Stage | None:
+    def _first(self, jobs: _Jobs, job: ScheduledJob) -> Stage | None:
         """Return a job's first stage that is still offered; forget the job if there is none."""
-        heap = jobs.stages[order]
+        heap = jobs.stages[job]
         while heap and (heap[0][2].offer != heap[0][1] or heap[0][2].phase is not Phase.OFFERED):
             heappop(heap)
         if heap:
             return heap[0][2]
-        del jobs.stages[order], jobs.served_s[order]
+        del jobs.stages[job], jobs.served_s[job]
         return None

@@ -1,11 +1,14 @@
 """Fair shares, predicted durations, and reservations: the default."""
 
+from heapq import heappop, heappush, heapreplace
+
 from typing_extensions import override
 
 from tunery.scheduling._pool import Capacities, Needs
 from tunery.scheduling._state import ScheduledJob, Stage
 from tunery.scheduling.durations import Durations
 from tunery.scheduling.strategies._base import Strategy
+from tunery.scheduling.strategies._rests import Rests
 from tunery.scheduling.strategies._shares import FairQueue, Shares
 
 # A shape that waits longer than this many typical stages gets a reservation. Making room for a wide stage idles about
@@ -14,7 +17,14 @@ _PATIENCE_STAGES = 16.0
 
 # Among one owner's jobs, one that was not served for this many patiences goes before those whose turn it is.
 _UNSERVED = 4.0
-_WINDOW = 1.0
+
+# Owners whose virtual times differ by less than this part of a patience are as good as equal. 1 lets owners wait three
+# times as long and gains nothing.
+_WINDOW = 0.1
+
+# A job that would take over this part of what all jobs still need with the machine to itself goes first. 1 loses 2 % of
+# makespan, and 0.35 lets the mean job end 7 % later than 0.5 does.
+_LONG = 0.5
 
 
 class Predictive(Strategy):
@@ -24,9 +34,8 @@ class Predictive(Strategy):
     block once the machine is theirs. A shape that was not served for long gets a reservation at the time when what it
     needs is predicted to be free; others start only if that does not delay it (EASY backfilling, Lifka, JSSPP 1995).
 
-    An owner's jobs advance in proportion to what is left of them (stride scheduling, Waldspurger and Weihl, OSDI 1994,
-    with the rest as tickets): jobs that need the devices much and those that need them little then stay mixed to the
-    end, where serving one kind first would leave first the devices and then the cores without work.
+    Of an owner's jobs the one with the least left goes first (weighted: Smith, 1956), so that jobs end early. A job
+    that would take long even with the machine to itself goes before it: begun too late, it would run alone at the end.
     """
 
     name = "predictive"
@@ -34,18 +43,23 @@ class Predictive(Strategy):
     def __init__(self, pool: Capacities, durations: Durations) -> None:
         super().__init__(pool, durations)
         self._shares = Shares()
+        self._rests = Rests(pool, durations)
         self._queues: dict[tuple[str, Needs], FairQueue] = {}
+        self._by_resource: dict[str, dict[FairQueue, None]] = {}
+        self._fitting: dict[FairQueue, None] = {}
+        self._oldest: list[tuple[float, int, FairQueue]] = []
+        self._made = 0
         self._typical_s: dict[str, float] = {}
         self._depth: dict[str, float] = {}
-        self._turn = 0.0
         self._most_share = 1.0
 
     @override
     def push(self, stage: Stage, now_s: float) -> None:
         queue = self._queues.get(stage.shape)
         if queue is None:
-            queue = self._queues[stage.shape] = FairQueue(self._shares, stage.needs, now_s)
+            queue = self._open(stage, now_s)
         self._see(stage)
+        self._rests.asked(stage)
         self._shares.woke(stage.job)
         queue.push(stage, now_s)
 
@@ -63,55 +77,85 @@ class Predictive(Strategy):
         used = self.pool.share(stage.needs) * stage.predicted_s / job.share
         self._shares.slept(job)
         self._shares.serve(job, used, queue.least)
-        self._turn = max(self._turn, job.turn)
-        job.turn += stage.request.size / max(self._rest(job), stage.request.size) / job.share
 
     @override
     def finished(self, stage: Stage, duration_s: float, now_s: float) -> None:
         kind = stage.request.kind
         typical_s = self._typical_s.get(kind, duration_s)
         self._typical_s[kind] = 0.9 * typical_s + 0.1 * duration_s
+        self._rests.ended(stage, duration_s)
         late_s = duration_s - stage.predicted_s
         self._shares.correct(stage.job, self.pool.share(stage.needs) * late_s / stage.job.share)
 
     @override
     def job_added(self, job: ScheduledJob) -> None:
-        # No claim on the time before it came.
-        job.turn = max(job.turn, self._turn)
+        self._rests.add(job)
         self._most_share = max(self._most_share, job.share)
 
     @override
     def job_removed(self, job: ScheduledJob) -> None:
         if not job.paused:
             self._shares.forget(job)
+            self._rests.remove(job)
 
     @override
     def pick(self, now_s: float) -> Stage | None:
-        fitting = [queue for queue in self._queues.values() if self.pool.fits(queue.needs)]
+        fitting = self._find_fitting()
         if not fitting:
             return None
         patience_s = _PATIENCE_STAGES * max(self._typical_s.values(), default=1.0)
-        # Owners' virtual time runs slower the larger their shares: the window is one patience of the largest.
+        # Owners' virtual time runs slower the larger their shares: the patience is that of the largest.
         window = _WINDOW * patience_s / self._most_share
-        heads = [queue.head(now_s, _UNSERVED * patience_s, window) for queue in fitting]
-        starved = min(self._queues.values(), key=lambda queue: queue.since_s)
-        if now_s - starved.since_s > patience_s:
-            if starved in fitting:
-                return heads[fitting.index(starved)][1]
+        long_s = _LONG * self._rests.all_s()
+        starved = self._longest_unserved()
+        waits = now_s - starved.since_s > patience_s
+        if waits and starved in fitting:
+            return starved.head(now_s, _UNSERVED * patience_s, window, long_s)[1]
+        heads = [queue.head(now_s, _UNSERVED * patience_s, window, long_s) for queue in fitting]
+        if waits:
             at_s = self.pool.fits_at(starved.needs, now_s)
             heads = [head for head in heads if self._leaves_room(head[1], starved.needs, at_s, now_s)]
         return min(heads, key=self._rank)[1] if heads else None
+
+    def _open(self, stage: Stage, now_s: float) -> FairQueue:
+        queue = self._queues[stage.shape] = FairQueue(self._shares, stage.needs, now_s)
+        self._made += 1
+        heappush(self._oldest, (now_s, self._made, queue))
+        for name, _ in stage.needs:
+            self._by_resource.setdefault(name, {})[queue] = None
+        if self.pool.fits(stage.needs):
+            self._fitting[queue] = None
+        return queue
 
     def _leave(self, stage: Stage) -> None:
         queue = self._queues[stage.shape]
         queue.count -= 1
         if not queue.count:
             del self._queues[stage.shape]
+            self._fitting.pop(queue, None)
+            for name, _ in queue.needs:
+                del self._by_resource[name][queue]
 
-    def _rest(self, job: ScheduledJob) -> float:
-        """Return how many units of work a job is expected to want still; unknown: as many again as it has done."""
-        done = job.done()
-        return job.asked.planned - done if job.asked.planned > done else max(done, 1.0)
+    def _find_fitting(self) -> dict[FairQueue, None]:
+        """Return the queues whose stages fit: only those are looked at whose resources have changed."""
+        for name in self.pool.changed:
+            for queue in self._by_resource.get(name, ()):
+                if self.pool.fits(queue.needs):
+                    self._fitting[queue] = None
+                else:
+                    self._fitting.pop(queue, None)
+        self.pool.changed.clear()
+        return self._fitting
+
+    def _longest_unserved(self) -> FairQueue:
+        while True:
+            since_s, number, queue = self._oldest[0]
+            if not queue.count:
+                heappop(self._oldest)
+            elif queue.since_s > since_s:
+                heapreplace(self._oldest, (queue.since_s, number, queue))
+            else:
+                return queue
 
     def _rank(self, head: tuple[float, Stage]) -> tuple[float, float, float, int]:
         used, stage = head
