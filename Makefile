@@ -14,7 +14,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test test-fast test-slow test-hostile test-browser test-arm test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres demo test test-fast test-slow test-ray test-hostile test-browser test-arm test-python lint format bench bench-stock bench-networks \
   conformance random-graphs clean
 
 setup: $(STAMP)
@@ -54,7 +54,12 @@ test-fast: setup
 
 # What `make test` leaves out: other tests there cover its subject more cheaply.
 test-slow: setup
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m "slow and not ray"
+
+# A Ray cluster of three nodes on this machine, which the tests start and end; installs Ray (260 MB).
+test-ray: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check 'ray>=2.60'
+	$(BIN)/pytest -m ray
 
 # Attacks on the whole, by faults and by users that mean harm; they hurt neither the machine nor the user's files.
 test-hostile: setup

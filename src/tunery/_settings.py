@@ -29,6 +29,12 @@ class Settings(BaseSettings):
     token: str = ""
 
 
+def choose_engine(name: str) -> None:
+    """Have this process use an engine as if the variable had named it; "" leaves it as it is."""
+    if name:
+        os.environ[f"{PREFIX}ENGINE"] = name
+
+
 def settings() -> Settings:
     """Read the settings anew: nothing keeps an old value.
 

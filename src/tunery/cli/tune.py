@@ -37,6 +37,7 @@ def tune(
         options.Effort.STANDARD
     ),
     store: options.StoreUrl = "",
+    engine: options.Engine = "",
     output: Output = "",
     force: options.Force = False,
     against: options.Against = "",
@@ -50,6 +51,9 @@ def tune(
     verbose: options.Verbose = False,
 ) -> None:
     """Find fast, verified kernels for a model; every measurement is kept, and the same command goes on after a stop."""
+    from tunery._settings import choose_engine
+
+    choose_engine(engine)
     request = options.make_request(
         model, target=target, on=on, budget=budget, effort=effort, store=store, threads=threads, shapes=shape,
         seed=seed, dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,

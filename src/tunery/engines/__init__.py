@@ -27,19 +27,24 @@ __all__ = [
 ]
 
 _GROUP = "tunery.engines"
-_OURS = {"local": "tunery.engines.local.engine:LocalEngine", "inline": "tunery.engines.inline:InlineEngine"}
+_OURS = {
+    "local": "tunery.engines.local.engine:LocalEngine",
+    "inline": "tunery.engines.inline:InlineEngine",
+    "ray": "tunery.engines.ray.engine:RayEngine",
+}
 
 
 def engine_class(name: str) -> type[Engine]:
-    """Return the class of the engine called `name`.
+    """Return the class of the engine called `name`; one with an address, `ray://HOST:PORT`, goes by its scheme.
 
     Raises:
         UsageError: no installed engine has that name.
     """
     entries = {entry.name: entry for entry in entry_points(group=_GROUP)}
     entries |= {ours: EntryPoint(ours, place, _GROUP) for ours, place in _OURS.items()}
-    if name not in entries:
+    kind = name.partition("://")[0]
+    if kind not in entries:
         known = ", ".join(sorted(entries))
         raise UsageError(f"unknown engine {name!r} in the variable TUNERY_ENGINE; installed: {known}")
-    found: type[Engine] = entries[name].load()
+    found: type[Engine] = entries[kind].load()
     return found

@@ -98,6 +98,9 @@ class Engine(ABC):
     control: HostControl | None = None
     """Placement and CPU seconds; None where the engine cannot know them, as of processes on another host."""
 
+    grows: bool = False
+    """Whether hosts may join that are not among `hosts` yet."""
+
     @property
     def hosts(self) -> tuple[str, ...]:
         """The names of the hosts that workers run on; the first is the one that has `blobs`."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from typing_extensions import override
 
@@ -13,8 +13,6 @@ from tunery.blobs import Blobs
 from tunery.domain import HostFacts
 from tunery.engines._base import Engine, HostControl, WorkerSpec
 from tunery.engines._followed import FollowedBlobs
-
-_T = TypeVar("_T")
 
 
 class JoinedEngine(Engine):
@@ -31,11 +29,24 @@ class JoinedEngine(Engine):
     def __init__(self, engines: Mapping[str, Engine]) -> None:
         if not engines:
             raise EngineError("an engine of several hosts needs at least one")
-        self._engines = dict(engines)
-        first, *others = self._engines.values()
-        self.blobs = FollowedBlobs(first.blobs, [engine.blobs.release for engine in others])
-        controls = {host: engine.control for host, engine in self._engines.items() if engine.control is not None}
-        self.control = _JoinedControl(controls) if len(controls) == len(self._engines) else None
+        self._engines: dict[str, Engine] = {}
+        self._listeners: list[Callable[[str], None]] = []
+        self._followers: list[Callable[[str], object]] = []
+        first = next(iter(engines.values()))
+        self.blobs = FollowedBlobs(first.blobs, self._followers)
+        self.control = _JoinedControl(self._engines)
+        for host, engine in engines.items():
+            self.add(host, engine)
+
+    def add(self, host: str, engine: Engine) -> None:
+        """Have a further host's engine join."""
+        if self._engines:
+            self._followers.append(engine.blobs.release)
+        if engine.control is None:
+            self.control = None
+        self._engines[host] = engine
+        for listener in self._listeners:
+            self._tell(engine, host, listener)
 
     @classmethod
     @override
@@ -45,7 +56,7 @@ class JoinedEngine(Engine):
     @property
     @override
     def hosts(self) -> tuple[str, ...]:
-        return tuple(self._engines)
+        return tuple(self._engines)  # at once, as hosts may join on another thread
 
     @override
     def facts(self, host: str = "") -> HostFacts | None:
@@ -57,8 +68,12 @@ class JoinedEngine(Engine):
 
     @override
     def watch(self, changed: Callable[[str], None]) -> None:
-        for host, engine in self._engines.items():
-            engine.watch(lambda _, host=host: changed(host))  # type: ignore[misc]
+        self._listeners.append(changed)
+        for host, engine in list(self._engines.items()):
+            self._tell(engine, host, changed)
+
+    def _tell(self, engine: Engine, host: str, changed: Callable[[str], None]) -> None:
+        engine.watch(lambda _: changed(host))
 
     @override
     def start(self, spec: WorkerSpec) -> str:
@@ -86,35 +101,40 @@ class JoinedEngine(Engine):
 
     @override
     def close(self) -> None:
-        for engine in self._engines.values():
+        for engine in list(self._engines.values()):
             engine.close()
 
 
 class _JoinedControl(HostControl):
-    def __init__(self, controls: Mapping[str, HostControl]) -> None:
-        self._controls = controls
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
+        self._engines = engines
+
+    def _find(self, worker: str) -> tuple[HostControl, str]:
+        engine, name = _find(self._engines, worker)
+        assert engine.control is not None
+        return engine.control, name
 
     @override
     def place(self, worker: str, cores: tuple[int, ...]) -> None:
-        control, name = _find(self._controls, worker)
+        control, name = self._find(worker)
         control.place(name, cores)
 
     @override
     def pid(self, worker: str) -> int | None:
-        control, name = _find(self._controls, worker)
+        control, name = self._find(worker)
         return control.pid(name)
 
     @override
     def cpu_s(self, worker: str) -> float:
-        control, name = _find(self._controls, worker)
+        control, name = self._find(worker)
         return control.cpu_s(name)
 
     @override
     def own_cpu_s(self) -> float:
-        return sum(control.own_cpu_s() for control in self._controls.values())
+        return sum(engine.control.own_cpu_s() for engine in list(self._engines.values()) if engine.control)
 
 
-def _find(by_host: Mapping[str, _T], worker: str) -> tuple[_T, str]:
+def _find(by_host: Mapping[str, Engine], worker: str) -> tuple[Engine, str]:
     host, _, name = worker.partition("/")
     if host not in by_host:
         raise EngineError(f"there is no worker {worker!r}; the hosts are {', '.join(by_host)}")

@@ -37,7 +37,7 @@ class FurtherHosts:
 
     def follow(self) -> None:
         """Keep up with the hosts from now on; the event loop ends it with itself."""
-        if len(self._engine.hosts) > 1 and (self._following is None or self._following.done()):
+        if (self._engine.grows or len(self._engine.hosts) > 1) and (self._following is None or self._following.done()):
             self._following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:

@@ -61,10 +61,13 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
 
 def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs) -> Engine:
     """Return this host's engine, joined with those of the hosts that the user has added."""
-    here, further = kind.open(scratch, blobs), added_hosts()
-    if not further:
-        return here
-    return JoinedEngine({HERE: here, **{host.name: AgentEngine(host.name, host.connect, blobs) for host in further}})
+    opened, further = kind.open(scratch, blobs), added_hosts()
+    if further and not isinstance(opened, JoinedEngine):
+        opened = JoinedEngine({HERE: opened})
+    if isinstance(opened, JoinedEngine):
+        for host in further:
+            opened.add(host.name, AgentEngine(host.name, host.connect, blobs))
+    return opened
 
 
 def _facts(engine: Engine, host: str) -> HostFacts:

@@ -35,6 +35,9 @@ ModelName = Annotated[
 ]
 TargetName = Annotated[str, typer.Option("--target", help="What to generate code for: native, a name, or JSON.")]
 HostName = Annotated[str, typer.Option("--on", metavar="HOST", help="The host to measure on: see `tunery hosts`.")]
+Engine = Annotated[
+    str, typer.Option("--engine", metavar="NAME", help="What workers run in: local, or ray for the nodes of a cluster.")
+]
 StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, max=65_536, help="Threads of a kernel; 0: all usable cores.")]
 Shapes = Annotated[

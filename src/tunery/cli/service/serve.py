@@ -25,6 +25,7 @@ def serve(
     key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key.")] = "",
     behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front of it has TLS.")] = False,
     store: options.StoreUrl = "",
+    engine: options.Engine = "",
     strategy: Annotated[
         str, typer.Option("--strategy", help="Who goes first: predictive, fair, greedy, synchronous, sequential.")
     ] = "predictive",
@@ -33,9 +34,11 @@ def serve(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Run jobs for whoever submits them, until Ctrl-C; unfinished jobs go on with the next start."""
+    from tunery._settings import choose_engine
     from tunery.service._wire import socket_path
     from tunery.service.local import serve as serve_jobs
 
+    choose_engine(engine)
     if listen and not local:
         _listen(store, listen, (certificate, key), strategy, behind_proxy=behind_proxy, as_json=json)
         return

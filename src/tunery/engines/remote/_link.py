@@ -112,6 +112,14 @@ class Link:
                 raise HostError(f"host {self.host} cannot be used: {self.trouble}")
             return self.facts
 
+    def try_again(self) -> None:
+        """Connect at once if the host is away."""
+
+        def soon() -> None:
+            self._retry_at_s, self._retry_s = time.monotonic(), self._timing.first_retry_s
+
+        self.post_if_open(soon)
+
     def clock_off_s(self, seconds: float) -> float | None:
         """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
         with self._changed:

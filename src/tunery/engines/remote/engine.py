@@ -78,6 +78,10 @@ class AgentEngine(Engine):
         """
         return self._link.wait(seconds, tries)
 
+    def try_again(self) -> None:
+        """Connect at once if the host is away: somebody has seen that it is back."""
+        self._link.try_again()
+
     def clock_off_s(self, seconds: float = 0.0) -> float | None:
         """Return by how much the host's clock is ahead of ours; None where that is not known within so many seconds."""
         return self._link.clock_off_s(seconds)

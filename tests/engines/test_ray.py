@@ -1,0 +1,155 @@
+"""Nodes of a Ray cluster as hosts: real raylets on loopback join, leave and die, and so does the head."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from job_tools import family, wait_until
+
+from tunery._errors import HostError, LostWorkerError
+from tunery.blobs import DirectoryBlobs
+from tunery.domain import BlobDigest
+from tunery.engines import HERE, Role, WorkerSpec
+from tunery.engines.ray.engine import RayEngine
+from tunery.engines.remote._link import Timing
+
+# Both marks: what leaves out the slow ones leaves these out as well.
+pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(400)]
+
+PATIENCE_S = 180.0
+QUICK = Timing(keep_alive_s=2.0, first_retry_s=0.2, last_retry_s=2.0)
+FIRST, SECOND = "127.0.0.2", "127.0.0.3"
+
+
+class Cluster:
+    """A head and raylets of this machine, each at a loopback address of its own."""
+
+    def __init__(self, place: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self._place = place
+        self.start_head()
+
+    def start_head(self) -> None:
+        self._start("--head", "--node-ip-address", "127.0.0.1", "--port", str(self.port),
+                    "--include-dashboard", "false", "--temp-dir", str(self._place / "ray"))  # fmt: skip
+
+    def start_node(self, address: str) -> None:
+        self._start("--address", self.address, "--node-ip-address", address)
+
+    def _start(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, "--num-cpus", "1",
+                   "--object-store-memory", "80000000", "--disable-usage-stats"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def kill_node(self, address: str) -> None:
+        self._kill("raylet", f"--node_ip_address={address}")
+
+    def kill_head(self) -> None:
+        self._kill("gcs_server", "")
+
+    def _kill(self, program: str, argument: str) -> None:
+        found = [
+            process for process in family(self._place)
+            if any(word.endswith(f"/{program}") for word in process.cmdline()[:1])
+            and (not argument or argument in process.cmdline())
+        ]  # fmt: skip
+        assert found
+        for process in found:
+            process.kill()
+
+    def close(self) -> None:
+        while left := family(self._place):
+            for process in left:
+                process.kill()
+            psutil.wait_procs(left, PATIENCE_S)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    place = tmp_path_factory.mktemp("r")  # Ray's sockets have long names
+    monkeypatch.setenv("TUNERY_TEST_FAMILY", str(place))
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "5")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    running = Cluster(place)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def ask(engine: RayEngine, worker: str, method: str, *args: object) -> Any:
+    return engine.call(worker, method, *args, deadline_s=PATIENCE_S).result(PATIENCE_S)
+
+
+def up(engine: RayEngine, host: str) -> None:
+    wait_until(lambda: host in engine.hosts and engine.facts(host) is not None)
+
+
+def probe(host: str) -> WorkerSpec:
+    return WorkerSpec(Role.BUILDER, "tunery.engines._probe:Probe", host=host)
+
+
+def agents(place: Path) -> list[psutil.Process]:
+    return [process for process in family(place) if process.cmdline()[-3:] == ["tunery", "agent", "--stdio"]]
+
+
+def test_nodes_join_leave_die_and_come_again_while_calls_run(cluster: Cluster, tmp_path: Path) -> None:
+    place = Path(os.environ["TUNERY_TEST_FAMILY"])
+    cluster.start_node(FIRST)
+    with DirectoryBlobs(tmp_path / "blobs") as blobs, RayEngine(cluster.address, tmp_path, blobs, QUICK) as engine:
+        heard: list[str] = []
+        engine.watch(heard.append)
+        up(engine, FIRST)
+        assert engine.hosts == (HERE, FIRST)
+        one = engine.start(probe(FIRST))
+        digest = blobs.put(b"abc" * 100_000)
+        assert blobs.get(ask(engine, one, "reverse", BlobDigest(digest))).read_bytes() == b"cba" * 100_000
+        cluster.start_node(SECOND)
+        up(engine, SECOND)
+        two = engine.start(probe(SECOND))
+        assert ask(engine, two, "count") == 1
+        lost = engine.call(one, "sleep", PATIENCE_S, deadline_s=PATIENCE_S)
+        cluster.kill_node(FIRST)
+        with pytest.raises(LostWorkerError):
+            lost.result(PATIENCE_S)
+        assert engine.facts(FIRST) is None
+        assert engine.trouble(FIRST)
+        assert ask(engine, two, "count") == 2
+        wait_until(lambda: len(agents(place)) == 1)
+        cluster.start_node(FIRST)
+        up(engine, FIRST)
+        assert ask(engine, one, "count") == 1
+        assert {FIRST, SECOND} <= set(heard)
+    wait_until(lambda: not agents(place))
+
+
+def test_a_head_that_dies_costs_its_nodes_only_and_a_new_one_is_found(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_node(FIRST)
+    with DirectoryBlobs(tmp_path / "blobs") as blobs, RayEngine(cluster.address, tmp_path, blobs, QUICK) as engine:
+        here = engine.start(probe(HERE))
+        up(engine, FIRST)
+        there = engine.start(probe(FIRST))
+        lost = engine.call(there, "sleep", PATIENCE_S, deadline_s=PATIENCE_S)
+        cluster.kill_head()
+        with pytest.raises(LostWorkerError):
+            lost.result(PATIENCE_S)
+        assert ask(engine, here, "count") == 1
+        cluster.start_head()
+        cluster.start_node(FIRST)
+        up(engine, FIRST)
+        assert ask(engine, there, "count") == 1
+
+
+def test_where_there_is_no_cluster_a_sentence_says_so(tmp_path: Path) -> None:
+    with DirectoryBlobs(tmp_path / "blobs") as blobs, pytest.raises(HostError, match=r"127\.0\.0\.1:9"):
+        RayEngine("127.0.0.1:9", tmp_path, blobs)
