@@ -85,7 +85,7 @@ def measure(task: Task, count: int) -> dict[str, float]:
     from tunery.dialects.metaschedule.variants.program import replay, space_for
 
     dialect = get_dialect("metaschedule")
-    start = start_for("metaschedule", task.target.config, dialect.compiler, open_device("cpu").describe())
+    start = start_for("metaschedule", task.target, dialect.compiler, open_device("cpu").describe())
     candidates = dialect.open(task, [], None, 0).propose(count)  # the cache of this task has their rows now
     extractor = meta_schedule.feature_extractor.PerStoreFeature()
 
@@ -149,7 +149,7 @@ def ours(task: Task) -> Spent:
     """Propose as a job does, with the model that it would start from."""
     dialect = get_dialect("metaschedule")
     dialect.forget(task)
-    start = start_for("metaschedule", task.target.config, dialect.compiler, open_device("cpu").describe())
+    start = start_for("metaschedule", task.target, dialect.compiler, open_device("cpu").describe())
     found = 0
     with spending(PROPOSED) as spent:
         proposer = dialect.open(task, [], start.model if start else None, 0, warm_start=start is not None)

@@ -156,7 +156,7 @@ def tunery(bench: Bench, trials: int, seed: int) -> Course:
     from tunery.tuning.learning import start_for
 
     task, dialect = bench.task, bench.dialect
-    start = start_for("metaschedule", task.target.config, dialect.compiler, open_device("cpu").describe())
+    start = start_for("metaschedule", task.target, dialect.compiler, open_device("cpu").describe())
     with bench.anew():
         return _ours(bench, trials, seed, start.model if start else None)
 

@@ -15,12 +15,13 @@ from tunery._errors import CrashError, UsageError, WorkError
 from tunery.delivery.bench import used_shares
 from tunery.delivery.compare import Output, checked_error
 from tunery.delivery.ladder import KnownTask
+from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import HERE, WorkerSpec
 from tunery.reports.comparison import bench_text
-from tunery.runtime.importing import ImportedModel, both
+from tunery.runtime.importing import both
 from tunery.runtime.pools import Runtime
 from tunery.service.session import bench as compare_networks
 from tunery.service.session import compile_model
@@ -100,12 +101,12 @@ def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Pa
     report = compare_networks(request, ("onnxruntime", "untuned"), 0.1, on_progress=seen.append)
     assert report.latency_s.keys() == {"tunery", "untuned", "onnxruntime"}
     steps = [f"{progress.phase} {progress.current}" for progress in seen]
-    assert steps[:3] == ["compiling tunery", "compiling untuned code", "comparing outputs"]
-    assert [step.partition(",")[0] for step in steps[3:6]] == [
+    assert steps[:4] == ["importing ", "compiling tunery", "compiling untuned code", "comparing outputs"]
+    assert [step.partition(",")[0] for step in steps[4:7]] == [
         "comparing tunery", "comparing untuned code", "comparing ONNX Runtime",
     ]  # fmt: skip
     assert steps[-1].endswith("turn 7 of 7")
-    left = [progress.remaining_s for progress in seen[2:]]
+    left = [progress.remaining_s for progress in seen[3:]]
     assert left[0] == bench.predicted_s(("onnxruntime", "untuned"), 0.1)
     assert None not in left
 
@@ -210,10 +211,16 @@ class Workers:
         return _outputs(_GOOD) if method == "outputs" else [1e-3]
 
 
+def working(workers: Any) -> Work:
+    """Return the work of a job on these workers, without a store."""
+    no_store: Any = None
+    return Work(workers, no_store, Request("n"), "job")
+
+
 def _compared(workers: Workers, *against: str, **others: str) -> BenchReport:
     network = Network("n", "zoo:n", "d", "", (), (), 0, "n.onnx")
     files = {"tunery": "tuned", **others}
-    return asyncio.run(bench.compare(workers, network, files, ("onnxruntime", *against), 0.1))
+    return asyncio.run(bench.compare(working(workers), network, files, ("onnxruntime", *against), 0.1))
 
 
 @pytest.mark.parametrize("when", ["outputs 1", "samples 3"])
@@ -238,7 +245,9 @@ def test_torch_that_crashes_in_the_middle_costs_only_itself(monkeypatch: pytest.
 def test_torch_has_no_part_in_a_network_of_a_users_own_file() -> None:
     """Whether it is installed or not: to install it would not help."""
     network = Network("n", "some/where/n.onnx", "d", "", (), (), 0, "n.onnx")
-    report = asyncio.run(bench.compare(Workers(), network, {"tunery": "tuned"}, ("torch", "torch-compiled"), 0.1))
+    report = asyncio.run(
+        bench.compare(working(Workers()), network, {"tunery": "tuned"}, ("torch", "torch-compiled"), 0.1)
+    )
     assert report.absent.keys() == {"torch", "torch-compiled"}
     for reason in report.absent.values():
         assert "n.onnx" in reason
@@ -289,9 +298,11 @@ def test_what_linking_waits_for_may_fail_and_ends_the_rest() -> None:
 def test_a_default_that_was_timed_is_no_latency_of_a_file_that_predicts_in_its_place() -> None:
     target = Target("fake", {}, 1)
     tasks = tuple(Task(Workload(key, key, "dense", "", (), 0, 1.0), target) for key in ("tuned", "looked-at"))
-    imported = ImportedModel(Network("n", "n", "d", "", (), (), 0), target, "fake", tasks)
-    choices = tuple(Choice(task.key, Rung.EXACT, Candidate("c", task.key, ""), 1e-3) for task in tasks)
-    found = used_shares(imported, KnownTask(choices, (), untried=frozenset({tasks[1].key})))
+    known = [
+        KnownTask(task, Choice(task.key, Rung.EXACT, Candidate("c", task.key, ""), 1e-3), untried=untried)
+        for task, untried in zip(tasks, (False, True), strict=True)
+    ]
+    found = used_shares(known)
     assert [(share.name, share.latency_s) for share in found] == [("tuned", 1e-3), ("looked-at", None)]
 
 

@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from tunery._errors import DeadlineError, EngineError, TuneryError, UsageError, WorkError, tells_of_memory
 from tunery._extras import pip_install
+from tunery.delivery.work import Work
 from tunery.dialects import Array
 from tunery.domain import Network
-from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, TaskShare
+from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, Request, TaskShare
 from tunery.engines import HERE, Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
@@ -74,21 +75,13 @@ def predicted_s(against: Sequence[str], seconds: float) -> float:
     return (1 + len(set(against) - {"tunery"})) * (seconds + _BESIDE_S) + compiling_s
 
 
-async def compare(  # noqa: PLR0917 - what is compared, and how
-    runtime: Runtime,
-    network: Network,
-    compiled: Mapping[str, str],
-    against: Sequence[str],
-    seconds: float,
-    notify: Callable[[Progress], None] = lambda _: None,
-    *,
-    trust: bool = False,
+async def compare(
+    work: Work, network: Network, compiled: Mapping[str, str], against: Sequence[str], seconds: float
 ) -> BenchReport:
     """Time all of `compiled` (label to blob), and ONNX Runtime and torch if asked for, in turns of a few runs each.
 
-    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. `notify` hears whose
-    turn it is. The untuned network, and torch's, are absent from the report where they fail. `trust` lets a torch
-    program run code that it holds.
+    `seconds` is the time per contestant. The error is measured against ONNX Runtime in any case. The job's
+    progress is whose turn it is. The untuned network, and torch's, are absent from the report where they fail.
 
     Raises:
         WorkError: the file labelled `tunery` computes something else; of the others that is only reported.
@@ -98,28 +91,31 @@ async def compare(  # noqa: PLR0917 - what is compared, and how
     began = time.monotonic()
 
     def tell(current: str, left_s: float) -> None:
-        notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
+        work.notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
-    if not has_rivals(runtime) and (missing := sorted({"onnxruntime", *TORCH} & set(against))):
+    if not has_rivals(work.runtime) and (missing := sorted({"onnxruntime", *TORCH} & set(against))):
         raise UsageError(
-            f"host {runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
+            f"host {work.runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
             "--against untuned"
         )
     tell("outputs", predicted_s(against, seconds))
-    contestants = Contestants.start(runtime, network, compiled)
-    workers = contestants.workers
-    outputs: dict[str, list[Output]] = {label: await contestants.ask(label, "outputs") for label in list(workers)}
+    contestants = Contestants.start(work.runtime, network, compiled)
+    outputs: dict[str, list[Output]] = {
+        label: await contestants.ask(label, "outputs") for label in list(contestants.workers)
+    }
     theirs = outputs["onnxruntime"]
     error = checked_error(network.name, outputs["tunery"], theirs)
-    wrong = tuple(label for label in compiled if label in workers and not _same(network.name, outputs[label], theirs))
-    await _add_torch(contestants, network, against, theirs, trust)
+    wrong = tuple(
+        label for label in compiled if label in contestants.workers and not _same(network.name, outputs[label], theirs)
+    )
+    await _add_torch(contestants, network, against, theirs, work.request)
     if "onnxruntime" not in against:
-        runtime.engine.kill(workers.pop("onnxruntime"))
+        contestants.end("onnxruntime")
     samples = await _in_turns(contestants, seconds, tell)
-    latency = {label: spread(samples[label]) for label in workers}
-    kernels = await _kernels(runtime, workers["tunery"])
+    kernels = await contestants.profile("tunery")
+    latency_s = {label: spread(samples[label]) for label in contestants.workers}
     return BenchReport(
-        network.name, runtime.threads, latency, error, kernels_s=sum(kernels.values()) if kernels else None,
+        network.name, work.runtime.threads, latency_s, error, kernels_s=sum(kernels.values()) if kernels else None,
         wrong=wrong, absent=contestants.absent, kernels=kernels, batch_of_one=network.batch_of_one,
     )  # fmt: skip
 
@@ -143,12 +139,15 @@ class Contestants:
         workers["onnxruntime"] = lent or _start(runtime, "OnnxRuntimeContestant", network.blob, network)
         return cls(runtime, workers, lent=lent)
 
-    def end(self) -> None:
+    def end(self, label: str) -> None:
+        """End one of them."""
+        self.runtime.engine.kill(self.workers.pop(label))
+
+    def close(self) -> None:
         """End all of them but the one that was lent."""
-        for worker in self.workers.values():
+        for label, worker in tuple(self.workers.items()):
             if worker != self.lent:
-                self.runtime.engine.kill(worker)
-        self.workers.clear()
+                self.end(label)
 
     async def ask(self, label: str, method: str, *args: object) -> Any:
         """Call a contestant's method; [] from one that may fail and does: it leaves.
@@ -171,16 +170,15 @@ class Contestants:
     def leave(self, label: str, reason: str) -> None:
         """End a contestant's part."""
         self.absent[label] = reason
-        self.runtime.engine.kill(self.workers.pop(label))
+        self.end(label)
 
-
-async def _kernels(runtime: Runtime, worker: str) -> dict[str, float]:
-    """Return what kernels take in one execution, nothing where that cannot be told: nothing else hangs on it."""
-    try:
-        kernels: dict[str, float] = await _call(runtime, worker, "profile")
-    except TuneryError:
-        return {}
-    return kernels
+    async def profile(self, label: str) -> dict[str, float]:
+        """Return what parts of a network take in one execution; nothing where that cannot be told."""
+        try:
+            found: dict[str, float] = await _call(self.runtime, self.workers[label], "profile")
+        except TuneryError:
+            return {}
+        return found
 
 
 async def _in_turns(
@@ -202,28 +200,30 @@ async def _in_turns(
 
 
 async def _add_torch(
-    contestants: Contestants, network: Network, against: Sequence[str], expected: Sequence[Output], trust: bool
+    contestants: Contestants, network: Network, against: Sequence[str], expected: Sequence[Output], request: Request
 ) -> None:
     """Start the torch contestants that are asked for; those whose libraries are missing or do not have it leave.
 
     Their weights are others, but not the shape of what they compute.
     """
     for label in (name for name in TORCH if name in against):
-        if absent := why_no_torch(network.source):
+        if absent := why_no_torch(network):
             contestants.absent[label] = absent
             continue
         contestants.workers[label] = _start(
-            contestants.runtime, TORCH[label], Path(network.source), network, trust=trust
+            contestants.runtime, TORCH[label], Path(network.source), network, trust=request.trust
         )
         for _, shape, _ in (await contestants.ask(label, "outputs"))[:1]:
             if tuple(shape) != tuple(expected[0][1]):
                 contestants.leave(label, f"its output has shape {list(shape)}, not {list(expected[0][1])}")
 
 
-def why_no_torch(source: str) -> str:
-    """Return why torch cannot take part for a network of this source; "" where it may."""
-    if not source.startswith("zoo:") and not source.endswith(".pt2"):
-        return f"torch has no program of {Path(source).name}; it runs .pt2 files and the zoo's networks (zoo:NAME)"
+def why_no_torch(network: Network) -> str:
+    """Return why torch cannot take part for a network; "" where it may."""
+    if not network.source.startswith("zoo:") and not network.source.endswith(".pt2"):
+        return (
+            f"torch has no program of {Path(network.source).name}; it runs .pt2 files and the zoo's networks (zoo:NAME)"
+        )
     if find_spec("torch") is None:
         return f"torch is not installed; install it with `{pip_install('torch')}`"
     return ""
@@ -231,12 +231,9 @@ def why_no_torch(source: str) -> str:
 
 def with_tasks(report: BenchReport, tasks: Sequence[TaskShare]) -> BenchReport:
     """Return the report with the tasks, what each takes inside the network, and their sum where all are known."""
-    tasks = [
-        replace(task, inside_s=report.kernels[task.workload] / task.weight if task.workload in report.kernels else None)
-        for task in tasks
-    ]
-    known = [task.weight * task.known_s for task in tasks if task.known_s is not None]
-    return replace(report, tasks=tuple(tasks), tasks_s=sum(known) if tasks and len(known) == len(tasks) else None)
+    inside = tuple(task.inside(report.kernels) for task in tasks)
+    known = [task.weight * task.known_s for task in inside if task.known_s is not None]
+    return replace(report, tasks=inside, tasks_s=sum(known) if inside and len(known) == len(inside) else None)
 
 
 async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:

@@ -45,9 +45,9 @@ def check_place(output: Path, request: Request, *, force: bool = False, sign: Pa
 
 def files_of(request: Request) -> list[Path]:
     """Return the files that a request reads or keeps its records in, which no output may replace."""
-    named = [request.model, request.prices]
+    names = (name for name in (request.model, request.prices) if name and ":" not in name.partition("/")[0])
     store = file_of(request.store)
-    return [Path(name) for name in named if name and ":" not in name.partition("/")[0]] + ([store] if store else [])
+    return [Path(name) for name in names] + ([store] if store else [])
 
 
 async def compile_checked(
@@ -210,7 +210,7 @@ async def _compile_and_allow(
 
     def extracting(target: Target, compiler: str) -> None:
         if policy is not None and not measuring:
-            ready.append(asyncio.create_task(get_ready(work.runtime, work.request, target, compiler, work.job_id)))
+            ready.append(asyncio.create_task(get_ready(work, target, compiler)))
 
     try:
         imported = await work.model(prepared=(lambda _: None) if measuring else allow, extracting=extracting)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from tunery._errors import TuneryError
 from tunery.delivery.ladder import KnownTask
-from tunery.delivery.work import Work, open_tasks, task_shares
+from tunery.delivery.predict import fill
+from tunery.delivery.work import Work
 from tunery.dialects import GraphNode
-from tunery.domain import Artifact, Candidate, Network, Rung, Task
+from tunery.domain import Artifact, Candidate, Network
 from tunery.domain.request import CompileReport, FillPolicy
 from tunery.engines import Role
 from tunery.runtime.importing import IMPORT_DEADLINE_S, ImportedModel
@@ -41,76 +42,64 @@ class Linker:
     _known: dict[str, KnownTask] = field(default_factory=dict)
     _parts: dict[str, Artifact] = field(default_factory=dict)
 
-    async def compile(
-        self, imported: ImportedModel, ready: Awaitable[InitialModel | None] | None = None, *, filled: bool = True
-    ) -> CompiledModel:
+    async def compile(self, imported: ImportedModel, *, filled: bool = True) -> CompiledModel:
         """Compile an imported model; not `filled`: with the compiler's default for tasks that are new.
 
         Raises:
             DialectError or EngineError: it does not compile.
         """
-        known = await self.choices(imported, ready, filled=filled)
-        return await self.link(imported, known)
+        return await self.link(imported, await self.choices(imported, filled=filled))
 
     async def choices(
         self, imported: ImportedModel, ready: Awaitable[InitialModel | None] | None = None, *, filled: bool = True
-    ) -> KnownTask:
+    ) -> tuple[KnownTask, ...]:
         """Return what is known, or predicted, of a model's tasks."""
-        fresh = tuple(task for task in imported.tasks if task.key not in self._known)
-        found = KnownTask((), ())
-        if fresh:
-            found = await self.work.filled(replace(imported, tasks=fresh), self.policy if filled else None, ready)
-            if filled:
-                self._known |= dict.fromkeys((task.key for task in fresh), found)
-                self._parts |= {task.workload.key: found.parts[task.key] for task in fresh if task.key in found.parts}
-        return _merged(imported.tasks, self._known, found)
+        known = dict(self._known)
+        if tasks := tuple(task for task in imported.tasks if task.key not in known):
+            found = await fill(self.work, replace(imported, tasks=tasks), self.policy if filled else None, ready)
+            known |= {each.task.key: each for each in found}
+        if filled:
+            self._known |= known
+            self._parts |= {each.task.workload.key: each.part for each in known.values() if each.part}
+        return tuple(known[task.key] for task in imported.tasks)
 
-    async def link(self, imported: ImportedModel, known: KnownTask) -> CompiledModel:
+    async def link(self, imported: ImportedModel, known: Sequence[KnownTask]) -> CompiledModel:
         """Compile with what is known of the tasks.
 
         Raises:
             DialectError or EngineError: it does not compile.
         """
-        work, workloads = self.work, {task.key: task.workload for task in imported.tasks}
-        chosen = {workloads[c.task_key].key: c.candidate for c in known.choices if c.candidate and self.tuned}
-        parts = await self._built(imported.tasks, chosen)
+        work, chosen = self.work, dict[str, Candidate]()
+        if self.tuned:
+            chosen = {each.task.workload.key: each.choice.candidate for each in known if each.choice.candidate}
+            await self._build(known)
+        parts = {key: self._parts[key] for key in chosen if key in self._parts}
         async with work.stage("compile", Role.IMPORTER) as grant:
             compiled: CompiledBlob = await work.runtime.call(
                 grant.worker, "compile", imported.network, imported.target, chosen, parts, deadline_s=IMPORT_DEADLINE_S
             )
-        rungs = {workloads[c.task_key].key: (workloads[c.task_key].label, c.rung) for c in known.choices}
-        coverage = {  # a candidate that could not be used left its place to the default
-            rungs[key][0]: ((rungs[key][1] if used else Rung.DEFAULT).value, used)
-            for key, used in compiled.coverage.items()
-            if key in rungs
-        }
-        refused = {workloads[key].name: why for key, why in known.refused.items()}
-        report = CompileReport(
-            imported.network.name, "", compiled.size_bytes, coverage, tasks=task_shares(imported, known),
-            refused=refused, measured=known.measured, untuned=len(open_tasks(imported, known)),
-            left_out={rungs[key][0]: why for key, why in compiled.left_out.items() if key in rungs},
-            elsewhere=compiled.elsewhere,
-        )  # fmt: skip
-        return CompiledModel(report, imported.network, compiled.blob)
+        return CompiledModel(_report(imported.network, known, compiled), imported.network, compiled.blob)
 
-    async def _built(self, tasks: Sequence[Task], chosen: Mapping[str, Candidate]) -> dict[str, Artifact]:
-        """Have all builders generate the code of the network's kernels, and return it by workload key.
+    async def _build(self, known: Sequence[KnownTask]) -> None:
+        """Have all builders generate the code of the network's kernels.
 
         What was built before is not built again; what fails is left to the compilation.
         """
         work = self.work
 
-        async def one(task: Task, candidate: Candidate) -> None:
+        async def build(each: KnownTask) -> None:
+            task = each.task
+            if each.choice.candidate is None or task.workload.key in self._parts:
+                return
             with suppress(TuneryError):
                 async with work.stage("build", Role.BUILDER, task.workload.kind) as grant:
-                    part = await work.runtime.call(grant.worker, "part", task, candidate, deadline_s=BUILD_DEADLINE_S)
+                    part = await work.runtime.call(
+                        grant.worker, "part", task, each.choice.candidate, deadline_s=BUILD_DEADLINE_S
+                    )
                 if part is not None:
                     self._parts[task.workload.key] = part
 
-        own = [(task, chosen[task.workload.key]) for task in tasks if task.workload.key in chosen]
-        await asyncio.gather(*(one(*each) for each in own if each[0].workload.key not in self._parts))
-        keys = {task.workload.key for task, _ in own}
-        return {key: part for key, part in self._parts.items() if key in keys}
+        await asyncio.gather(*map(build, known))
 
     async def placed(self, imported: ImportedModel, elsewhere: Mapping[str, str]) -> ImportedModel:
         """Return the model with these nodes left to ONNX Runtime, and what it does not take beside them.
@@ -140,15 +129,18 @@ class Linker:
         self._parts.clear()
 
 
-def _merged(tasks: Sequence[Task], before: Mapping[str, KnownTask], found: KnownTask) -> KnownTask:
-    """Return what is known of these tasks, in their order."""
-    sources = {task.key: before.get(task.key, found) for task in tasks}
-    answers = list({id(one): one for one in sources.values()}.values())
-    by_key = {choice.task_key: choice for one in answers for choice in one.choices}
-    return KnownTask(
-        tuple(by_key[task.key] for task in tasks),
-        tuple(pair for one in answers for pair in one.skipped if pair[0] in sources),
-        {key: why for one in answers for key, why in one.refused.items() if key in sources},
-        frozenset(key for one in answers for key in one.untried if key in sources),
-        sum(one.measured for one in answers),
-    )
+def _report(network: Network, known: Sequence[KnownTask], compiled: CompiledBlob) -> CompileReport:
+    """Return what was compiled of each task."""
+    by_key = {each.task.workload.key: each for each in known}
+    coverage = {
+        by_key[key].task.workload.label: by_key[key].covered(used)
+        for key, used in compiled.coverage.items()
+        if key in by_key
+    }
+    left_out = {by_key[key].task.workload.label: why for key, why in compiled.left_out.items() if key in by_key}
+    return CompileReport(
+        network.name, "", compiled.size_bytes, coverage, tasks=tuple(each.share for each in known),
+        refused={each.task.workload.name: each.refused for each in known if each.refused},
+        measured=sum(each.measured for each in known), untuned=sum(each.untuned for each in known), left_out=left_out,
+        elsewhere=compiled.elsewhere,
+    )  # fmt: skip

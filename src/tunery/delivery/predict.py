@@ -11,12 +11,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.ladder import KnownTask, choose
+from tunery.delivery.work import Work
 from tunery.domain import (
     Artifact,
     Candidate,
@@ -24,18 +25,17 @@ from tunery.domain import (
     Measurement,
     Origin,
     Outcome,
-    Provenance,
     Record,
     Rung,
     Target,
     Task,
 )
-from tunery.domain.request import FillPolicy, Request
+from tunery.domain.request import FillPolicy
 from tunery.engines import Role
+from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import introduce
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
-from tunery.store import AsyncStore
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import Entrant, stage
 from tunery.tuning.charging import bill
@@ -55,97 +55,60 @@ _HEAVY_BYTES = 1 << 20
 _FAR, _ROUNDS = 2.5, 40  # times the fastest with its weights in the cache; rounds of finals
 
 
-@dataclass
-class Filled:
-    """What came of it: by task key choices and what was compiled of them, and the reasons where there was none."""
-
-    choices: dict[str, Choice] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    parts: dict[str, Artifact] = field(default_factory=dict)
-    measured: int = 0
-
-    def choose(self, task: Task, candidate: Candidate, part: Artifact | None) -> None:
-        """Note a prediction that proved right, and what was compiled of it."""
-        self.choices[task.key] = Choice(task.key, Rung.ZERO_SHOT, candidate)
-        if part is not None:
-            self.parts[task.key] = part
-
-
-async def get_ready(
-    runtime: Runtime, request: Request, target: Target, compiler: str, job_id: str
-) -> InitialModel | None:
+async def get_ready(work: Work, target: Target, compiler: str) -> InitialModel | None:
     """Return the cost model to predict with, and have all builders read it, while tasks are still being extracted."""
+    runtime = work.runtime
     device = await runtime.device()
-    start = await asyncio.to_thread(start_for, request.dialect, target.config, compiler, device)
+    start = await asyncio.to_thread(start_for, work.request.dialect, target, compiler, device)
     if start is not None:
         model = _model_blob(runtime, start.model)
 
-        async def one(worker: str) -> None:
+        async def read(worker: str) -> None:
             with suppress(EngineError):  # it will be read again
-                async with runtime.stage(job_id, "build", Role.BUILDER, worker=worker):
+                async with runtime.stage(work.job_id, "build", Role.BUILDER, worker=worker):
                     await runtime.call(worker, "read", model, deadline_s=PREDICT_DEADLINE_S)
 
-        await asyncio.gather(*(one(worker) for worker in runtime.workers(Role.BUILDER)))
+        await asyncio.gather(*(read(worker) for worker in runtime.workers(Role.BUILDER)))
     return start
 
 
-async def fill(  # noqa: PLR0917 - what a delivery needs, passed on
-    runtime: Runtime,
-    store: AsyncStore,
-    request: Request,
-    tasks: Sequence[Task],
-    provenance: Provenance,
-    guess: FillPolicy,
-    job_id: str,
-    ready: Awaitable[InitialModel | None] | None = None,
-    account: Account | None = None,
-) -> KnownTask:
-    """Return the ladder's choices for `tasks`, with predicted ones where it has none, or nothing but the default.
+async def fill(
+    work: Work, imported: ImportedModel, policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
+) -> tuple[KnownTask, ...]:
+    """Return the ladder's answer for each task; with a `policy`, what no record answers is predicted.
 
-    `ready` is `get_ready`'s result, if it was begun before; `account` pays for what is measured: of a job that is
-    stored, where `guess` asks for that.
+    `ready` is `get_ready`'s result, if it was begun before. What is measured is charged to the job's account, which is
+    that of a stored job where the `policy` asks for measurements.
 
     Raises:
         UsageError: measurements are asked for, a task has no record, and there is no cost model for the target.
     """
-    known = await store.read(lambda opened: choose(opened, tasks, provenance))
-    open_ = [task for task in tasks if task.key in known.open]
-    if not open_:
+    known = await work.choices(imported)
+    if policy is None or not any(task.open for task in known):
         return known
-    target = tasks[0].target
-    if guess.few_shot:
-        start = start_for(request.dialect, target.config, provenance.compiler, await introduce(runtime, store))
+    if policy.few_shot:
+        device = await introduce(work.runtime, work.store)
+        start = start_for(work.request.dialect, imported.target, imported.compiler, device)
     else:
-        start = await (ready or get_ready(runtime, request, target, provenance.compiler, job_id))
-    why = f"there is no cost model for {target}; train one with `tunery costmodel collect` and `tunery costmodel train`"
-    if runtime.builds_for_another_kind and not guess.few_shot:
+        start = await (ready or get_ready(work, imported.target, imported.compiler))
+    why = (
+        f"there is no cost model for {imported.target}; train one with `tunery costmodel collect` and "
+        "`tunery costmodel train`"
+    )
+    if work.runtime.builds_for_another_kind and not policy.few_shot:
         # What ships was measured on other processors, and nothing of it can be checked here.
-        start, why = (
-            None,
-            f"nothing is predicted for host {runtime.measure_host}; tune it, or measure some (--few-shot)",
-        )
+        host = work.runtime.measure_host
+        start, why = None, f"nothing is predicted for host {host}; tune it, or measure some (--few-shot)"
     if start is None:
-        if guess.few_shot:
+        if policy.few_shot:
             raise UsageError(why)
-        return replace(known, refused={task.key: why for task in open_})
-    account = account or Account(store, job_id, runtime, load_prices(request.prices), runtime.power)
-    context = Context(job_id, runtime, store, provenance, request.seed, account, Learning(runtime, job_id, start.model))
-    filled = Filled()
-    whole = sum(task.weight * task.workload.flop for task in tasks) or 1.0
-
-    counts = {task.key: looks(task, whole, guess) for task in open_}
-    if guess.few_shot:
-        done = await asyncio.gather(*(_predict(context, task, counts[task.key], guess, filled) for task in open_))
-        predicted = [(task, prediction) for task, prediction in zip(open_, done, strict=True) if prediction]
-        await _measure(context, predicted, guess, filled)
-        known = await store.read(lambda opened: choose(opened, tasks, provenance))
-        left = (pair for pair in predicted if pair[0].key in known.open)
-        await asyncio.gather(*(_verify(context, *pair, filled) for pair in left))
-    else:
-        await _pick_all(context, [(task, counts[task.key]) for task in open_], guess, filled)
-    choices = tuple(filled.choices.get(choice.task_key, choice) for choice in known.choices)
-    refused = {key: why for key, why in filled.refused.items() if key in known.open - filled.choices.keys()}
-    return replace(known, choices=choices, refused=refused, measured=filled.measured, parts=filled.parts)
+        return tuple(replace(task, refused=why) if task.open else task for task in known)
+    prices = load_prices(work.request.prices)
+    account = work.account or Account(work.store, work.job_id, work.runtime, prices, work.runtime.power)
+    learning = Learning(work.runtime, work.job_id, start.model)
+    provenance = await work.provenance(imported)
+    context = Context(work.job_id, work.runtime, work.store, provenance, work.request.seed, account, learning)
+    return await (_few_shot if policy.few_shot else _pick_all)(context, known, policy)
 
 
 def wanted(share: float) -> int:
@@ -163,98 +126,127 @@ def urgency(task: Task, prediction: Prediction) -> float:
     return task.weight * max(task.workload.flop, 1.0) * doubt
 
 
-def looks(task: Task, whole: float, guess: FillPolicy) -> int:
+def looks(task: Task, whole: float, policy: FillPolicy) -> int:
     """Return how many candidates of a task to look at, in a network of `whole` arithmetic."""
     if not task.tunable:
         return 1
-    count = max(wanted(task.weight * task.workload.flop / whole), guess.few_shot)
-    return _FEW_SHOT_EFFORT * count if guess.few_shot else count
+    count = max(wanted(task.weight * task.workload.flop / whole), policy.few_shot)
+    return _FEW_SHOT_EFFORT * count if policy.few_shot else count
 
 
-async def _pick_all(context: Context, tasks: Sequence[tuple[Task, int]], guess: FillPolicy, filled: Filled) -> None:
-    """Choose for each task what is right and thought fastest; each learns from those that were done before it."""
+def _whole(known: Sequence[KnownTask]) -> float:
+    return sum(each.task.weight * each.task.workload.flop for each in known) or 1.0
+
+
+async def _pick_all(context: Context, known: Sequence[KnownTask], policy: FillPolicy) -> tuple[KnownTask, ...]:
+    """Choose for each open task what is right and thought fastest; each learns from those that were done before it."""
     transfer_states: list[str] = []
-    model = _model_blob(context.runtime, context.learning.model or "")
+    model, whole = _model_blob(context.runtime, context.learning.model or ""), _whole(known)
 
-    async def one(task: Task, count: int) -> None:
+    async def pick(each: KnownTask) -> KnownTask:
+        if not each.open:
+            return each
+        task, count = each.task, looks(each.task, whole, policy)
         try:
             async with stage(context, task, "build", Role.BUILDER, count) as grant:
-                pick: Pick = await context.runtime.call(
+                found: Pick = await context.runtime.call(
                     grant.worker, "pick", task, count, _KEEP, model, context.seed, list(transfer_states),
                     deadline_s=PICK_DEADLINE_S,
                 )  # fmt: skip
         except (EngineError, DialectError):  # a hang or a crash: which candidate's it was is found out one by one
-            prediction = await _predict(context, task, count, guess, filled)
-            if prediction:
-                await _verify(context, task, prediction, filled)
-            return
-        if pick.transfer_state:
-            transfer_states.append(pick.transfer_state)
-        if pick.candidate:
-            filled.choose(task, pick.candidate, pick.part)
-        else:
-            filled.refused[task.key] = pick.refused
+            return await _verify(context, *await _predict(context, each, count, policy))
+        if found.transfer_state:
+            transfer_states.append(found.transfer_state)
+        if found.candidate is None:
+            return replace(each, refused=found.refused)
+        return _predicted(each, found.candidate, found.part)
 
-    await asyncio.gather(*(one(*each) for each in tasks))
+    return tuple(await asyncio.gather(*map(pick, known)))
+
+
+def _predicted(each: KnownTask, candidate: Candidate, part: Artifact | None) -> KnownTask:
+    """Return a task with a prediction that proved right, and what was compiled of it."""
+    return replace(each, choice=Choice(each.task.key, Rung.ZERO_SHOT, candidate), refused="", part=part)
 
 
 def _model_blob(runtime: Runtime, model: str) -> str:
     return runtime.blobs.put(model.encode(), temporary=True)
 
 
-async def _predict(context: Context, task: Task, count: int, guess: FillPolicy, filled: Filled) -> Prediction | None:
+async def _predict(context: Context, each: KnownTask, count: int, policy: FillPolicy) -> tuple[KnownTask, Prediction]:
+    """Return a task with its likeliest candidates, or with the reason why there are none."""
     try:
-        async with stage(context, task, "propose", Role.PROPOSER, count) as grant:
+        async with stage(context, each.task, "propose", Role.PROPOSER, count) as grant:
             prediction: Prediction = await context.runtime.call(
-                grant.worker, "predict", task, count, max(_KEEP, guess.few_shot), context.learning.model, context.seed,
-                deadline_s=PREDICT_DEADLINE_S,
+                grant.worker, "predict", each.task, count, max(_KEEP, policy.few_shot), context.learning.model,
+                context.seed, deadline_s=PREDICT_DEADLINE_S,
             )  # fmt: skip
     except (EngineError, DialectError) as error:
-        filled.refused[task.key] = f"no prediction: {error}"
-        return None
-    if not prediction.candidates:
-        filled.refused[task.key] = "its design space gave no candidate"
-        return None
-    return prediction
+        return replace(each, refused=f"no prediction: {error}"), Prediction((), ())
+    why = "" if prediction.candidates else "its design space gave no candidate"
+    return replace(each, refused=why), prediction
 
 
-async def _verify(context: Context, task: Task, prediction: Prediction, filled: Filled) -> None:
+async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> KnownTask:
     """Choose the best pick that computes what the reference computes."""
+    if not prediction.candidates:
+        return each
     *best, last = prediction.candidates  # the last may be of another kind, should the others fail
     for candidate in (*best[: _KEEP - 1], last):
         try:
-            async with stage(context, task, "build", Role.BUILDER) as grant:
+            async with stage(context, each.task, "build", Role.BUILDER) as grant:
                 checked: Checked = await context.runtime.call(
-                    grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
+                    grant.worker, "check", each.task, candidate, deadline_s=CHECK_DEADLINE_S
                 )
         except TuneryError as error:  # it does not build, hangs or crashes: the next one may not
-            filled.refused[task.key] = str(error)
+            each = replace(each, refused=str(error))
             continue
         if checked.verdict.deliverable:
-            filled.choose(task, candidate, checked.part)
-            filled.refused.pop(task.key, None)
-            return
-        filled.refused[task.key] = checked.verdict.detail
+            return _predicted(each, candidate, checked.part)
+        each = replace(each, refused=checked.verdict.detail)
+    return each
+
+
+async def _few_shot(context: Context, known: Sequence[KnownTask], policy: FillPolicy) -> tuple[KnownTask, ...]:
+    """Predict the open tasks, race and record the best predictions, and choose again, by what is measured then.
+
+    A task of which nothing was measured, as the time was over or nothing ran, gets a prediction that is right.
+    """
+    whole = _whole(known)
+    looked = await asyncio.gather(
+        *(_predict(context, each, looks(each.task, whole, policy), policy) for each in known if each.open)
+    )
+    raced = {each.task.key: (each, prediction) for each, prediction in await _measure(context, looked, policy)}
+    tasks = [each.task for each in known]
+
+    async def settle(each: KnownTask) -> KnownTask:
+        before, prediction = raced.get(each.task.key, (each, Prediction((), ())))
+        each = replace(each, measured=before.measured, refused=before.refused if each.open else "")
+        return await _verify(context, each, prediction) if each.open else each
+
+    again = await context.store.read(lambda store: choose(store, tasks, context.provenance))
+    return tuple(await asyncio.gather(*map(settle, again)))
 
 
 async def _measure(
-    context: Context, predicted: Sequence[tuple[Task, Prediction]], guess: FillPolicy, filled: Filled
-) -> None:
+    context: Context, looked: Sequence[tuple[KnownTask, Prediction]], policy: FillPolicy
+) -> list[tuple[KnownTask, Prediction]]:
     """Race the best picks of each task, the most urgent tasks first, and record them."""
-    end = time.monotonic() + guess.seconds
+    end = time.monotonic() + policy.seconds
     turns = asyncio.Semaphore(len(context.runtime.workers(Role.BUILDER)) + 1)  # one is measured while others build
 
-    async def one(task: Task, prediction: Prediction) -> None:
+    async def race(each: KnownTask, prediction: Prediction) -> tuple[KnownTask, Prediction]:
         async with turns:
-            if time.monotonic() > end:
-                return
+            if not prediction.candidates or time.monotonic() > end:
+                return each, prediction
             try:
-                count = await _race_all(context, task, prediction.candidates[: guess.few_shot])
-                filled.measured += count  # not in one step: the sum would be read before the others' races
+                count = await _race_all(context, each.task, prediction.candidates[: policy.few_shot])
             except TuneryError as error:
-                filled.refused[task.key] = str(error)
+                return replace(each, refused=str(error)), prediction
+            return replace(each, measured=count), prediction
 
-    await asyncio.gather(*(one(*pair) for pair in sorted(predicted, key=lambda pair: -urgency(*pair))))
+    in_order = sorted(looked, key=lambda pair: -urgency(pair[0].task, pair[1]))
+    return await asyncio.gather(*(race(*pair) for pair in in_order))
 
 
 async def _race_all(context: Context, task: Task, candidates: Sequence[Candidate]) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tunery._errors import NothingFoundError
-from tunery.delivery.work import Work, open_tasks
+from tunery.delivery.predict import fill
+from tunery.delivery.work import Work
 from tunery.domain import Choice, Network, Target, Task
 from tunery.domain.request import FillPolicy
 from tunery.store import Skipped
@@ -37,18 +38,20 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
         NothingFoundError: no task of the model has a record that may be delivered; the message says why.
     """
     imported = await work.model()
-    known = await work.filled(imported, policy)
-    if not any(choice.candidate for choice in known.choices):
+    known = await fill(work, imported, policy)
+    skipped = tuple((each.task.key, reason) for each in known for reason in each.skipped)
+    refused = {each.task.key: each.refused for each in known if each.refused}
+    if not any(each.choice.candidate for each in known):
         names = {task.key: task.workload.name for task in imported.tasks}
-        said = [*skipped_lines(known.skipped, names), *sorted(set(known.refused.values()))]
+        said = [*skipped_lines(skipped, names), *sorted(set(refused.values()))]
         reasons = "; ".join(said) or "nothing was measured yet"
         raise NothingFoundError(
             f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
             f"run `tunery tune {shlex.quote(work.request.model)}`"
         )
     return Answer(
-        imported.network, imported.target, imported.tasks, known.choices, known.skipped, known.refused,
-        open_tasks(imported, known),
+        imported.network, imported.target, imported.tasks, tuple(each.choice for each in known), skipped, refused,
+        frozenset(each.task.key for each in known if each.untuned),
     )  # fmt: skip
 
 

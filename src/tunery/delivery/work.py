@@ -1,21 +1,18 @@
 """What a job that delivers has at hand."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from tunery.delivery.ladder import KnownTask, choose
-from tunery.delivery.predict import fill
-from tunery.domain import Network, Provenance, Rung, Target
-from tunery.domain.request import FillPolicy, Progress, Request, TaskShare
+from tunery.domain import Network, Provenance, Target
+from tunery.domain.request import Progress, Request
 from tunery.engines import Role
-from tunery.measuring.inputs import size_bytes
 from tunery.measuring.settings import Settings
-from tunery.runtime.importing import ImportedModel, import_model
+from tunery.runtime.importing import ImportedModel, import_model, keep
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.learning import InitialModel
 
 
 def _ignore(_: object) -> None:
@@ -46,9 +43,14 @@ class Work:
             async with self.runtime.stage(self.job_id, kind, role, task_kind) as reservation:
                 yield reservation
         finally:
-            if self.account is not None and reservation is not None:
-                used = Charge(self.job_id, "", kind, "", reservation.wall_s, reservation.core_s, 0.0)
-                await self.account.post([PricedCharge(used, reservation.wall_s * reservation.cores)])
+            if reservation is not None:
+                await self._pay(kind, reservation.wall_s, reservation.core_s, reservation.cores)
+
+    async def _pay(self, kind: str, wall_s: float, core_s: float, cores: int) -> None:
+        if self.account is not None:
+            await self.account.post(
+                [PricedCharge(Charge(self.job_id, "", kind, "", wall_s, core_s, 0.0), wall_s * cores)]
+            )
 
     async def model(
         self,
@@ -67,9 +69,7 @@ class Work:
                 self.runtime, self.store, self.request, self.job_id, begun,
                 prepared=prepared, extracting=extracting,
             )  # fmt: skip
-            if self.account is not None:
-                spent = Charge(self.job_id, "", "import", "", self.imported.wall_s, self.imported.core_s, 0.0)
-                await self.account.post([PricedCharge(spent, self.imported.wall_s)])
+            await self._pay("import", self.imported.wall_s, self.imported.core_s, 1)
         else:
             begun()
             prepared(self.imported.network)
@@ -78,47 +78,14 @@ class Work:
     async def settle(self, imported: ImportedModel) -> None:
         """Go on with this model, and store where its nodes run: nobody will tune those that run in ONNX Runtime."""
         self.imported = imported
-        await self.store.write(
-            lambda store: store.save_tasks(
-                imported.network, imported.tasks, target=imported.target, compiler=imported.compiler,
-                elsewhere=imported.elsewhere,
-            )
-        )  # fmt: skip
+        await keep(self.store, imported)
 
     async def provenance(self, imported: ImportedModel) -> Provenance:
         """Return what a record must agree in to answer for this job's device, compiler and way of measuring."""
         device = await self.runtime.device()
         return Provenance(self.request.dialect, imported.compiler, device.fingerprint, Settings().key)
 
-    async def choices(self, imported: ImportedModel) -> KnownTask:
+    async def choices(self, imported: ImportedModel) -> tuple[KnownTask, ...]:
         """Return the ladder's answer for each task, from the store alone."""
         provenance = await self.provenance(imported)
         return await self.store.read(lambda store: choose(store, imported.tasks, provenance))
-
-    async def filled(
-        self, imported: ImportedModel, policy: FillPolicy | None, ready: Awaitable[InitialModel | None] | None = None
-    ) -> KnownTask:
-        """Return the ladder's answer for each task; with a `policy`, what no record answers is predicted."""
-        if policy is None:
-            return await self.choices(imported)
-        provenance = await self.provenance(imported)
-        return await fill(
-            self.runtime, self.store, self.request, imported.tasks, provenance, policy, self.job_id, ready,
-            self.account,
-        )  # fmt: skip
-
-
-def open_tasks(imported: ImportedModel, known: KnownTask) -> frozenset[str]:
-    """Return the keys of tunable tasks that were neither searched nor predicted."""
-    predicted = {choice.task_key for choice in known.choices if choice.rung is Rung.ZERO_SHOT}
-    return frozenset(task.key for task in imported.tasks if task.tunable and task.key in known.open - predicted)
-
-
-def task_shares(imported: ImportedModel, known: KnownTask) -> tuple[TaskShare, ...]:
-    """Return the network's tasks with what each is known to take."""
-    latency_s = {choice.task_key: choice.latency_s for choice in known.choices}
-    return tuple(
-        TaskShare(w.name, w.key, w.kind, task.weight, w.flop, latency_s.get(task.key), size_bytes(w.arguments))
-        for task in imported.tasks
-        for w in (task.workload,)
-    )

@@ -83,7 +83,7 @@ class Budget:
     def __str__(self) -> str:
         parts = []
         if self.seconds is not None:
-            minutes = self.seconds >= 60
+            minutes = self.seconds >= 60 and self.seconds % 6 == 0
             parts.append(_shown(self.seconds / 60 if minutes else self.seconds) + ("min" if minutes else "s"))
         if self.trials is not None:
             parts.append(f"{self.trials}trials")

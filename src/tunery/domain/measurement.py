@@ -116,3 +116,9 @@ class Record:
     measurement: Measurement
     provenance: Provenance
     job_id: str = ""
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """What the search that found the candidate did without, and why."""
+        found: Mapping[str, str] = self.measurement.context.get("left_out", {})
+        return found

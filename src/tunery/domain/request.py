@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tunery.domain import SEGMENT, Budget, JobStatus, Network, Spend, Task
@@ -173,6 +173,11 @@ class TaskShare:
     def known_s(self) -> float | None:
         """What one call takes: alone where that was measured, else inside the network."""
         return self.latency_s or self.inside_s
+
+    def inside(self, kernels: Mapping[str, float]) -> "TaskShare":
+        """Return it with what a call takes inside the network, of which `kernels` are the times by workload."""
+        inside_s = kernels[self.workload] / self.weight if self.workload in kernels else None
+        return replace(self, inside_s=inside_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,18 +95,15 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         prepared(network)
         key = (network.digest, target.key, compiler)
         tasks, elsewhere = await store.read(lambda opened: (opened.load_tasks(*key), opened.load_elsewhere(*key)))
-        if tasks is None:
+        if is_new := tasks is None:
             extracting(target, compiler)
             async with _stage(runtime, job_id, "import", Role.IMPORTER, used) as grant:
-                extracted = await runtime.call(
+                tasks, elsewhere = await runtime.call(
                     grant.worker, "extract", network, target, deadline_s=IMPORT_DEADLINE_S, tries=3
                 )
-            tasks, elsewhere = extracted
-            await store.write(
-                lambda opened: opened.save_tasks(
-                    network, extracted[0], target=target, compiler=compiler, elsewhere=extracted[1]
-                )
-            )
+        imported = ImportedModel(network, target, compiler, tuple(tasks or ()), stamp=stamp, elsewhere=elsewhere)
+        if is_new:
+            await keep(store, imported)
     except UsageError:
         raise
     except (DialectError, EngineError) as error:
@@ -115,8 +112,17 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
         runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
     wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
     core_s = sum(grant.core_s for grant in used)
-    placed = replace(network, elsewhere=elsewhere)
-    return ImportedModel(placed, target, compiler, tuple(tasks), wall_s, core_s, stamp, elsewhere)
+    return replace(imported, network=replace(network, elsewhere=elsewhere), wall_s=wall_s, core_s=core_s)
+
+
+async def keep(store: AsyncStore, imported: ImportedModel) -> None:
+    """Store a model's network, its tasks, and where its nodes run, in place of an earlier answer."""
+    await store.write(
+        lambda opened: opened.save_tasks(
+            imported.network, imported.tasks, target=imported.target, compiler=imported.compiler,
+            elsewhere=imported.elsewhere,
+        )
+    )  # fmt: skip
 
 
 def _refusal(model: str, error: DialectError | EngineError) -> ModelError | WorkError:

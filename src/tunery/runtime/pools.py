@@ -436,12 +436,12 @@ class Runtime:
                 if tries <= 0 or error.out_of_memory:
                     raise
 
-    async def _call_elsewhere(self, lost: str, method: str, *args: object, deadline_s: float) -> Any:
-        """Make a build's call on a host that is there, for the stage that holds the worker that was lost."""
-        stage = self._requests[lost]
-        async with self.stage(stage.job_id, stage.kind, Role.BUILDER, stage.task_kind) as grant:
+    async def _call_elsewhere(self, worker: str, method: str, *args: object, deadline_s: float) -> Any:
+        """Make a build's call on a host that is there, for the stage that holds the worker, which was lost."""
+        request = self._requests[worker]
+        async with self.stage(request.job_id, request.kind, Role.BUILDER, request.task_kind) as grant:
             result = await self.call(grant.worker, method, *args, deadline_s=deadline_s, tries=2)
-        self.usage.add(stage.stage_id, grant.core_s)
+        self.usage.add(request.stage_id, grant.core_s)
         return result
 
     @asynccontextmanager

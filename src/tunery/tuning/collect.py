@@ -139,7 +139,7 @@ async def collect(  # noqa: PLR0917 - what a job has
 def _initial_model(request: Request, tasks: Sequence[Task], compiler: str, device: DeviceDescription) -> str | None:
     if not tasks or not request.pretrained:
         return None
-    start = start_for(request.dialect, tasks[0].target.config, compiler, device)
+    start = start_for(request.dialect, tasks[0].target, compiler, device)
     return start.model if start else None
 
 

@@ -71,7 +71,7 @@ class TuningJob:
         self._account = Account(store, status.job_id, runtime, load_prices(request.prices), runtime.power)
         start = None
         if request.pretrained:
-            start = start_for(request.dialect, imported.target.config, imported.compiler, device)
+            start = start_for(request.dialect, imported.target, imported.compiler, device)
         learning = searches.learning(imported.target.key, start)
         self._context = Context(
             status.job_id, runtime, store, provenance, request.seed, self._account, learning, request.trimming

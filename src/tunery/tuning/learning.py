@@ -2,17 +2,16 @@
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from tunery._errors import EngineError
 from tunery.costmodels import device_columns, fits, for_device
 from tunery.costmodels.registry import starting
 from tunery.devices import traits_of
 from tunery.dialects import Observation, Space, get_dialect
-from tunery.domain import DeviceDescription, Outcome
+from tunery.domain import DeviceDescription, Outcome, Target
 from tunery.engines import Role
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.runtime.services import FeatureRow
@@ -31,14 +30,14 @@ class InitialModel:
     tau: float | None
 
 
-def start_for(dialect: str, config: Mapping[str, Any], compiler: str, device: DeviceDescription) -> InitialModel | None:
+def start_for(dialect: str, target: Target, compiler: str, device: DeviceDescription) -> InitialModel | None:
     """Return the cost model to start from for a target on a device, None if there is none."""
     columns = device_columns(traits_of(device.as_facts()))
     bits = float(columns[0])
     made_by = get_dialect(dialect)
     layout = made_by.layout() if isinstance(made_by, Space) else None
     found = starting(
-        dialect, made_by.family(config), compiler=compiler, vector_bits=bits, layout=str(layout or "")
+        dialect, made_by.family(target.config), compiler=compiler, vector_bits=bits, layout=str(layout or "")
     )  # fmt: skip
     if found is None:
         return None

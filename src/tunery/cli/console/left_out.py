@@ -40,5 +40,4 @@ def of_compile(report: "CompileReport", request: "Request") -> list[str]:
 
 
 def _reasons(records: "Iterable[Record]") -> dict[str, str]:
-    contexts = (record.measurement.context for record in records)
-    return {name: why for context in contexts for name, why in context.get("left_out", {}).items()}
+    return {name: why for record in records for name, why in record.left_out.items()}

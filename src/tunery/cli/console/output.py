@@ -39,8 +39,8 @@ def width() -> int | None:
         return None
 
 
-def output_path(text: str, default_name: str = "") -> Path:
-    """Return the file that an option or argument names: in a directory, `default_name`.
+def output_path(text: str, name: str = "") -> Path:
+    """Return the file that an option or argument names: in a directory, `name`.
 
     Raises:
         UsageError: it ends as a directory does, and there is none.
@@ -50,4 +50,4 @@ def output_path(text: str, default_name: str = "") -> Path:
         is_directory = path.is_dir()
     if text.endswith(os.sep) and not is_directory:
         raise UsageError(f"there is no directory {text!r}; make it first, or name a file")
-    return path / default_name if default_name and is_directory else path
+    return path / name if name and is_directory else path

@@ -106,15 +106,13 @@ def _submitted(service: "ServiceClient", body: Mapping[str, Any]) -> dict[str, A
 
 
 def _body(request: "Request") -> dict[str, Any]:
-    budget = request.budget
-    limits = ((budget.seconds, "s"), (budget.trials, "trials"), (budget.money, budget.currency), (budget.joules, "J"))
     return {
         "kind": request.kind,
         "model": request.model,
         "shapes": {name: list(shape) for name, shape in request.shapes.items()},
         "target": request.target,
         "threads": request.threads,
-        "budget": ",".join(f"{amount:.12g}{unit}" for amount, unit in limits if amount is not None),
+        "budget": "" if request.budget.unlimited else str(request.budget),
         "effort": request.effort,
         "latency_target_s": request.latency_target_s,
         "seed": request.seed,

@@ -58,12 +58,12 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
                 return Judged(error)
             turns = await time_in_turns(contestants)
             slow = is_slower(turns)
-            kernels = await _profile(contestants, _OURS) if slow or network.elsewhere else {}
-            nodes = await _profile(contestants, _THEIRS) if slow else {}
+            kernels = await contestants.profile(_OURS) if slow or network.elsewhere else {}
+            nodes = await contestants.profile(_THEIRS) if slow else {}
         except WorkError as wrong:
             return Judged(None, wrong=f"since {wrong}")
         finally:
-            contestants.end()
+            contestants.close()
     ours_s, theirs_s = (median(side) for side in zip(*turns, strict=True))
     slower = (
         f"faster there: {1e3 * theirs_s:.3g} ms for the network, {1e3 * ours_s:.3g} ms with tunery's kernels"
@@ -75,15 +75,6 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
     return Judged(error, ours_s, theirs_s, slower=slower, share=share, kernels=kernels, nodes=nodes)
 
 
-async def _profile(contestants: Contestants, label: str) -> dict[str, float]:
-    """Return what parts of a network take in one execution; nothing where that cannot be told."""
-    try:
-        found: dict[str, float] = await contestants.ask(label, "profile")
-    except TuneryError:
-        return {}
-    return found
-
-
 async def is_right(work: Work, network: Network, blob: str, expected: Expected) -> bool:
     """Return whether a compiled network computes what ONNX Runtime does."""
     async with work.stage("check", Role.MEASURER):
@@ -93,7 +84,7 @@ async def is_right(work: Work, network: Network, blob: str, expected: Expected) 
         except TuneryError:
             return False
         finally:
-            contestants.end()
+            contestants.close()
     return True
 
 
