@@ -47,6 +47,6 @@ def test_a_model_is_dropped_tuned_compiled_downloaded_and_run(site: Served, tmp_
         assert page.locator("img").count() == 0
     data = np.random.default_rng(1).standard_normal((16, 32), dtype=np.float32)
     (theirs,) = onnxruntime.InferenceSession(content).run(None, {"x": data})
-    (ours,) = tunery.load_compiled(path).run([data])
+    (ours,) = tunery.load_compiled(path)(data)
     np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
     assert onnx.load_model_from_string(content).graph.name == NAME

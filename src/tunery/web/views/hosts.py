@@ -10,7 +10,7 @@ from tunery.domain import Calibration
 from tunery.reports.data import plain
 from tunery.store import KnownDevice, Store
 from tunery.web._bodies import at
-from tunery.web._service import Reader, Service, TheService
+from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
 
 router = APIRouter(prefix="/v1", tags=["operations"])
 
@@ -54,9 +54,9 @@ class DeviceOut(BaseModel):
 
 
 @router.get("/hosts")
-async def hosts(service: TheService, _: Reader) -> list[HostOut]:
-    """List the machines that jobs run on, the service's own first."""
-    return await hosts_now(service)
+async def hosts(service: TheService, caller: Reader) -> list[HostOut]:
+    """List the machines that jobs run on, the service's own first; why one is away only an administrator is told."""
+    return await hosts_now(service, caller)
 
 
 @router.get("/devices")
@@ -65,9 +65,12 @@ async def devices(service: TheService, _: Reader) -> list[DeviceOut]:
     return await devices_now(service)
 
 
-async def hosts_now(service: Service) -> list[HostOut]:
-    """Return the hosts as they are shown."""
-    return [HostOut(**plain(machine)) for machine in await service.manager.machines()]
+async def hosts_now(service: Service, caller: Caller) -> list[HostOut]:
+    """Return the hosts as they are shown: what a host says of its trouble may name users and places."""
+    found = [HostOut(**plain(machine)) for machine in await service.manager.machines()]
+    if caller.role != ADMIN:
+        found = [host.model_copy(update={"trouble": ""}) for host in found]
+    return found
 
 
 async def devices_now(service: Service) -> list[DeviceOut]:

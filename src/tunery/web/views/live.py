@@ -41,12 +41,12 @@ async def job(job_id: JobId, http: Request, service: TheService, caller: Reader)
 
 
 @router.get("/hosts")
-async def hosts(http: Request, service: TheService, _: Reader) -> StreamingResponse:
+async def hosts(http: Request, service: TheService, caller: Reader) -> StreamingResponse:
     """Follow hosts and devices."""
 
     async def look() -> Sections:
         return {
-            "hosts": [host.model_dump(mode="json") for host in await hosts_now(service)],
+            "hosts": [host.model_dump(mode="json") for host in await hosts_now(service, caller)],
             "devices": [device.model_dump(mode="json") for device in await devices_now(service)],
         }
 
