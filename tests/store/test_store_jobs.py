@@ -8,11 +8,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import sqlalchemy as sa
+from store_samples import HERE, record, task
 
 from tunery._errors import NothingFoundError, StoreError
 from tunery.domain import JobState, Spend, TaskState
 from tunery.store import Charge, Store, open_store
-from tunery.store.database import lease
+from tunery.store.database import lease, schema
+from tunery.store.database.codec import encode
 
 REQUEST = {"model": "resnet18.onnx", "threads": 2, "seed": 0, "quick": True, "budget": "10min", "store": "a.db"}
 CHILD = Path(__file__).parent / "store_child.py"
@@ -150,3 +153,21 @@ def test_the_ledger_adds_up(store: Store) -> None:
     assert len(store.ledger()) == 4
     with pytest.raises(StoreError):
         store.charge("no such job", "", "build", "ok", 1.0, 1.0, 1.0)
+
+
+def test_a_late_result_of_an_owner_that_lost_its_job_is_kept_marked_and_never_the_best(url: str) -> None:
+    of = task()
+    with open_store(url) as old, open_store(url) as new:
+        job_id = old.create_job({"model": "m"}).job_id
+        assert old.acquire_job(job_id)
+        old.add_record(of, record(of, "in-time", 3e-3, job_id=job_id))
+        silent = encode(replace(lease.this_process(), host="another"))
+        old.write(lambda c: c.execute(sa.update(schema.jobs).values(owner=silent, heartbeat_at=0.0)))
+        assert new.acquire_job(job_id)
+        old.add_record(of, record(of, "late", 1e-3, job_id=job_id))
+        new.add_record(of, record(of, "next", 2e-3, job_id=job_id))
+        new.release_job(job_id, JobState.DONE)
+        old.add_record(of, record(of, "later", 1e-3, job_id=job_id))
+        assert [one.candidate.key for one in new.best(of.key, HERE, limit=None)] == ["next", "in-time"]
+        marked = {one.candidate.key for one in new.records(of.key) if one.measurement.context.get("late")}
+        assert marked == {"late", "later"}

@@ -81,12 +81,15 @@ async def _serve(store: Store, path: Path, strategy: str, on_ready: Callable[[li
 
 
 async def take_over(room: JobManager) -> None:
-    """Take in, now and then, the jobs of other daemons of the store that were killed or are cut off."""
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        with contextlib.suppress(StoreError):  # it may be back at the next look
-            for job_id in await room.recover():
-                _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id)
+    """Take in the jobs of other daemons of the store that wait there, or were at work in one that is gone.
+
+    A job that is announced is taken in at once; the daemon that is free first does it.
+    """
+    async with contextlib.aclosing(room.store.waiting_jobs(_LOOK_S)) as looks:
+        async for _ in looks:
+            with contextlib.suppress(StoreError):  # it may be back at the next look
+                for job_id in await room.recover():
+                    _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id)
 
 
 class _Desk:

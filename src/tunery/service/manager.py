@@ -145,7 +145,7 @@ class JobManager:
         if len(self._entries) >= _MOST_WAITING:
             raise UsageError(f"{len(self._entries)} jobs are waiting already; submit again when some have ended")
         data = request_data(request, claim=claim)
-        status = await self.store.write(lambda store: store.create_job(data, job_id))
+        status = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
         if status.state is JobState.QUEUED:
             self._enter(status.job_id, request, claim, imported)
         return status.job_id

@@ -47,6 +47,14 @@ def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[Jo
     return store.job(status.job_id), found is not None
 
 
+def submit(store: Store, request: Plain, job_id: str) -> JobStatus:
+    """Store a new job for whoever is free first; where there is a job `job_id` already, return that one."""
+    status = store.create_job(request, job_id)
+    if status.state is JobState.QUEUED:
+        store.announce_job(status.job_id)
+    return status
+
+
 def create_at_work(store: Store, request: Plain) -> str:
     """Store a new job that is at work here from the beginning, and return its id."""
     job_id = store.create_job(request).job_id
@@ -125,6 +133,8 @@ def leave(store: Store, job_id: str, state: JobState, message: str = "") -> None
     """Leave a job in a state for others."""
     store.save_job(replace(store.job(job_id), state=state, message=message))
     store.release_job(job_id, state)
+    if state is JobState.QUEUED:
+        store.announce_job(job_id)
 
 
 def refuse_over(status: JobStatus) -> None:

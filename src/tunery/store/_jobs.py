@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
+from typing_extensions import override
 
 from tunery._errors import LostJobError, NothingFoundError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
@@ -14,6 +15,7 @@ from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode
 from tunery.store.database.connection import Database, database_time
 from tunery.store.database.lease import Owner, lives, this_process
+from tunery.store.database.news import announce
 
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
 _NOT_IDENTITY = frozenset({"budget", "queue", "store"})
@@ -188,6 +190,10 @@ class Jobs(Database):
             self._acquired.add(job_id)
         return acquired
 
+    def announce_job(self, job_id: str) -> None:
+        """Say to all who follow `waiting_jobs` that a job is there to be acquired."""
+        self.write(lambda connection: announce(connection, job_id))
+
     def heartbeat(self, job_id: str) -> bool:
         """Say that the owner lives, every half minute or so; False if this store no longer owns the job: stop work."""
         return self._if_mine(job_id, lambda connection: {"heartbeat_at": database_time(connection)})
@@ -198,6 +204,15 @@ class Jobs(Database):
         mine = self._if_mine(job_id, lambda _: {"state": state.value, "updated_at": time.time(), **lease})
         self._acquired.discard(job_id)
         return mine
+
+    @override
+    def lost_jobs(self, connection: Connection, job_ids: Collection[str]) -> set[str]:
+        asked = self._acquired.intersection(job_ids)
+        if not asked:
+            return set()
+        # FOR SHARE: nobody takes the job over between this look and the end of the transaction.
+        query = sa.select(_jobs.c.job_id, _jobs.c.owner).where(_jobs.c.job_id.in_(asked)).with_for_update(read=True)
+        return {row["job_id"] for row in _all(connection, query) if _owner(row) != self._owner}
 
     def _if_mine(self, job_id: str, values: Callable[[Connection], Mapping[str, Any]]) -> bool:
         """Change a job that this opened store owns; return whether it does."""

@@ -16,7 +16,16 @@ from tunery.store._claims import end_claims
 from tunery.store._entries import history, holds, ranked_entries
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._ranking import verdicts
-from tunery.store._rows import provenance_row, record_row, stored_task, target_row, task_row, to_record, workload_row
+from tunery.store._rows import (
+    as_late,
+    provenance_row,
+    record_row,
+    stored_task,
+    target_row,
+    task_row,
+    to_record,
+    workload_row,
+)
 from tunery.store._skipped import Skipped, classify
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, unpack
@@ -84,13 +93,15 @@ class Records(Database):
     def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
         """Store several records of one task at the price of one commit, and return the last one's number (0: none).
 
+        What comes for a job that this store has lost to another owner is kept, marked `late`, and never the best.
+
         Raises:
             StoreError: one is of another task, or the store cannot be written (nothing was stored then).
         """
         for record in records:
             if record.candidate.task_key != task.key:
                 raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
-        rows = [record_row(record, time.time()) for record in records]
+        at = time.time()
         spent = list(charges)
         measured = [(one.provenance, one.candidate.key) for one in records]
 
@@ -98,7 +109,9 @@ class Records(Database):
             if task.key not in self._known_tasks:
                 insert_tasks(connection, [task])
             number = 0
-            for row in rows:
+            late = self.lost_jobs(connection, {record.job_id for record in records})
+            for one in records:
+                row = record_row(as_late(one) if one.job_id in late else one, at)
                 number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
             insert_charges(connection, spent)
             end_claims(connection, task.key, measured)

@@ -1,6 +1,7 @@
 """Rows of the tables from domain objects, and back."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.engine import RowMapping
@@ -49,12 +50,19 @@ def stored_task(row: RowMapping) -> Task:
     return to_task(row["workload"], row["program"], row["target"], row["tunable"], weight=1)
 
 
+def as_late(record: Record) -> Record:
+    """Return a record that was made for a job which another owner had by then: it is kept and can win nothing."""
+    measurement = record.measurement
+    return replace(record, measurement=replace(measurement, context={**measurement.context, "late": True}))
+
+
 def record_row(record: Record, created_at: float) -> dict[str, Any]:
     """Return the row of `records`: the whole record as a document, and beside it what queries ask for."""
     document = encode(record)
     body = record.candidate.body
     del document["candidate"]["body"]
     measurement, verification = record.measurement, record.measurement.verification
+    counts = not measurement.context.get("late")
     return {
         "digest": digest(canonical_json(document), body.encode("utf-8", "surrogatepass"), repr(created_at)),
         "task_key": record.candidate.task_key,
@@ -63,8 +71,11 @@ def record_row(record: Record, created_at: float) -> dict[str, Any]:
         "mode": measurement.mode.value,
         "outcome": measurement.outcome.value,
         "latency_s": rankable_latency(measurement.latency_s),
-        "rank_s": rank_of(measurement),
-        "deliverable": measurement.outcome is Outcome.OK and verification is not None and verification.deliverable,
+        "rank_s": rank_of(measurement) if counts else None,
+        "deliverable": counts
+        and measurement.outcome is Outcome.OK
+        and verification is not None
+        and verification.deliverable,
         "rejected": measurement.outcome is Outcome.WRONG_RESULT
         or (verification is not None and not verification.passed),
         **provenance_row(record.provenance),

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from tunery.store._upkeep import Upkeep
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
 from tunery.store.database.failures import translate
 from tunery.store.database.migrate import upgrade, version
+from tunery.store.database.news import waiting_jobs
 from tunery.store.database.place import VARIABLE, check_plain, prepare, resolve, shown
 from tunery.store.database.schema import HEAD
 from tunery.store.database.snapshot import Snapshot, is_read_only
@@ -116,6 +117,10 @@ class AsyncStore:
     async def heartbeat(self, job_id: str) -> bool:
         """Do as `Store.heartbeat`, however long writes take."""
         return await _result(self._heart.submit(self._store.heartbeat, job_id))
+
+    def waiting_jobs(self, look_s: float) -> AsyncGenerator[None, None]:
+        """Yield whenever it is time to look for jobs that wait: when one is announced, and at least each `look_s`."""
+        return waiting_jobs(self._store.address, look_s)
 
     def close(self) -> None:
         """Wait for the calls that are under way, and end the threads. Closing twice is fine."""

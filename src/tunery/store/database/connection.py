@@ -58,6 +58,7 @@ class Database:
         self.path = Path(url.database or "") if url.get_backend_name() == "sqlite" else None
         self.in_memory = dict(url.query) == IN_MEMORY
         self.place = shown(url)
+        self.address = url
         self._engine = _connect_sqlite(url) if self.path else _connect_postgresql(url)
         self._writer = self._engine.execution_options(tunery_write=True)
         # A reader of SQLite sees one state of the file; one of PostgreSQL has to ask for that.
@@ -148,6 +149,10 @@ class Database:
     def _pause(self, pause_s: float) -> None:
         if self._closing.wait(pause_s):
             raise StoreError(f"the store {self.place} was closed; open it again")
+
+    def lost_jobs(self, connection: Connection, job_ids: Collection[str]) -> set[str]:  # noqa: ARG002
+        """Return those of some jobs that this opened store has acquired once and another owner has had since."""
+        return set()
 
     def check(self) -> None:
         """Read the whole database and verify its structure; takes time in proportion to its size.

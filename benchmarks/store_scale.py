@@ -1,0 +1,123 @@
+"""How a store on PostgreSQL answers and takes records when it holds many.
+
+    python benchmarks/store_scale.py postgresql://USER@HOST/DATABASE [--records 10000000] [--tasks 400] [--seconds 10]
+
+Fills an empty database (the server makes the rows; it is not emptied afterwards), then prints how long the best record
+of each task of a network of 40 operators takes in all, and how many records a second four processes store, one by one
+and 16 to a commit.
+"""
+
+import argparse
+import statistics
+import time
+from multiprocessing import get_context
+
+import sqlalchemy as sa
+
+from tunery.domain import (
+    Candidate,
+    Measurement,
+    Mode,
+    Origin,
+    Outcome,
+    Provenance,
+    Record,
+    Target,
+    Task,
+    TensorSpec,
+    Verification,
+    Workload,
+)
+from tunery.store import Store, open_store
+from tunery.store.database.schema import records as table
+
+BEST_MS, INSERTS_PER_S = 50.0, 1000.0
+_NETWORK, _WRITERS, _BATCH, _ASKED = 40, 4, 16, 15
+_HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
+
+
+def main() -> None:
+    """Fill, ask, insert, and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store")
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--tasks", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to insert")
+    arguments = parser.parse_args()
+    tasks = [_task(number) for number in range(arguments.tasks)]
+    with open_store(arguments.store) as store:
+        began = time.monotonic()
+        count = _fill(store, tasks, arguments.records)
+        print(f"{count:,} records of {len(tasks)} tasks, made in {time.monotonic() - began:.0f} s", flush=True)
+        best_ms = 1e3 * statistics.median(_ask(store, tasks[:_NETWORK]) for _ in range(_ASKED))
+        _say(f"best of each of {_NETWORK} tasks: {best_ms:.1f} ms", best_ms <= BEST_MS)
+    for batch in (1, _BATCH):
+        with get_context("spawn").Pool(_WRITERS) as pool:
+            work = [(arguments.store, number, batch, arguments.seconds) for number in range(_WRITERS)]
+            rate = sum(pool.starmap(_insert, work))
+        _say(f"{_WRITERS} processes, {batch} to a commit: {rate:,.0f} records/s", rate >= INSERTS_PER_S)
+
+
+def _say(what: str, met: bool) -> None:
+    print(f"{what}: {'met' if met else 'MISSED'}", flush=True)
+
+
+def _task(number: int) -> Task:
+    specs = (TensorSpec("x", (1, 64, 56, 56), "float32"), TensorSpec("y", (1, 64, 56, 56), "float32"))
+    workload = Workload(f"workload-{number}", f"conv{number}", "conv2d", "a program " * 50, specs, 1, 2.31e8)
+    return Task(workload, Target("fake", {"kind": "cpu"}, 2), 1)
+
+
+def _record(task: Task, key: str, latency_s: float = 1e-3) -> Record:
+    measurement = Measurement(
+        Outcome.OK, (latency_s,) * 5, Mode.RACE, "", {}, Verification("reference", 3, 0.25, True), 0.1, 0.02
+    )
+    return Record(Candidate(key, task.key, "the body of a candidate " * 40, Origin.SEARCH), measurement, _HERE, "")
+
+
+def _fill(store: Store, tasks: list[Task], records: int) -> int:
+    """Store one record of each task, have the server copy them under other keys and latencies; return the count."""
+    for task in tasks:
+        store.add_record(task, _record(task, "first"))
+    made = {
+        "candidate_key": sa.text("md5(random()::text)"),
+        "digest": sa.text("md5(random()::text)"),
+        "latency_s": sa.text("0.001 + random()"),
+        "rank_s": sa.text("0.001 + random()"),
+    }
+    names = [column.name for column in table.columns if column.name != "id"]
+    for _ in range(10):  # so that a commit is not too large
+
+        def copy(connection: sa.Connection) -> None:
+            series = sa.func.generate_series(1, records // len(tasks) // 10).table_valued("number")
+            chosen = sa.select(*(made.get(name, table.c[name]) for name in names)).select_from(
+                table.join(series, sa.true())
+            )
+            connection.execute(table.insert().from_select(names, chosen.where(table.c.candidate_key == "first")))
+
+        store.write(copy)
+    store.write(lambda connection: connection.execute(sa.text("ANALYZE records")))
+    return store.read(lambda connection: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
+
+
+def _ask(store: Store, tasks: list[Task]) -> float:
+    began = time.monotonic()
+    for task in tasks:
+        assert store.best(task.key, _HERE)
+    return time.monotonic() - began
+
+
+def _insert(url: str, number: int, batch: int, seconds: float) -> float:
+    """Return how many records a second one process has stored."""
+    task, stored = _task(number), 0
+    with open_store(url) as store:
+        began = time.monotonic()
+        while (took_s := time.monotonic() - began) < seconds:
+            some = [_record(task, f"{number}/{batch}/{began}/{stored + one}") for one in range(batch)]
+            store.add_records(task, some)
+            stored += batch
+        return stored / took_s
+
+
+if __name__ == "__main__":
+    main()
