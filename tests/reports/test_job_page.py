@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tunery.cli.app import app
 from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import Request
-from tunery.reports.job import COMPARED, STAGES, JobView, job_view, stages_payload, view_of
+from tunery.reports.job import COMPARED, STAGES, JobView, host_seconds, job_view, stages_payload, view_of
 from tunery.reports.page import job_page
 from tunery.reports.svg import curve_plot, gantt_plot
 from tunery.service.session import Session
@@ -96,6 +96,13 @@ def test_stages_of_several_runs_follow_one_another() -> None:
     runs = [[("m", "measure", 5.0, 7.0), ("b", "build", 4.0, 5.0)], [("m", "measure", 100.0, 101.0)]]
     view = view_of(job(), [], [event(STAGES, stages_payload(run)) for run in runs])
     assert [(one.lane, one.start_s, one.end_s) for one in view.stages] == [("b", 0, 1), ("m", 1, 3), ("m", 3, 4)]
+
+
+def test_seconds_are_summed_by_the_host_that_a_worker_is_on() -> None:
+    first = [("here/b1", "build", 0.0, 1.0), ("big/b1", "build", 0.0, 2.0), ("here/m", "measure", 1.0, 3.0)]
+    again = [("big/b2", "build", 5.0, 6.0), ("b1", "build", 0.0, 4.0)]
+    events = [event(STAGES, stages_payload(run)) for run in (first, again)]
+    assert host_seconds(events) == {"big": {"build": 3.0}, "here": {"build": 5.0, "measure": 2.0}}
 
 
 def test_stages_of_a_long_job_are_bounded_and_cover_the_same_time() -> None:

@@ -1,11 +1,12 @@
 """What is known of one job, as plain data that pages and plots are drawn from."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tunery.domain import JobStatus, Mode, Outcome, Spend, TaskState
+from tunery.engines import HERE
 from tunery.reports.data import reached_of, total
 
 if TYPE_CHECKING:
@@ -229,6 +230,21 @@ def _stages(events: "Sequence[Event]") -> list[Stretch]:
                   for lane, kind, start, end in spans]  # fmt: skip
         offset_s = max(one.end_s for one in found)
     return found
+
+
+def host_seconds(events: "Iterable[Event]") -> dict[str, dict[str, float]]:
+    """Return for each host that worked on a job the seconds of its workers by kind of stage.
+
+    A worker's name begins with its host's; one without is on the only host there is.
+    """
+    hosts: dict[str, dict[str, float]] = {}
+    for lane, kind, start, end in (
+        span for event in events if event.kind == STAGES for span in event.payload.get("spans", [])
+    ):
+        host, _, worker = lane.rpartition("/")
+        of_host = hosts.setdefault(host if worker and host else HERE, {})
+        of_host[kind] = of_host.get(kind, 0.0) + end - start
+    return hosts
 
 
 def stages_payload(spans: Sequence[tuple[str, str, float, float]]) -> dict[str, Any]:

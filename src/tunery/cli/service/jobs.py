@@ -66,17 +66,19 @@ def show(
         return
     from tunery.reports.data import plain, task_data
     from tunery.reports.format import as_text, duration
+    from tunery.reports.job import host_seconds
     from tunery.reports.text import cost_lines, filter_lines, tasks_table
     from tunery.store import open_store
 
     with open_store(store or daemon_store(socket), create=False, keep=False) as opened:
         status = opened.job(job)
-        answers = [event.payload for event in opened.events.after(job_id=job) if event.kind == "answer"]
+        events = opened.events.after(job_id=job)
+    answers, hosts = [event.payload for event in events if event.kind == "answer"], host_seconds(events)
     answer = answers[-1] if answers else None
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
         tasks = [task_data(task) for task in status.tasks]
-        emit({**summary(status), **more, "request": status.request, "tasks": tasks, "answer": answer})
+        emit({**summary(status), **more, "request": status.request, "tasks": tasks, "answer": answer, "hosts": hosts})
         return
     say(f"job {status.job_id}: {status.state.value}  {status.message}".rstrip())
     say("  ".join(f"{key}={value}" for key, value in status.request.items() if value not in {None, "", "{}"}))
@@ -86,6 +88,8 @@ def show(
         say(f"{name}: {value}")
     stages = ", ".join(f"{name} {duration(seconds)}" for name, seconds in status.spend.stage_s.items())
     say("\n".join([*filter_lines(status), *cost_lines(status), *([f"of workers  {stages}"] if stages else [])]))
+    for host, kinds in hosts.items() if len(hosts) > 1 else ():
+        say(f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items()))
 
 
 @app.command("submit", epilog="Example: tunery jobs submit resnet18.onnx --budget 10min --priority 2")
