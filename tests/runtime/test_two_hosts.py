@@ -1,5 +1,6 @@
 """Two hosts on one machine: each has directories of its own, and what one has built the other gets by content."""
 
+import asyncio
 import shlex
 import sys
 import threading
@@ -28,11 +29,13 @@ from tunery.delivery.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import Artifact, Budget, JobState, Mode, Outcome
-from tunery.domain.request import FillPolicy, Progress, Request
+from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
 from tunery.engines import HERE, AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.registry import add_host
 from tunery.runtime.pools import MEASURER, Runtime
+from tunery.service.manager import JobManager
 from tunery.service.session import Session, tune
+from tunery.store import open_store
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
@@ -114,6 +117,29 @@ def test_one_measures_on_a_host_and_waits_for_it_when_it_is_lost(tmp_path: Path)
     measured = [span for span in made[0].dispatch.spans if span.kind in {"measure", "finals"}]
     assert {span.worker.partition("/")[0] for span in measured} == {FAR}
     expect_nothing_held(made[0])
+    wait_until(lambda: len(family(tmp_path)) == 0)
+
+
+def test_other_jobs_go_on_while_a_host_is_waited_for(far: Path, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    slow = f'while [ ! -e {shlex.quote(str(ready))} ]; do sleep 0.05; done; exec "$@"'
+    add_host(FAR, f"sh -c {shlex.quote(slow)} x {agent(far)}")
+    (tmp_path / "near").mkdir()
+    add_host("near", agent(tmp_path / "near"))  # it answers first, and is not the one that is waited for
+    asked = request_in(tmp_path, "fake:waited?tasks=1", "10trials")
+
+    async def main() -> list[TuneReport]:
+        with open_store(asked.store) as store:
+            async with JobManager(store) as room:
+                stop = threading.Event()
+                there = asyncio.create_task(room.run(replace(asked, on=FAR), lambda _: None, stop))
+                here = await room.run(replace(asked, seed=1), lambda _: None, stop)
+                assert not there.done()
+                ready.touch()
+                return [here, await there]
+
+    reports = asyncio.run(asyncio.wait_for(main(), PATIENCE_S))
+    assert [report.job.state for report in reports] == [JobState.DONE] * 2
     wait_until(lambda: len(family(tmp_path)) == 0)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tunery._errors import UsageError
-from tunery.delivery.compare import compare, with_tasks
+from tunery.delivery.compare import check_rivals_there, compare, with_tasks
 from tunery.delivery.compile import compile_only
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work
@@ -36,6 +36,7 @@ async def bench(
     def tell(phase: str, current: str) -> None:
         work.notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
 
+    check_rivals_there(work.runtime, against)
     imported = await work.model(lambda: tell("importing", ""))
     if not imported.network.blob:
         raise UsageError(f"{imported.network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")

@@ -93,11 +93,6 @@ async def compare(
     def tell(current: str, left_s: float) -> None:
         work.notify(Progress("", "comparing", time.monotonic() - began, left_s, 0, None, None, None, current))
 
-    if not has_rivals(work.runtime) and (missing := sorted({"onnxruntime", *TORCH} & set(against))):
-        raise UsageError(
-            f"host {work.runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
-            "--against untuned"
-        )
     tell("outputs", predicted_s(against, seconds))
     contestants = Contestants.start(work.runtime, network, compiled)
     outputs: dict[str, list[Output]] = {
@@ -291,6 +286,20 @@ def _start(runtime: Runtime, service: str, path: Path | str, network: Network, *
 def has_rivals(runtime: Runtime) -> bool:
     """Return whether ONNX Runtime is where kernels are measured: else it says here what is right, and nobody's time."""
     return runtime.host_facts is None or "onnxruntime" in runtime.host_facts.packages
+
+
+def check_rivals_there(runtime: Runtime, against: Sequence[str]) -> None:
+    """Check that rivals are where kernels are measured.
+
+    Raises:
+        UsageError: one is not.
+    """
+    missing = sorted({"onnxruntime", *TORCH} & set(against))
+    if missing and not has_rivals(runtime):
+        raise UsageError(
+            f"host {runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
+            "--against untuned"
+        )
 
 
 async def _call(runtime: Runtime, worker: str, method: str, *args: object) -> Any:

@@ -223,7 +223,7 @@ async def _compile_and_allow(
     try:
         return await linker.link(imported, known)
     except (DialectError, EngineError) as error:
-        if not imported.network.blob:
+        if not imported.network.blob or not has_rivals(work.runtime):
             raise
         unmade = CompiledModel(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
         return await _kept(work, unmade, f"since it does not compile: {error}")

@@ -1,17 +1,18 @@
 """Starting and ending the workers of one dialect."""
 
+import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tunery._errors import HostError, UsageError
 from tunery._settings import cache_directory, settings
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
-from tunery.domain import DeviceDescription, HostFacts
+from tunery.domain import DeviceDescription
 from tunery.domain.request import Request
 from tunery.engines import HERE, AgentEngine, Engine, JoinedEngine, engine_class
 from tunery.engines.remote.registry import added_hosts, host_named
@@ -41,11 +42,25 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
 
     Raises:
         UsageError: the cache cannot be written, there are not as many cores as threads, or no engine is called so.
+        HostError: the host that is measured on does not answer within a minute.
     """
+    with _place(request) as (engine, scratch):
+        if request.on:
+            came = threading.Event()
+            _watch(engine, request.on, came.set)
+            if engine.facts(request.on) is None:
+                came.wait(_HOST_S)
+        yield engine, scratch, _threads(engine, request)
+
+
+@contextmanager
+def _place(request: Request) -> Iterator[tuple[Engine, Path]]:
+    """Open an engine and a scratch directory, without waiting for a host."""
     cache, kind = cache_directory(), engine_class(settings().engine)
     if request.on:
         host_named(request.on, added_hosts())
-    threads = 0 if request.on else thread_count(request.threads)
+    else:
+        thread_count(request.threads)
     try:
         scratch, held = make_scratch(cache)
     except OSError as error:
@@ -53,10 +68,36 @@ def workplace(request: Request) -> Iterator[tuple[Engine, Path, int]]:
         raise UsageError(f"cannot use {cache}: {why}; set TUNERY_CACHE to a directory of your own") from error
     try:
         with DirectoryBlobs(cache / "blobs") as blobs, _open_engine(kind, scratch, blobs) as engine:
-            yield engine, scratch, threads or thread_count(request.threads, _facts(engine, request.on).granted)
+            yield engine, scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         os.close(held)
+
+
+def _watch(engine: Engine, host: str, came: Callable[[], object]) -> None:
+    """Have `came` called, on a thread of the engine, when a host has answered or never will."""
+
+    def changed(name: str) -> None:
+        if name == host:
+            with suppress(RuntimeError):  # whoever waited is gone, with his event loop
+                came()
+
+    engine.watch(changed)
+
+
+def _threads(engine: Engine, request: Request) -> int:
+    """Return the kernels' thread count where the request measures.
+
+    Raises:
+        HostError: its host has not answered.
+    """
+    if not request.on:
+        return thread_count(request.threads)
+    facts = engine.facts(request.on)
+    if facts is None:
+        why = engine.trouble(request.on)
+        raise HostError(f"host {request.on} cannot be used: {why}; see `tunery hosts check {request.on}`")
+    return thread_count(request.threads, facts.granted)
 
 
 def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs) -> Engine:
@@ -70,35 +111,44 @@ def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs) -> Engine:
     return opened
 
 
-def _facts(engine: Engine, host: str) -> HostFacts:
-    """Wait until a host answers.
-
-    Raises:
-        HostError: it does not.
-    """
-    came = threading.Event()
-    engine.watch(lambda _: came.set())
-    if (facts := engine.facts(host)) is None:
-        came.wait(_HOST_S)
-        facts = engine.facts(host)
-    if facts is None:
-        raise HostError(f"host {host} cannot be used: {engine.trouble(host)}; see `tunery hosts check {host}`")
-    return facts
-
-
 @contextmanager
 def open_runtime(request: Request, dispatch: Dispatch | None = None, label: str = "") -> Iterator[Runtime]:
     """Open a workplace with a request's pools of workers.
 
     Raises:
         UsageError: the cache cannot be written, or there are not as many cores as threads.
+        HostError: as `workplace`.
     """
     with workplace(request) as (engine, scratch, threads):
-        yield Runtime(
-            engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
-            foreign=None if request.on else watch_for(usable_cores()), full_length=not request.trimming.abandon,
-            on=request.on,
-        )  # fmt: skip
+        yield _runtime(engine, scratch, threads, request, dispatch, label)
+
+
+async def open_runtime_on(stack: ExitStack, request: Request, dispatch: Dispatch, label: str) -> Runtime:
+    """Do as `open_runtime` until `stack` is closed; the event loop goes on while a host is waited for.
+
+    Raises:
+        UsageError, HostError: as `open_runtime`.
+    """
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    with ExitStack() as opened:
+        engine, scratch = opened.enter_context(_place(request))
+        _watch(engine, request.on, lambda: loop.call_soon_threadsafe(came.set))
+        if engine.facts(request.on) is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(came.wait(), _HOST_S)
+        runtime = _runtime(engine, scratch, _threads(engine, request), request, dispatch, label)
+        stack.push(opened.pop_all())
+    return runtime
+
+
+def _runtime(  # noqa: PLR0917 - what a runtime is made of
+    engine: Engine, scratch: Path, threads: int, request: Request, dispatch: Dispatch | None, label: str
+) -> Runtime:
+    return Runtime(
+        engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
+        foreign=None if request.on else watch_for(usable_cores()), full_length=not request.trimming.abandon,
+        on=request.on,
+    )  # fmt: skip
 
 
 async def introduce(runtime: Runtime, store: AsyncStore) -> DeviceDescription:

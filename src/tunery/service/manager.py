@@ -22,7 +22,7 @@ from tunery.engines.remote.registry import added_hosts
 from tunery.reports.job import STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
-from tunery.runtime.opening import introduce, open_runtime, thread_count
+from tunery.runtime.opening import introduce, open_runtime, open_runtime_on, thread_count
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
@@ -37,6 +37,8 @@ from tunery.tuning.job import HEARTBEAT_S, TuningJob
 from tunery.tuning.search_registry import SearchRegistry
 
 R = TypeVar("R")
+_Key = tuple[str, int, bool, str]
+"""What requests share workers by: the dialect, threads, whether slow candidates are given up, and the host."""
 MOST_ACTIVE = 32
 _MOST_WAITING = 10_000
 _STORE_AGAIN_S = 5.0
@@ -105,7 +107,8 @@ class JobManager:
         self._active: set[str] = set()
         self._order = 0
         self._worked = False
-        self._runtimes: dict[tuple[str, int, bool, str], tuple[Runtime, SearchRegistry]] = {}
+        self._runtimes: dict[_Key, tuple[Runtime, SearchRegistry]] = {}
+        self._opening: dict[_Key, asyncio.Task[None]] = {}
         self._names: set[str] = set()
         self._here: HostFacts | None = None
         self._stack = ExitStack()
@@ -119,6 +122,9 @@ class JobManager:
         try:
             await self._end_all()
         finally:
+            for opening in self._opening.values():
+                opening.cancel()
+            await asyncio.gather(*self._opening.values(), return_exceptions=True)
             self._stack.close()
             self.store.close()
 
@@ -261,7 +267,7 @@ class JobManager:
             NothingFoundError: there is no job `job_id`.
         """
         began = time.monotonic() if began is None else began
-        runtime, searches = self._runtime(request)
+        runtime, searches = await self._connected(request)
         if imported is None:
             imported = await self.import_model(request, lambda: notify(importing(request)))
         plain, prices = request_data(request, imported), load_prices(request.prices)
@@ -282,7 +288,7 @@ class JobManager:
             UsageError: the model, the shapes or the target are wrong.
             WorkError: the model cannot be imported.
         """
-        runtime, _ = self._runtime(request)
+        runtime, _ = await self._connected(request)
         return await self._import(runtime, request, claim or ShareRequest(), self._name("import"), begun)
 
     async def do(
@@ -301,7 +307,9 @@ class JobManager:
         name = self._name(kind)
         self._names.add(name)
         try:
-            return await self._do(Work(self.runtime(request), self.store, request, name, notify, imported), work)
+            return await self._do(
+                Work((await self._connected(request))[0], self.store, request, name, notify, imported), work
+            )
         finally:
             self._names.discard(name)
 
@@ -317,7 +325,7 @@ class JobManager:
         Raises:
             StoreError: the job cannot be stored.
         """
-        runtime, data = self.runtime(request), request_data(request, imported)
+        (runtime, _), data = await self._connected(request), request_data(request, imported)
         job_id = await self.store.write(partial(stored_jobs.create_at_work, request=data))
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         beating = asyncio.create_task(self._keep_alive(job_id, lambda: None))
@@ -413,7 +421,7 @@ class JobManager:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
         request = entry.request
         options = options_of(request)
-        runtime, _ = self._runtime(request)
+        runtime, _ = await self._connected(request)
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         work = Work(runtime, self.store, request, job_id, entry.notify, entry.imported, account)
         try:
@@ -450,7 +458,7 @@ class JobManager:
         began, notify = time.monotonic(), entry.notify
         begun = await self.store.read(lambda store: store.job(job_id))
         check_currency(begun, load_prices(entry.request.prices))
-        runtime, searches = self._runtime(entry.request)
+        runtime, searches = await self._connected(entry.request)
         notify(importing(entry.request, job_id))
         imported, used = entry.imported, list[Reservation]()
         try:
@@ -535,14 +543,29 @@ class JobManager:
         Targets may share them: tasks, searches, artifacts and cost models carry theirs in their keys, and workers get
         it with each call.
         """
-        dialect, abandon, on = request.dialect, request.trimming.abandon, request.on
-        threads = request.threads if on else thread_count(request.threads)
-        key = (dialect, threads, abandon, on)
+        key = _key_of(request)
         if key not in self._runtimes:
-            label = f"@{dialect}/{threads}{'' if abandon else '/full'}{on and f'/{on}'}"
-            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, label))
+            runtime = self._stack.enter_context(open_runtime(request, self.dispatch, _label(key)))
             self._runtimes[key] = (runtime, SearchRegistry(runtime))
         return self._runtimes[key]
+
+    async def _connected(self, request: Request) -> tuple[Runtime, SearchRegistry]:
+        """Do as `_runtime`; other jobs go on while a host is waited for."""
+        key = _key_of(request)
+        if not request.on or key in self._runtimes:
+            return self._runtime(request)
+        if key not in self._opening:
+            self._opening[key] = asyncio.create_task(self._open(key, request))
+        # Others may wait for it as well: a job that is cancelled may not take it from them.
+        await asyncio.shield(self._opening[key])
+        return self._runtimes[key]
+
+    async def _open(self, key: _Key, request: Request) -> None:
+        try:
+            runtime = await open_runtime_on(self._stack, request, self.dispatch, _label(key))
+            self._runtimes[key] = (runtime, SearchRegistry(runtime))
+        finally:
+            del self._opening[key]
 
     async def _device(self, runtime: Runtime, request: Request) -> DeviceDescription:
         """Return what a runtime measures on, which is stored, and let it measure as its calibration allows."""
@@ -604,3 +627,13 @@ def importing(request: Request, job_id: str = "") -> Progress:
 def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
     """Return what the event of a run's stages says."""
     return stages_payload([(s.worker.partition("@")[0], s.kind, s.start_s, s.end_s) for s in spans])
+
+
+def _key_of(request: Request) -> _Key:
+    threads = request.threads if request.on else thread_count(request.threads)
+    return request.dialect, threads, request.trimming.abandon, request.on
+
+
+def _label(key: _Key) -> str:
+    dialect, threads, abandon, on = key
+    return f"@{dialect}/{threads}{'' if abandon else '/full'}{on and f'/{on}'}"
