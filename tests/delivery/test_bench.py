@@ -189,6 +189,7 @@ class Workers:
 
     threads, measure_cores, measure_host = 1, None, HERE
     environment = get_dialect("metaschedule").environment()
+    measuring_environment, host_facts = environment.measuring(), None
 
     def __init__(self, *fails: tuple[str, str]) -> None:
         self.engine, self.fails = self, fails
