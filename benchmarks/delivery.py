@@ -4,12 +4,15 @@
 
 `tiny` and `small` are made here: one and four products of a row with 32 x 32 and 128 x 128 weights, which show what a
 call costs beside its kernels. Every number comes from processes of its own; `kernels` is what the virtual machine
-takes in a loop without Python, `run` what a call through the session takes.
+takes in a loop without Python, `run` what a call through the session takes. Latencies are medians of turns, in which
+both are timed one after the other. With `--older CHECKOUT`, another version of tunery compiles the model as well, and
+its loader takes part in the turns. With `--json FILE` that has all networks, the table is printed and nothing is run.
 """
 
 import argparse
 import itertools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,7 +28,7 @@ NETWORKS = (
     "zoo:squeezenet1_1",
 )  # fmt: skip
 MADE = {"tiny": (32, 32), "small": (128, 128, 128, 128, 64)}
-STARTS, PROCESSES, CALLS_S = 5, 4, 0.3
+STARTS, PROCESSES, CALLS_S, TURNS = 5, 4, 0.3, 9
 
 
 def make(sizes: tuple[int, ...], path: Path) -> None:
@@ -80,27 +83,31 @@ def fastest(once, calls):
         best = min(best, (time.perf_counter_ns() - start) * 1e-9 / calls)
     return best
 
-run_s = kernels_s = None
+kernels_s = None
+calls = 1
 if calls_s:
     once = fastest(lambda: session.run(None, feed), 1)
     calls = max(1, min(200, int(2e-3 / once)))
-    run_s = fastest(lambda: session.run(None, feed), calls)
     if kind == "tunery":
         network = __import__("tunery").load_compiled(path, threads)
         arrays = list(feed.values())
         kernels_s = min(network.time(arrays, calls) / calls for _ in range(max(5, int(calls_s / once / calls))))
-print(json.dumps({"begun": began, "opened": opened, "done": done, "run_s": run_s, "kernels_s": kernels_s}), flush=True)
-sys.stdin.read()
+print(json.dumps({"begun": began, "opened": opened, "done": done, "kernels_s": kernels_s}), flush=True)
+for _ in sys.stdin:
+    print(fastest(lambda: session.run(None, feed), calls), flush=True)
 """
 
 
 class Child:
     """A process that has a network open, until `close`."""
 
-    def __init__(self, path: Path, kind: str, threads: int, calls_s: float = 0.0) -> None:
+    def __init__(self, path: Path, kind: str, threads: int, calls_s: float = 0.0, sources: Path | None = None) -> None:
+        environment = os.environ | ({"PYTHONPATH": str(sources)} if sources else {})
         self._began = time.time()
         command = [sys.executable, "-c", CHILD, str(path), kind, str(threads), str(calls_s)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         assert self._process.stdout is not None
         self.said: dict[str, Any] = json.loads(self._process.stdout.readline())
 
@@ -114,6 +121,14 @@ class Child:
         """Its share of the memory that it uses: a page of several processes counts by parts."""
         rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
         return 1024 * next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+
+    def run_s(self) -> float:
+        """Return what a call takes now: the fastest of a third of a second."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
 
     def close(self) -> None:
         """End it."""
@@ -132,15 +147,21 @@ def measured(path: Path, kind: str, threads: int) -> dict[str, Any]:
     together = sum(child.pss_bytes for child in several)
     for child in several:
         child.close()
-    called = Child(path, kind, threads, CALLS_S)
-    called.close()
     return {
-        "start_s": statistics.median(starts), "pss_1": alone, "pss_4": together, "size": path.stat().st_size,
-        "run_s": called.said["run_s"], "kernels_s": called.said["kernels_s"],
+        "start_s": statistics.median(starts), "pss_1": alone, "pss_4": together, "size": path.stat().st_size
     }  # fmt: skip
 
 
-def compared(model: str, place: Path, threads: int, store: str) -> dict[str, Any]:
+def in_turns(children: dict[str, Child]) -> dict[str, list[float]]:
+    """Return what a call takes in each, turn by turn."""
+    taken: dict[str, list[float]] = {label: [] for label in children}
+    for turn in range(TURNS):
+        for label in sorted(children, reverse=bool(turn % 2)):
+            taken[label].append(children[label].run_s())
+    return taken
+
+
+def compared(model: str, place: Path, threads: int, store: str, older: Path | None) -> dict[str, Any]:
     """Compile a model as predicted and return what is measured of both files."""
     from tunery.delivery.inspection import inspect
     from tunery.domain.request import FillPolicy, Request
@@ -152,11 +173,27 @@ def compared(model: str, place: Path, threads: int, store: str) -> dict[str, Any
         model = str(place / f"{model}.onnx")
     theirs, ours = Path(prepare(model, {}, place).path), place / "network.tunery"
     compile_model(Request(model, threads=threads, store=store), ours, FillPolicy(), force=True)
-    return {
+    found: dict[str, Any] = {
         "dialect": inspect(ours).file.dialect,
         "tunery": measured(ours, "tunery", threads),
         "onnxruntime": measured(theirs, "onnxruntime", threads),
     }
+    children = {
+        "tunery": Child(ours, "tunery", threads, CALLS_S), "onnxruntime": Child(theirs, "onnxruntime", threads, CALLS_S)
+    }  # fmt: skip
+    if older:
+        before, sources = place / "older.tunery", older / "src"
+        command = [
+            sys.executable, "-m", "tunery", "compile", model, "--threads", str(threads), "--store", f"{store}.older",
+            "-o", str(before), "--force",
+        ]  # fmt: skip
+        subprocess.run(command, env=os.environ | {"PYTHONPATH": str(sources)}, check=True, capture_output=True)
+        children["older"] = Child(before, "tunery", threads, CALLS_S, sources)
+    for label, turns in in_turns(children).items():
+        found.setdefault(label, {}).update(run_s=statistics.median(turns), turns_s=turns)
+        found[label]["kernels_s"] = children[label].said["kernels_s"]
+        children[label].close()
+    return found
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
@@ -165,6 +202,8 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
         "| network | start, s | memory of 1, MB | of 4, MB | file, MB | call, µs | over kernels, µs |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    if any("older" in row for row in rows.values()):
+        lines = [lines[0] + " older / now |", lines[1] + " --- |"]
     for name, row in rows.items():
         ours, theirs = row["tunery"], row["onnxruntime"]
         over = 1e6 * (ours["run_s"] - ours["kernels_s"])
@@ -174,6 +213,9 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             f"{1e6 * ours['run_s']:.4g} / {1e6 * theirs['run_s']:.4g}",
             f"{over:.1f}" if row["dialect"] != "onnxruntime" else "in ONNX Runtime",
         ]
+        if "older" in row:  # of the two in each turn
+            ratios = [a / b for a, b in zip(row["older"]["turns_s"], ours["turns_s"], strict=True)]
+            cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
         lines.append(f"| {name.removeprefix('zoo:')} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -184,6 +226,7 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", default=NETWORKS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="keep the numbers here; networks that are in it are not run again")
+    parser.add_argument("--older", type=Path, metavar="CHECKOUT", help="another version, timed in the same turns")
     parser.add_argument("--store", help="take the kernels from these records (without: as predicted)")
     options = parser.parse_args()
     rows: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
@@ -191,7 +234,7 @@ def main() -> None:
         if model not in rows:
             with tempfile.TemporaryDirectory(prefix="tunery-delivery-") as place:
                 store = options.store or str(Path(place, "store.db"))
-                rows[model] = compared(model, Path(place), options.threads, store)
+                rows[model] = compared(model, Path(place), options.threads, store, options.older)
             if options.json:
                 options.json.write_text(json.dumps(rows, indent=1))
     print(table({model: rows[model] for model in options.networks}))

@@ -1,6 +1,7 @@
 """A bundle runs a compiled network from C and C++, without Python."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -118,9 +119,12 @@ def test_cmake_finds_a_bundle(made: tuple[Path, Path], tmp_path: Path) -> None:
 
 
 MISUSED = """
-import ctypes, sys
+import ctypes, sys, threading
 c = ctypes.CDLL(sys.argv[1] + "/lib/libtunery.so")
 c.tunery_open.restype, c.tunery_error.restype = ctypes.c_void_p, ctypes.c_char_p
+for _ in range(2):
+    c.tunery_close(ctypes.c_void_p(c.tunery_open((sys.argv[1] + "/network").encode(), 1)))
+assert not [line for line in open("/proc/self/maps") if sys.argv[1] + "/network/" in line]
 network = ctypes.c_void_p(c.tunery_open((sys.argv[1] + "/network").encode(), 1))
 assert network.value, c.tunery_error()
 place = ctypes.create_string_buffer(1 << 20)
@@ -138,6 +142,11 @@ for directory in sys.argv[2:]:
     print(c.tunery_error().decode())
 assert not c.tunery_open(None, 1) and not c.tunery_open((sys.argv[1] + "/network").encode(), -1)
 assert not c.tunery_input(network, 5) and not c.tunery_output(network, -1)
+said = []
+other = threading.Thread(target=lambda: said.append(c.tunery_error().decode()))
+other.start()
+other.join()
+assert said == [""]  # a failure is told to its own thread
 c.tunery_close(network)
 c.tunery_close(None)
 """
@@ -149,6 +158,7 @@ def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_
     text = (made[1] / "network" / "network.txt").read_text()
     damages = {
         "version": text.replace("tunery-network 1", "tunery-network 2"), "kind": "something else\n", "empty": "",
+        "foreign": text + f"needs {'neon' if platform.machine() == 'x86_64' else 'avx2'}\n",
         "rank": text.replace("input float32 ", "input float32 -"),
         "weights": re.sub(r"weight \d+", "weight 640000000", text), "dtype": text.replace("float32", "float99"),
         "arity": "\n".join(line for line in text.splitlines() if not line.startswith("weight")) + "\n",
@@ -161,11 +171,13 @@ def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_
             shutil.copytree(made[1] / "network", places[-1])
             (places[-1] / "network.txt").write_text(content)
     for name in ("weights.bin", "network.so"):
-        for how in ("gone", "cut"):
+        for how in ("gone", "cut", *(["alien"] if name == "network.so" else [])):
             places.append(tmp_path / f"{name}-{how}")
             shutil.copytree(made[1] / "network", places[-1])
             whole = (places[-1] / name).read_bytes()
             (places[-1] / name).unlink()
+            if how == "alien":  # the machine of an ELF file: S/390
+                (places[-1] / name).write_bytes(whole[:18] + b"\x16" + whole[19:])
             if how == "cut":
                 (places[-1] / name).write_bytes(whole[: len(whole) // 2] if name == "weights.bin" else b"")
     done = run(sys.executable, "-c", MISUSED, made[1], *places)

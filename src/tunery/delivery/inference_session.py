@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from tunery._errors import UsageError
 from tunery.delivery.loading import Trusted, load_compiled
-from tunery.dialects import Array
+from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import TensorSpec
 
 _TYPES = {"float32": "float", "float64": "double"}
@@ -28,7 +28,8 @@ class InferenceSession:
     """A compiled file, used as `onnxruntime.InferenceSession` is.
 
     `sess_options` may be ONNX Runtime's: of it, `intra_op_num_threads` is used; `providers` is accepted and ignored,
-    since a compiled file runs on the CPU. `trusted` is as for `load_compiled`.
+    since a compiled file runs on the CPU. `trusted` is as for `load_compiled`. As a context manager it is closed with
+    the block.
 
     Raises:
         UsageError: as `load_compiled`.
@@ -47,17 +48,33 @@ class InferenceSession:
         trusted: Trusted | None = None,
     ) -> None:
         threads = int(getattr(sess_options, "intra_op_num_threads", 0) or 0)
-        self._network = load_compiled(path, threads or None, trusted=trusted)
-        self._inputs = [spec.name for spec in self._network.inputs]
-        self._outputs = {spec.name: number for number, spec in enumerate(self._network.outputs)}
+        network = load_compiled(path, threads or None, trusted=trusted)
+        self._inputs = [spec.name for spec in network.inputs]
+        self._outputs = {spec.name: number for number, spec in enumerate(network.outputs)}
+        self._network: CompiledNetwork | None = network
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the network up, with its memory; outputs stay. The session cannot be used again."""
+        self._network = None
+
+    def _opened(self) -> CompiledNetwork:
+        if self._network is None:
+            raise UsageError("this session is closed; open another one")
+        return self._network
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs, in order."""
-        return [_described(spec) for spec in self._network.inputs]
+        return [_described(spec) for spec in self._opened().inputs]
 
     def get_outputs(self) -> list[NodeArg]:
         """Return the outputs, in order."""
-        return [_described(spec) for spec in self._network.outputs]
+        return [_described(spec) for spec in self._opened().outputs]
 
     def get_providers(self) -> list[str]:
         """Return where it runs, in ONNX Runtime's words."""
@@ -80,13 +97,14 @@ class InferenceSession:
             UsageError: an input is missing, unknown, or has another shape or dtype; there is no such output; or `out`
                 does not fit.
         """
+        network = self._opened()
         if len(input_feed) != len(self._inputs) or not all(name in input_feed for name in self._inputs):
             self._refuse_inputs(input_feed)
         if output_names and (unknown := [name for name in output_names if name not in self._outputs]):
             raise UsageError(f"there is no output {unknown[0]!r:.80}; the network gives {_listed(self._outputs)}")
         given = [input_feed[name] for name in self._inputs]
         arrays = [one if hasattr(one, "__dlpack__") else np.asarray(one) for one in given]
-        outputs = self._network(*arrays, out=out)
+        outputs = network(*arrays, out=out)
         return [outputs[self._outputs[name]] for name in output_names] if output_names else outputs
 
     def _refuse_inputs(self, feed: Mapping[str, Any]) -> NoReturn:

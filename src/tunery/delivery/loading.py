@@ -34,6 +34,11 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
         return compiler.load_network(path, threads, digest)
     except TuneryError:
         raise
+    except ImportError as error:
+        raise UsageError(
+            f"{path} needs {error.name or 'a module'}, which cannot be imported here ({error}); install tunery again, "
+            "with all that it needs"
+        ) from error
     except Exception as error:  # archives, linkers and compilers have many words for a damaged file
         reason = " ".join(str(error).split())[:200]
         raise UsageError(

@@ -1,6 +1,7 @@
 """Writing a bundle: the network, TVM's runtime libraries, and a small library in C (`native/tunery.h`)."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from tunery.dialects.metaschedule.loading.archive import read_archive
 _NATIVE = Path(__file__).parent / "native"
 _NETWORK, _VERSION = "network", 1
 _RUNTIME = {"tvm_ffi": "libtvm_ffi.so", "tvm": "libtvm_runtime.so"}
+_NAME = re.compile(r"[\w.-]{1,40}")
 _COMPILERS = ("cc", "gcc", "clang")
 
 
@@ -35,6 +37,7 @@ def write_bundle(path: Path, directory: Path, digest: str = "") -> None:
             "load the file from Python (tunery.load_compiled)"
         )
     lines = [f"tunery-network {_VERSION}", f"threads {int(manifest['threads'])}"]
+    lines += [f"needs {name}" for name in manifest.get("instructions", ()) if _NAME.fullmatch(str(name))]
     lines += [f"{kind} {_told(*one)}" for kind in ("input", "output") for one in manifest[f"{kind}s"]]
     with (directory / _NETWORK / "weights.bin").open("xb") as file:
         for number, weight in enumerate(weights):

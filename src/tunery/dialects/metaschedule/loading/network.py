@@ -6,10 +6,10 @@ import threading
 import time
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 from typing_extensions import override
 
@@ -20,6 +20,8 @@ from tunery.dialects.metaschedule.loading import callers, library
 from tunery.dialects.metaschedule.loading.archive import LIBRARY, read_archive
 from tunery.dialects.metaschedule.loading.segment_calls import SegmentCalls
 from tunery.domain import TensorSpec
+
+A = TypeVar("A")
 
 _SUFFIXES = ("_prepacked", "_transformed")
 """What is added to a function's name when its weights are packed (by TVM) or transformed (by `arguments`)."""
@@ -43,7 +45,7 @@ class TvmNetwork(CompiledNetwork):
             **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
             **manifest.get("kernels", {}),
         }  # fmt: skip
-        self._running = _Turn()  # buffers and virtual machine serve one call at a time
+        self.begin_anew()
         _networks.add(self)
         self._buffers = [library.Input(spec) for spec in self.inputs]
         self._outputs = _Outputs(len(self.outputs))
@@ -55,8 +57,7 @@ class TvmNetwork(CompiledNetwork):
 
     @override
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
-        with self._running:
-            return callers.run(self._run_here, arrays)
+        return self._alone(self._run_here, arrays)
 
     def _run_here(self, arrays: Sequence[Array]) -> list[Array]:
         library.configure_threads(1, self.threads)
@@ -77,13 +78,29 @@ class TvmNetwork(CompiledNetwork):
 
     def begin_anew(self) -> None:
         """Forget, in a process that was forked, that another thread may have been calling."""
-        self._running = _Turn()
+        self._running, self._at_work = threading.RLock(), False
+
+    def _alone(self, function: Callable[..., A], *given: Any) -> A:
+        """Return what a function returns, called when no other is: buffers and virtual machine serve one at a time.
+
+        Raises:
+            WorkError: this thread is in it already, and called from a signal's handler: it would wait for itself.
+        """
+        with self._running:
+            if self._at_work:
+                raise WorkError(
+                    "the network is at work for this very thread; call it when the signal's handler is done"
+                )
+            self._at_work = True
+            try:
+                return callers.run(function, *given)
+            finally:
+                self._at_work = False
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         checked = self.checked(arrays)
-        with self._running:
-            return callers.run(self._time, checked, calls)
+        return self._alone(self._time, checked, calls)
 
     def _time(self, arrays: Sequence[Array], calls: int) -> float:
         library.configure_threads(1, self.threads)
@@ -98,8 +115,7 @@ class TvmNetwork(CompiledNetwork):
     @override
     def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         checked = self.checked(arrays)
-        with self._running:
-            return callers.run(self._profile, checked)
+        return self._alone(self._profile, checked)
 
     def _profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         library.configure_threads(1, self.threads)
@@ -143,28 +159,6 @@ class TvmNetwork(CompiledNetwork):
     def _fill(self, arrays: Sequence[Array]) -> None:
         for buffer, array in zip(self._buffers, arrays, strict=True):
             buffer.copy(array)
-
-
-class _Turn:
-    """Lets one thread in at a time, and none twice: a signal's handler would wait for the call that it interrupts."""
-
-    def __init__(self) -> None:
-        self._lock, self._callers = threading.Lock(), set[int]()
-
-    def __enter__(self) -> None:
-        caller = threading.get_ident()
-        if caller in self._callers:
-            raise WorkError("the network is at work for this very thread; call it after the signal's handler has ended")
-        self._callers.add(caller)
-        try:
-            self._lock.acquire()
-        except BaseException:  # of a signal's handler, while it waits
-            self._callers.discard(caller)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-        self._callers.discard(threading.get_ident())
 
 
 class _Outputs:

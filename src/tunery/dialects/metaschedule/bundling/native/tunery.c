@@ -170,6 +170,23 @@ static int read_tensor(char *text, tensor *made) {
   return made->told.dtype && made->told.name ? 0 : -1;
 }
 
+/* Whether this processor lacks instructions that code needs, by LLVM's name; not of those that the compiler's library
+ * cannot tell. Without this check they would end the process. */
+static int lacks(const char *name) {
+#if defined(__x86_64__)
+#define KNOWN(feature) \
+  if (!strcmp(name, feature)) return !__builtin_cpu_supports(feature);
+  __builtin_cpu_init();
+  KNOWN("sse3") KNOWN("ssse3") KNOWN("sse4.1") KNOWN("sse4.2") KNOWN("avx") KNOWN("avx2") KNOWN("fma")
+  KNOWN("avx512f") KNOWN("avx512bw") KNOWN("avx512cd") KNOWN("avx512dq") KNOWN("avx512vl") KNOWN("avx512ifma")
+  KNOWN("avx512vbmi") KNOWN("avx512vbmi2") KNOWN("avx512vnni") KNOWN("avx512bitalg") KNOWN("avx512vpopcntdq")
+#undef KNOWN
+  return !strcmp(name, "neon") || !strncmp(name, "sve", 3);
+#else
+  return !strncmp(name, "sse", 3) || !strncmp(name, "avx", 3);
+#endif
+}
+
 static int usable_cores(void) {
   cpu_set_t usable;
   return sched_getaffinity(0, sizeof usable, &usable) ? 1 : CPU_COUNT(&usable);
@@ -194,6 +211,9 @@ static int read_text(tunery_network *network, FILE *file, const char *directory)
     char *rest = strchr(line, ' ');
     if (!rest) continue;
     *rest++ = 0;
+    if (!strcmp(line, "needs") && lacks(rest))
+      return fail("%s was compiled for a processor with %.40s, which this one lacks; compile it for this one",
+                  directory, rest);
     if (!strcmp(line, "threads")) {
       if (!network->threads) network->threads = own_threads(atoi(rest));
     } else if (!strcmp(line, "input") && network->inputs < MOST_TENSORS) {

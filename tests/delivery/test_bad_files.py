@@ -1,0 +1,128 @@
+"""A file that cannot be loaded here is one sentence: damaged, foreign, forbidden, or without its libraries."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunery
+from tunery._errors import TuneryError, UsageError
+from tunery.delivery.inspection import inspect
+from tunery.dialects import NetworkCompiler, get_dialect
+from tunery.models import prepare
+
+DIALECTS = ["onnxruntime", pytest.param("metaschedule", marks=pytest.mark.tvm)]
+READERS: list[Callable[[Path], object]] = [
+    tunery.load_compiled, tunery.InferenceSession, inspect, lambda path: tunery.bundle(path, path.with_suffix(".dir")),
+    lambda path: tunery.combine([path, Path(__file__)], path.with_suffix(".made")),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module", name="file", params=DIALECTS)
+def _file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("file")
+    dialect, path = get_dialect(request.param), place / f"{request.param}.tunery"
+    network = prepare("zoo:mlp-mnist", {}, place)
+    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target("native", 1), {}, path)
+    return path
+
+
+def refused(read: Callable[[Path], object], path: Path) -> str:
+    with pytest.raises(TuneryError) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_file_that_is_cut_short_anywhere_is_refused(file: Path, tmp_path: Path) -> None:
+    whole = file.read_bytes()
+    with zipfile.ZipFile(file) as archive:
+        starts = [info.header_offset for info in archive.infolist()] + [archive.start_dir]
+    places = {0, 1, 30, len(whole) - 1, len(whole) - 22, len(whole) // 3}
+    places |= {start + more for start in starts for more in (-1, 0, 1, 40)}
+    cut = tmp_path / "cut"
+    for place in sorted(places & set(range(len(whole)))):
+        cut.write_bytes(whole[:place])
+        for read in READERS:
+            refused(read, cut)
+
+
+def rewritten(file: Path, path: Path, change: Callable[[dict[str, bytes], dict[str, object]], None]) -> Path:
+    """Write a copy with other members or another manifest, and digests that fit."""
+    with zipfile.ZipFile(file) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    manifest = json.loads(members.pop("manifest.json"))
+    change(members, manifest)
+    manifest["members"] = {
+        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in members.items()
+    }
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in {**members, "manifest.json": json.dumps(manifest).encode()}.items():
+            new.writestr(name, data)
+    return path
+
+
+def test_a_newer_format_is_refused(file: Path, tmp_path: Path) -> None:
+    newer = rewritten(file, tmp_path / "newer", lambda _, manifest: manifest.update(format=99))
+    assert "99" in refused(tunery.load_compiled, newer)
+
+
+@pytest.mark.tvm
+def test_code_for_another_system_is_refused(file: Path, tmp_path: Path) -> None:
+    if "metaschedule" not in file.name:
+        pytest.skip("it has no code")
+
+    def foreign(members: dict[str, bytes], _: dict[str, object]) -> None:
+        code = bytearray(members["network.so"])
+        code[18] = 0x16 if code[18] != 0x16 else 0x3E  # the machine of an ELF file: that of S/390
+        members["network.so"] = bytes(code)
+
+    path = rewritten(file, tmp_path / "foreign", foreign)
+    assert str(path) in refused(tunery.load_compiled, path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_file_that_may_not_be_read_is_refused(file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(file.read_bytes())
+    path.chmod(0)
+    for read in READERS:
+        refused(read, path)
+
+
+@pytest.mark.parametrize("missing", ["onnxruntime", "tvm_ffi", "tvm"])
+def test_a_missing_library_is_named(missing: str, file: Path, tmp_path: Path) -> None:
+    if (missing == "onnxruntime") != ("onnxruntime" in file.name):
+        pytest.skip("it needs another")
+    (tmp_path / missing).mkdir()
+    (tmp_path / missing / "__init__.py").write_text("" if missing == "tvm" else f"raise ImportError(name={missing!r})")
+    code = "import sys, tunery\ntry: tunery.load_compiled(sys.argv[1])\nexcept tunery.UsageError as e: print(e)"
+    search = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(file)], env=os.environ | {"PYTHONPATH": search}, capture_output=True,
+        text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [line] = done.stdout.splitlines()
+    assert missing in line
+    assert "damaged" not in line
+
+
+def test_a_closed_session_says_so(file: Path) -> None:
+    with tunery.InferenceSession(file) as session:
+        [given] = session.get_inputs()
+        feed = {given.name: np.ones(given.shape, np.float32)}
+        [kept] = session.run(None, feed)
+    for call in (lambda: session.run(None, feed), session.get_inputs, session.get_outputs):
+        with pytest.raises(UsageError) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    session.close()
+    np.testing.assert_array_equal(kept, tunery.InferenceSession(file).run(None, feed)[0])
