@@ -81,6 +81,22 @@ test-arm: setup
 test-python:
 	@$(MAKE) --no-print-directory test-fast PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
+.PHONY: wheel test-runtime
+
+# The wheel that runs compiled files by itself, and asks a service: make wheel PLATFORM=manylinux_2_28_aarch64
+wheel: setup
+	$(BIN)/python tools/runtime_wheel.py -o dist $(if $(PLATFORM),--platform $(PLATFORM))
+
+# That wheel without extras in an environment of its own: what is in it, how large it is, and a network that runs there.
+test-runtime: wheel
+	rm -rf .venv-runtime && $(PYTHON) -m venv .venv-runtime
+	.venv-runtime/bin/pip install --quiet --disable-pip-version-check dist/tunery-*.whl
+	.venv-runtime/bin/pip list --disable-pip-version-check && du -sh .venv-runtime
+	@mkdir -p out
+	test -f out/runtime.tunery || $(BIN)/tunery compile zoo:mobilenet_v2 -o out/runtime.tunery
+	.venv-runtime/bin/python examples/run.py out/runtime.tunery
+	.venv-runtime/bin/tunery inspect out/runtime.tunery
+
 lint: setup
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

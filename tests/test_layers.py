@@ -34,6 +34,7 @@ BESIDE = {
     ("_settings", "_errors"),
     ("_outputs", "_errors"),
     ("_archive", "_processor"),
+    ("_extras", "_errors"),
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
 # tuning know a device by its contract.
@@ -62,7 +63,7 @@ ONLY = {
     "_errors": set(),
     "_archive": {"_processor"},
     "_processor": set(),
-    "_extras": set(),
+    "_extras": {"_errors"},
     "_inputs": set(),
     "_locks": set(),
     "_outputs": {"_errors"},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from tunery._errors import UsageError
+from tunery._extras import compiler_parts
 from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
@@ -111,10 +112,11 @@ class Planned(_Step):
             UsageError: the model, shapes, target, effort or store are wrong.
             WorkError: the model cannot be imported.
         """
+        with compiler_parts("tuning"):
+            from tunery.service.session import tune
         from tunery.dialects import file_dialect
         from tunery.domain import Budget
         from tunery.domain.request import Request
-        from tunery.service.session import tune
 
         if not isinstance(seed, int) or seed < 0:
             raise UsageError(f"seed={seed!r} is no seed; write a whole number, 0 or more")
@@ -176,7 +178,9 @@ class Tuned(_Step):
         """
         from tunery.domain.request import FillPolicy
         from tunery.reports.format import file_name
-        from tunery.service.session import compile_model
+
+        with compiler_parts("compiling"):
+            from tunery.service.session import compile_model
 
         output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
         report, _ = compile_model(self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None)
@@ -204,7 +208,8 @@ class CompiledModel(_Step):
             UsageError: a rival is unknown.
             WorkError: the network does not run.
         """
-        from tunery.service.session import bench
+        with compiler_parts("benchmarking"):
+            from tunery.service.session import bench
 
         return Benchmark(bench(self.request, against, seconds, self.path))
 

@@ -2,6 +2,42 @@
 
 import importlib.metadata
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tunery._errors import UsageError
+
+COMPILER = "pip install 'tunery[tvm]'"
+"""The command that adds the compiler, and what tuning here needs, to what runs compiled files and asks a service."""
+_PARTS = frozenset({
+    "alembic", "cryptography", "fastapi", "lightgbm", "onnx", "onnxruntime", "psutil", "scipy", "sqlalchemy", "tvm",
+    "uvicorn",
+})  # fmt: skip
+"""The modules of the extra `tvm`; a test holds the two together."""
+_ALONE = frozenset({"cryptography", "onnxruntime"})
+"""Those that some compiled files need, without a compiler."""
+
+
+def missing_part(error: BaseException) -> str:
+    """Return the package of the extra `tvm` whose absence an exception is about, "" if it is about anything else."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    return name if name in _PARTS else ""
+
+
+@contextmanager
+def compiler_parts(what: str) -> Iterator[None]:
+    """Say in one sentence how to install what the block imports; `what` needs it.
+
+    Raises:
+        UsageError: a package of the extra `tvm` is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if name := missing_part(error):
+            command = f"pip install {name}" if name in _ALONE else COMPILER
+            raise UsageError(f"{what} needs {name}, which is not installed: {command}") from None
+        raise
 
 
 def pip_install(extra: str) -> str:

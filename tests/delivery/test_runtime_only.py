@@ -26,7 +26,8 @@ def right():
     return all(np.array_equal(a, b) for a, b in zip(network(*inputs), expected, strict=True))
 """
 _ALONE = """
-heavy = {"tvm", "onnx", "sqlalchemy", "pydantic", "scipy", "lightgbm", "typer", "torch"} & set(sys.modules)
+heavy = {"tvm", "onnx", "onnxruntime", "sqlalchemy", "alembic", "pydantic", "scipy", "lightgbm", "psutil", "fastapi",
+         "httpx", "cryptography", "typer", "rich", "torch"} & set(sys.modules)
 assert not heavy, heavy
 mapped = open("/proc/self/maps").read()
 assert "libtvm_runtime" in mapped and "libtvm_compiler" not in mapped

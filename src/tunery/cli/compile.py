@@ -11,7 +11,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, run_there, server_of
+from tunery.cli.console.remote import Server, fetched_file, run_there, server_of
 from tunery.cli.tune import network_file
 
 if TYPE_CHECKING:
@@ -64,18 +64,10 @@ def compile_(
     """Build a model to one file: from the best verified records, and from predictions for what was not measured."""
     if few_shot and effort is Ready.RECORDS:
         raise UsageError("--effort records takes only what was measured before; leave it out to use --few-shot")
-    from tunery.cli.console.live import LiveLine
-    from tunery.reports.data import compile_data
-    from tunery.service.session import compile_model
-
     request = options.make_request(
         model, target=target[0], on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
-    url = server_of(server)
-    if not url:
-        _begin(request.dialect)
-    path = network_file(request, output, force=force)
-    if url:
+    if url := server_of(server):
         if len(target) > 1:
             raise UsageError(
                 "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
@@ -83,8 +75,14 @@ def compile_(
         if sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
         more = {"kind": "compile", "predict": effort is Ready.QUICK, "few_shot": few_shot}
-        run_there(url, request, path, more, json, verbose)
+        run_there(url, request, fetched_file(request, output, force=force), more, json, verbose)
         return
+    from tunery.cli.console.live import LiveLine
+    from tunery.reports.data import compile_data
+    from tunery.service.session import compile_model
+
+    _begin(request.dialect)
+    path = network_file(request, output, force=force)
     guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(

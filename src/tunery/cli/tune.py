@@ -8,7 +8,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, run_there, server_of
+from tunery.cli.console.remote import Server, default_name, fetched_file, run_there, server_of
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
@@ -59,12 +59,13 @@ def tune(
         seed=seed, dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
-    file = network_file(request, output, force=force) if output else None
     if url := server_of(server):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and `tunery bench` the file that comes")
+        file = fetched_file(request, output, force=force) if output else None
         run_there(url, request, file, {}, json, verbose)
         return
+    file = network_file(request, output, force=force) if output else None
     run(request, file, rivals, force=force, as_json=json, verbose=verbose)
 
 
@@ -79,13 +80,6 @@ def network_file(request: "Request", output: str, *, force: bool) -> Path:
     path = output_path(output, default_name(request))
     check_place(path, request, force=force)
     return path
-
-
-def default_name(request: "Request") -> str:
-    """Return the file name of a compiled model where `-o` names a directory."""
-    from tunery.reports.format import file_name
-
-    return file_name(Path(request.model.rpartition(":")[2]).stem, request)
 
 
 def run(

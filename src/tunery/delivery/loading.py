@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tunery._archive import Archive, ArchiveError, open_archive
 from tunery._errors import TuneryError, UsageError
+from tunery._extras import compiler_parts
 from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
 
 Trusted = str | Path | Sequence[str | Path]
@@ -31,7 +32,8 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
     compiler, digest = identified(path, trusted)
     try:
-        return compiler.load_network(path, threads, digest)
+        with compiler_parts(str(path)):
+            return compiler.load_network(path, threads, digest)
     except TuneryError:
         raise
     except ImportError as error:
@@ -82,7 +84,8 @@ def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:
     Raises:
         UsageError: it is not, or one of the files is no public key.
     """
-    from tunery.delivery.signing import check_signature, read_public_key
+    with compiler_parts("checking a signature"):
+        from tunery.delivery.signing import check_signature, read_public_key
 
     named = [trusted] if isinstance(trusted, str | Path) else trusted
     if not isinstance(named, Sequence) or not all(isinstance(each, str | Path) for each in named):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from tunery.reports.format import duration, energy, milliseconds, money, ratio, short
 from tunery.reports.job import JobView, Operator
@@ -14,19 +15,7 @@ _HEAD = (
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     '<title>{title}</title><style>{style}</style></head><body><main class="tunery">{body}</main></body></html>\n'
 )
-_PAGE = """
-:root { color-scheme: light dark; }
-body { margin: 0; font: 15px system-ui, sans-serif; background: #fff; color: #1b1f24; }
-@media (prefers-color-scheme: dark) { body { background: #14171b; color: #e3e6ea; }
-  .tunery { --good: #6cb0ff; --rival: #f0a060; --measure: #6cb0ff; --finals: #4fd0a0; --build: #f0b050;
-    --propose: #bd9bf0; --learn: #f08cc0; --check: #85c5c8; --import: #a4abb5; } }
-main { max-width: 62rem; margin: 0 auto; padding: 1rem; }
-h1 { font-size: 1.5rem; margin: .3em 0; } h2 { font-size: 1.1rem; margin: 1.8em 0 .5em; }
-.facts { display: grid; gap: .8rem 1rem; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }
-.facts b { display: block; font-size: 1.25rem; font-weight: 600; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 1.5rem; }
-.wide { overflow-x: auto; } .wide svg { min-width: 38rem; }
-""".strip()
+_PAGE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 _USUAL = ("ok", "abandoned", "filtered")
 
 

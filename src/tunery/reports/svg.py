@@ -3,30 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from tunery.reports.format import duration, milliseconds
 from tunery.reports.job import Point, Stretch
 
 Curve = Sequence[tuple[float, float]]
-STYLE = """
-.tunery { --muted: color-mix(in srgb, currentColor 62%, transparent);
-  --line: color-mix(in srgb, currentColor 18%, transparent);
-  --good: #2a7de1; --rival: #b3541e; --import: #8a8f98; --propose: #9a6fd0; --build: #d58a1f; --measure: #2a7de1;
-  --finals: #1f9d6b; --learn: #c4548d; --check: #5f9ea0; line-height: 1.45; }
-.tunery svg { display: block; width: 100%; height: auto; overflow: visible; }
-.tunery svg text { fill: currentColor; font: 12px system-ui, sans-serif; }
-.tunery svg .tick { fill: var(--muted); } .tunery svg .grid { stroke: var(--line); stroke-width: 1; }
-.tunery svg .curve { fill: none; stroke: var(--good); stroke-width: 2.2; stroke-linejoin: round; }
-.tunery svg .rival { stroke: var(--rival); stroke-width: 1.6; stroke-dasharray: 5 4; }
-.tunery svg .rival-name { fill: var(--rival); }
-.tunery .table { overflow-x: auto; }
-.tunery table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-.tunery th { text-align: left; font-weight: 600; color: var(--muted); white-space: nowrap; }
-.tunery th, .tunery td { padding: .3em .7em .3em 0; border-bottom: 1px solid var(--line); background: none; }
-.tunery .n { text-align: right; } .tunery td { white-space: nowrap; } .tunery .muted { color: var(--muted); }
-.tunery .bar { display: block; height: .5em; background: var(--good); border-radius: 2px; min-width: 1px; }
-.tunery .key { display: inline-block; width: .8em; height: .8em; border-radius: 2px; margin: 0 .35em 0 1em; }
-""".strip()
+STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
 """The rules of plots and tables; whatever holds them has the class `tunery`, and its text colour is theirs."""
 KINDS = {
     "import": "import", "propose": "propose", "build": "build", "measure": "measure", "baseline": "measure",

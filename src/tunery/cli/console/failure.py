@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tunery._errors import TuneryError, UsageError
+from tunery._extras import COMPILER, missing_part
 from tunery.reports.format import printable
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -67,7 +68,7 @@ def guarded(work: Callable[[], object], words: Sequence[str]) -> int:
 def _code(error: Exception) -> int:
     if isinstance(error, TyperException):
         return error.exit_code
-    return BAD_USAGE if isinstance(error, UsageError) else FAILED
+    return BAD_USAGE if isinstance(error, UsageError) or missing_part(error) else FAILED
 
 
 def _message(error: Exception, verbose: bool) -> str:
@@ -77,6 +78,8 @@ def _message(error: Exception, verbose: bool) -> str:
         return f"{said}; see `{path} --help`"
     if isinstance(error, TuneryError):
         return str(error)
+    if missing_part(error):
+        return f"this needs the compiler's parts, which are not installed: {COMPILER}; a service needs --server URL"
     if isinstance(error, OSError) and error.errno in _REFUSALS:
         what = f"{str(error.filename)[:_SHOWN]!r}: " if error.filename else ""
         return f"{what}{(error.strerror or '').lower()}; {_REFUSALS[error.errno]}"

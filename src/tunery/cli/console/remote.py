@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tunery._errors import WorkError
-from tunery.cli.console.output import emit, remark, say, width
+from tunery.cli.console.output import emit, output_path, remark, say, width
 
 if TYPE_CHECKING:
     from tunery.domain.request import Request
@@ -26,6 +26,26 @@ def server_of(given: str) -> str:
     from tunery._settings import settings
 
     return given or settings().server
+
+
+def fetched_file(request: "Request", output: str, *, force: bool) -> Path:
+    """Return where a service's compiled network goes, once it is known that it may go there.
+
+    Raises:
+        UsageError: it may not.
+    """
+    from tunery._outputs import NETWORK, check_output
+
+    path = output_path(output, default_name(request))
+    check_output(path, NETWORK, inputs=[] if ":" in request.model else [Path(request.model)], force=force)
+    return path
+
+
+def default_name(request: "Request") -> str:
+    """Return the file name of a compiled model where `-o` names a directory."""
+    from tunery.reports.format import file_name
+
+    return file_name(Path(request.model.rpartition(":")[2]).stem, request)
 
 
 def run_there(  # noqa: PLR0917 - what is asked for, and how it is shown

@@ -1,6 +1,5 @@
 """Writing a bundle: the network, TVM's runtime libraries, and a small library in C (`native/tunery.h`)."""
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from tunery.dialects.metaschedule.loading.archive import read_archive
 
 _NATIVE = Path(__file__).parent / "native"
 _NETWORK, _VERSION = "network", 1
-_RUNTIME = {"tvm_ffi": "libtvm_ffi.so", "tvm": "libtvm_runtime.so"}
+_RUNTIME = ("libtvm_ffi.so", "libtvm_runtime.so")
 _NAME = re.compile(r"[\w.-]{1,40}")
 _COMPILERS = ("cc", "gcc", "clang")
 
@@ -72,9 +71,9 @@ def _told(name: str, shape: Any, dtype: str) -> str:
 
 
 def _add_libraries(directory: Path) -> None:
-    include = _package("tvm_ffi") / "include"
-    for package, name in _RUNTIME.items():
-        shutil.copy(_package(package) / "lib" / name, directory / "lib" / name)
+    include = _ffi() / "include"
+    for path in (_ffi() / "lib" / "libtvm_ffi.so", library.runtime_library()):
+        shutil.copy(path, directory / "lib" / path.name)
     for name, place in (("tunery.h", "include"), ("example.c", "."), ("tuneryConfig.cmake", "lib/cmake/tunery")):
         shutil.copy(_NATIVE / name, directory / place / name)
     compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
@@ -83,7 +82,7 @@ def _add_libraries(directory: Path) -> None:
     command = [
         compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", "-Wl,-soname,libtunery.so",
         "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-I", str(include), "-o", str(directory / "lib" / "libtunery.so"),
-        str(_NATIVE / "tunery.c"), *(f"-l:{name}" for name in _RUNTIME.values()), "-L",
+        str(_NATIVE / "tunery.c"), *(f"-l:{name}" for name in _RUNTIME), "-L",
         str(directory / "lib"), "-lpthread",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -91,8 +90,5 @@ def _add_libraries(directory: Path) -> None:
         raise DialectError(f"the bundle's library does not compile: {' '.join(done.stderr.split())[-300:]}")
 
 
-def _package(name: str) -> Path:
-    found = importlib.util.find_spec(name)
-    if found is None or not found.origin:
-        raise DialectError(f"{name} is not installed; install it with `pip install apache-tvm`")
-    return Path(found.origin).parent
+def _ffi() -> Path:
+    return Path(str(library.tvm_ffi.__file__)).parent

@@ -5,7 +5,6 @@ The library is checked before the linker sees it: one that was cut short would e
 
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ FORMAT, _UNPREPARED, _WITHOUT_DIGESTS = 5, 4, {3, 2}
 """Format 4 has its weights as the model has them, and they are prepared on loading. Format 3 has only a checksum of its
 weights, and format 2 has no weights beside its library; neither can be signed.
 How weights are prepared on loading is part of the format."""
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
 
 def manifest_of(
@@ -119,7 +117,9 @@ def _read_segments(archive: Archive) -> list[bytes]:
 
 
 def _installed() -> dict[str, str]:
-    return {name: version(name) for name in _PACKAGES}
+    from tunery.dialects.metaschedule.loading.library import versions
+
+    return versions()
 
 
 def _listed(versions: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """TVM's runtime library, which is all that a compiled network needs: 3 MB, without the compiler's 260 and its LLVM.
 
-The compiler uses the same library, so both may be in one process, in any order.
+It is TVM's where that is installed, so that both may be in one process, in any order; else the one in tunery's wheel.
 """
 
 import ctypes
@@ -8,12 +8,14 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tunery._errors import UsageError
+from tunery._extras import COMPILER
 from tunery._processor import usable_cores
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
@@ -25,7 +27,9 @@ os.environ.setdefault("TVM_NUM_THREADS", str(usable_cores()))
 os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "20000")
 
 _CPU, _POOLED = 1, 2
-_LIBRARY = "libtvm_runtime.so"
+_LIBRARY, _VERSION = "libtvm_runtime.so", "VERSION"
+_COMPILER, _FFI = "apache-tvm", "apache-tvm-ffi"
+_OURS = Path(__file__).parent / "lib"  # `tools/runtime_wheel.py` fills it
 
 
 def _import_ffi() -> Any:
@@ -41,16 +45,33 @@ def _import_ffi() -> Any:
     return tvm_ffi
 
 
-def _load() -> None:
+def runtime_library() -> Path:
+    """Return where TVM's runtime library is.
+
+    Raises:
+        UsageError: there is none.
+    """
     found = importlib.util.find_spec("tvm")
-    path = Path(found.origin or "").parent / "lib" / _LIBRARY if found else None
-    if path is None or not path.exists():
-        raise UsageError(f"there is no {_LIBRARY}; install it with `pip install apache-tvm`")
-    ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    places = [Path(found.origin or "").parent / "lib"] if found else []
+    for place in (*places, _OURS):
+        if (place / _LIBRARY).exists():
+            return place / _LIBRARY
+    raise UsageError(f"there is no {_LIBRARY}, which wheels of tunery hold: {COMPILER}")
+
+
+def versions() -> dict[str, str]:
+    """Return which versions of TVM run a network here: the compiler's, or that of the library in tunery's wheel."""
+    try:
+        compiler = version(_COMPILER)
+    except PackageNotFoundError:
+        if not (_OURS / _VERSION).exists():
+            raise UsageError(f"there is no {_LIBRARY}, which wheels of tunery hold: {COMPILER}") from None
+        compiler = (_OURS / _VERSION).read_text(encoding="utf-8").strip()
+    return {_COMPILER: compiler, _FFI: version(_FFI)}
 
 
 tvm_ffi = _import_ffi()
-_load()
+ctypes.CDLL(str(runtime_library()), ctypes.RTLD_GLOBAL)
 _allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
 _fill = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
 _read = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")

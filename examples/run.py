@@ -1,0 +1,34 @@
+"""Run any compiled network on random inputs; it needs NumPy and tunery's runtime alone.
+
+tunery compile zoo:mobilenet_v2 -o mobilenet_v2.tunery && python examples/run.py mobilenet_v2.tunery
+"""
+
+import statistics
+import sys
+import time
+
+import numpy as np
+
+import tunery
+
+
+def main(path: str) -> None:
+    """Load a compiled network, call it some times, and print what it returns and how long it takes."""
+    began = time.perf_counter()
+    network = tunery.load_compiled(path)
+    print(f"loaded in {time.perf_counter() - began:.2f} s")
+    rng = np.random.default_rng(0)
+    inputs = [(rng.random(spec.shape) if "float" in spec.dtype else rng.integers(0, 2, spec.shape)).astype(spec.dtype)
+              for spec in network.inputs]  # fmt: skip
+    taken = []
+    for _ in range(20):
+        began = time.perf_counter()
+        outputs = network(*inputs)
+        taken.append(time.perf_counter() - began)
+    for spec, output in zip(network.outputs, outputs, strict=True):
+        print(f"{spec.name}: {output.dtype}{list(output.shape)}, mean {np.mean(output):.4g}")
+    print(f"{1e3 * statistics.median(taken):.3g} ms, the median of {len(taken)} calls")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

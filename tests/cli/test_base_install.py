@@ -1,0 +1,99 @@
+"""tunery without the extra `tvm`: compiled files run, a service is asked, and the rest says what is missing."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import requires
+from pathlib import Path
+
+import pytest
+
+from tunery._archive import new_archive
+
+_NAMES = {"apache-tvm": "tvm"}
+_EXTRA = {
+    _NAMES.get(name, name)
+    for line in requires("tunery") or []
+    if re.search(r"extra == ['\"]tvm['\"]", line)
+    for name in re.findall(r"^[\w.-]+", line)
+}
+_WITHOUT = f"import json, sys\nsys.modules.update(dict.fromkeys({sorted(_EXTRA)!r}))\n"
+_COMMANDS = """
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from tunery.cli import main
+found = []
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:], said, code = words, io.StringIO(), None
+    with redirect_stderr(said), redirect_stdout(io.StringIO()):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    found.append((code, said.getvalue()))
+print(json.dumps(found))
+"""
+_REFUSAL = "\nexcept tunery.UsageError as refusal: print(refusal)"
+TO_INSTALL = "pip install 'tunery[tvm]'"
+
+
+def python(code: str, *arguments: str) -> str:
+    """Run code where nothing of the extra can be imported."""
+    command = [sys.executable, "-c", _WITHOUT + code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tunery(*lines: str) -> dict[str, tuple[int, str]]:
+    """Run commands in one such process; return the exit code of each, and what it says on stderr."""
+    found = json.loads(python(_COMMANDS, json.dumps([line.split() for line in lines])))
+    return dict(zip(lines, map(tuple, found), strict=True))
+
+
+def test_the_extra_has_the_compiler_and_what_tuning_needs() -> None:
+    assert {"tvm", "onnx", "onnxruntime", "lightgbm", "scipy", "sqlalchemy", "fastapi", "psutil"} <= _EXTRA
+
+
+def test_what_needs_no_compiler_works() -> None:
+    assert set(tunery("--help", "tune --help", "jobs --help", "version").values()) == {(0, "")}
+
+
+def test_what_needs_a_compiler_says_in_a_line_how_to_get_it() -> None:
+    found = tunery(
+        "tune zoo:resnet18", "compile zoo:resnet18 -o x", "bench zoo:resnet18", "jobs list", "doctor", "serve --local",
+        "serve --listen 127.0.0.1:7433", "records stats", "report 0", "zoo list", "agent --stdio", "keys create k",
+    )  # fmt: skip
+    assert {code for code, _ in found.values()} == {2}
+    for command, (_, said) in found.items():
+        assert said.count("\n") == 1, command
+        assert TO_INSTALL in said, command
+
+
+def test_a_service_is_asked_without_a_compiler(tmp_path: Path) -> None:
+    where = "--server http://127.0.0.1:9"
+    found = tunery(f"tune zoo:a {where}", f"tune zoo:a -o {tmp_path} {where}", f"compile zoo:a -o {tmp_path} {where}")
+    for command, (code, said) in found.items():
+        assert code == 2
+        assert "log in with `tunery login http://127.0.0.1:9`" in said, command
+
+
+def test_the_chain_says_what_to_install() -> None:
+    for verb in ("tune()", "within('1min').tune()"):
+        said = python(f"import tunery\ntry: tunery.load('x.onnx').on().{verb}{_REFUSAL}")
+        assert re.search(rf"needs \w+, which is not installed: {re.escape(TO_INSTALL)}$", said)
+
+
+@pytest.mark.parametrize(
+    ("how", "package"), [("sys.argv[1]", "onnxruntime"), ("sys.argv[1], trusted='key.pub'", "cryptography")]
+)
+def test_a_compiled_file_that_needs_more_names_it(how: str, package: str, tmp_path: Path) -> None:
+    file = tmp_path / "whole.tunery"
+    (tmp_path / "model").write_bytes(b"a model")
+    with new_archive(file) as archive:
+        archive.add("network.onnx", tmp_path / "model")
+        archive.finish({"dialect": "onnxruntime", "format": "onnxruntime-1", "network": "n", "threads": 1,
+                        "inputs": [], "outputs": []})  # fmt: skip
+    said = python(f"import tunery\ntry: tunery.load_compiled({how}){_REFUSAL}", str(file))
+    assert said.endswith(f"needs {package}, which is not installed: pip install {package}\n")
