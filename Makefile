@@ -81,7 +81,13 @@ test-arm: setup
 test-python:
 	@$(MAKE) --no-print-directory test-fast PYTHON=$(PYTHON) VENV=.venv-$(notdir $(PYTHON))
 
-.PHONY: wheel test-runtime
+# What needs torch, in an environment of its own with its build for CPUs.
+.PHONY: test-torch wheel test-runtime
+test-torch:
+	@$(MAKE) --no-print-directory setup VENV=.venv-torch
+	.venv-torch/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 'onnxscript>=0.7'
+	.venv-torch/bin/pytest tests/models/test_torch_programs.py tests/delivery/test_torch_module.py \
+	  tests/delivery/test_runtime_only.py
 
 # The wheel that runs compiled files by itself, and asks a service: make wheel PLATFORM=manylinux_2_28_aarch64
 wheel: setup

@@ -155,6 +155,15 @@ class Tuned(_Step):
         """Return the report."""
         return self.report()
 
+    def _repr_html_(self) -> str:
+        """Return the gain, its curve and the operators for a notebook."""
+        from tunery.reports.job import job_view
+        from tunery.reports.page import notebook
+        from tunery.store import open_store
+
+        with open_store(self.request.store, create=False, keep=False) as store:
+            return notebook(job_view(store, self.result.job.job_id))
+
     def __repr__(self) -> str:
         return f"<Tuned {self.result.network.name}, job {self.result.job.job_id}>"
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from tunery import Tuned
 from tunery.cli.app import app
 from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
 from tunery.domain.request import Request
@@ -184,6 +185,7 @@ def test_a_tuned_job_has_a_report(tmp_path: Path) -> None:
     with open_store(store) as opened:
         view = job_view(opened, tuned.job.job_id)
     check_view(view, tuned.before_s, tuned.after_s)
+    assert {"svg", "path", "table"} <= Checker(Tuned(request, tuned)._repr_html_()).seen, "in a notebook"
     command = ["report", tuned.job.job_id, "-o", str(page), "--store", store]
     assert CliRunner().invoke(app, command).exit_code == 0
     assert {"svg", "rect", "path"} <= Checker(page.read_text()).seen

@@ -46,6 +46,14 @@ def job_body(view: JobView) -> str:
     return "".join(parts)
 
 
+def notebook(view: JobView) -> str:
+    """Return a job for a notebook's cell: what was gained, the curve, and the operators, in the notebook's colours."""
+    gain = f"{escape(view.network)}: {_ms(view.before_s)} untuned, {_ms(view.after_s)} tuned ({view.state})"
+    plot = f'<div style="max-width:34rem">{curve_plot(view.curve, spent=False, rival_s=view.onnxruntime_s)}</div>'
+    table = operators_table(view.operators) if view.operators else ""
+    return f'<div class="tunery"><style>{STYLE}</style><p>{gain}</p>{plot}{table}</div>'
+
+
 def facts(view: JobView) -> str:
     """Return the few numbers that matter most."""
     spend = view.spend
