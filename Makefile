@@ -14,7 +14,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres demo test test-fast test-slow test-ray test-hostile test-browser test-arm test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-hostile test-browser test-arm test-python lint format bench bench-stock bench-networks \
   conformance random-graphs clean
 
 setup: $(STAMP)
@@ -36,6 +36,11 @@ $(STAMP): pyproject.toml constraints.txt
 postgres:
 	@test -n "$(POSTGRES)" || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -q -y --no-install-recommends postgresql; }
+
+# A device of OpenCL for the tests of it, which are skipped without one.
+opencl:
+	@ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
+	  apt-get install -q -y --no-install-recommends pocl-opencl-icd ocl-icd-libopencl1; }
 
 demo: setup
 	@mkdir -p out

@@ -543,6 +543,15 @@ class TestUnpacked(Base):
     expected = "test_its_packages_are_installed"
 
 
+class Abacus(Able):
+    device = "abacus"
+
+
+class TestAbacus(Base):
+    made = Abacus
+    expected = "test_it_names_a_device_that_is_installed"
+
+
 class LivesAlone(Able):
     def environment(self):
         return Environment(variables={"OWNER": str(number(self))})

@@ -79,7 +79,7 @@ def test_records_carry_the_fingerprint_that_the_worker_told(tmp_path: Path, monk
     made = opening.Runtime
 
     def on_fake_device(*args: object, **more: object) -> Runtime:
-        return made(*args, **more, device="fake")  # type: ignore[arg-type]
+        return made(*args, **{**more, "device": "fake"})  # type: ignore[arg-type]
 
     monkeypatch.setattr(opening, "Runtime", on_fake_device)
     place = str(tmp_path / "store.db")

@@ -20,7 +20,11 @@ __all__ = [
 ]
 
 _GROUP = "tunery.devices"
-_OURS = {"cpu": ("cpu.device", "CpuDevice"), "fake": ("fake", "FakeDevice")}
+_OURS = {
+    "cpu": ("cpu.device", "CpuDevice"),
+    "fake": ("fake", "FakeDevice"),
+    "opencl": ("opencl.device", "OpenClDevice"),
+}
 
 
 def device_class(kind: str) -> type[Device]:

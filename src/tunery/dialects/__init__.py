@@ -103,13 +103,16 @@ def own_network(model: str) -> Network | None:
 
 
 def file_dialect(model: str) -> str | None:
-    """Return the dialect that a file belongs to by its name's ending; None where it may be any dialect's."""
-    return None if named_dialect(model) else _files().get(PurePath(model).suffix.lower().removeprefix("."))
+    """Return the dialect that a file belongs to by its name's ending, and what it says; None where it may be any's."""
+    entry = None if named_dialect(model) else _files().get(PurePath(model).suffix.lower().removeprefix("."))
+    if entry is None:
+        return None
+    return str(entry.load()(model)) if ":" in entry.value else entry.value
 
 
 @cache
-def _files() -> Mapping[str, str]:
-    return {entry.name: entry.value for entry in entry_points(group=_FILES)}
+def _files() -> Mapping[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=_FILES)}
 
 
 def named_dialect(model: str) -> str | None:

@@ -39,7 +39,7 @@ from pydantic import TypeAdapter
 from tunery._archive import open_archive
 from tunery._errors import DialectError, ModelError, TargetError, UsageError
 from tunery.costmodels.columns import fold
-from tunery.devices import Device
+from tunery.devices import Device, device_class
 from tunery.dialects import (
     Built,
     Codegen,
@@ -91,6 +91,14 @@ class DialectContract(ContractFixtures):
         """Their versions are what `tunery version` prints."""
         for package in dialect.packages:
             assert version(package), f"{package} has no version"
+
+    def test_it_names_a_device_that_is_installed(self, dialect: WholeDialect) -> None:
+        """Measurers open it by its kind."""
+        try:
+            found = device_class(dialect.device).kind
+        except UsageError as error:
+            raise AssertionError(f"its device: {error}") from error
+        assert found == dialect.device
 
     # Targets and tasks
 

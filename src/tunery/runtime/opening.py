@@ -12,6 +12,7 @@ from tunery._errors import HostError, UsageError
 from tunery._settings import cache_directory, settings
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
+from tunery.dialects import get_dialect
 from tunery.domain import DeviceDescription
 from tunery.domain.request import Request
 from tunery.engines import HERE, AgentEngine, Engine, JoinedEngine, engine_class
@@ -144,10 +145,11 @@ async def open_runtime_on(stack: ExitStack, request: Request, dispatch: Dispatch
 def _runtime(  # noqa: PLR0917 - what a runtime is made of
     engine: Engine, scratch: Path, threads: int, request: Request, dispatch: Dispatch | None, label: str
 ) -> Runtime:
+    device = get_dialect(request.dialect).device
     return Runtime(
         engine, request.dialect, threads, scratch, dispatch=dispatch, label=label,
-        foreign=None if request.on else watch_for(usable_cores()), full_length=not request.trimming.abandon,
-        on=request.on,
+        foreign=None if request.on else watch_for(usable_cores(), device),
+        full_length=not request.trimming.abandon, device=device, on=request.on,
     )  # fmt: skip
 
 

@@ -1,10 +1,11 @@
-"""A user's own kernels, with tuning parameters and restrictions, in C with OpenMP.
+"""A user's own kernels, with tuning parameters and restrictions, in C with OpenMP; in OpenCL: the room `opencl`.
 
 kernel_file    our TOML form, and all checks; kernel_tuner: Kernel Tuner's T1, caches and T4
 specification  a kernel as read, in plain data; expressions, formulas: what a file may compute
 space          the configurations; search: which are measured next
-gcc            builds one; kernel, buffers: runs it between guard pages
+gcc            builds one in C; kernel, buffers: runs it between guard pages
 delivery       the best one as a file
+opencl         the dialect of those in OpenCL
 """
 
 import json
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -31,8 +33,10 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
+from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.space import Choices
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
+from tunery.dialects.kernels.user_files import DIALECTS
 from tunery.domain import (
     Candidate,
     Check,
@@ -46,6 +50,9 @@ from tunery.domain import (
     digest,
 )
 
+if TYPE_CHECKING:
+    from tunery.dialects.kernels.kernel import BuiltKernel
+
 _BUILD = "1"
 """Counts changes of how a configuration becomes a kernel."""
 _REFERENCE = canonical_json({"reference": True})
@@ -56,6 +63,7 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     """Kernels with parameters, built by gcc."""
 
     name = "kernels"
+    _language = "c"
 
     @property
     @override
@@ -107,8 +115,9 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     @override
     def extract(self, network: Network, target: Target) -> list[Task]:
         kernel = _specification(network.program)
-        if kernel.language != "c":
-            raise ModelError(f"{network.source!r}: kernels in OpenCL cannot be run yet; write it in C")
+        if kernel.language != self._language:
+            dialect = DIALECTS[kernel.language]
+            raise ModelError(f"{network.source!r} is for the dialect {dialect}; give --dialect {dialect}")
         self._check_builds(kernel, target, network.source)
         arguments = [one.spec for one in kernel.inputs if one.fill.varies] + [one.spec for one in kernel.outputs]
         workload = Workload(
@@ -119,14 +128,40 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     def _check_builds(self, kernel: KernelSpecification, target: Target, source: str) -> None:
         import tempfile
 
-        from tunery.dialects.kernels.gcc import build
-
         with tempfile.TemporaryDirectory(prefix="tunery-kernel-") as scratch:
             try:
                 for text, function in _programs(kernel):
-                    build(kernel, text, function, kernel.default, target.config["mcpu"], Path(scratch) / "kernel.so")
+                    self._build(kernel, text, function, kernel.default, target, Path(scratch) / "kernel")
             except DialectError as error:
                 raise ModelError(f"{source!r}: {error}; mend the source") from error
+
+    def _build(  # noqa: PLR0917 - what a build depends on
+        self,
+        kernel: KernelSpecification,
+        source: str,
+        function: str,
+        configuration: Mapping[str, Value],
+        target: Target,
+        path: Path,
+    ) -> None:
+        """Write what `_load` takes of a configuration.
+
+        Raises:
+            DialectError: it does not build.
+        """
+        from tunery.dialects.kernels.gcc import build
+
+        build(kernel, source, function, configuration, target.config["mcpu"], path)
+
+    def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> "BuiltKernel":
+        """Load what `_build` wrote.
+
+        Raises:
+            DialectError: it does not load.
+        """
+        from tunery.dialects.kernels.kernel import CKernel
+
+        return CKernel(kernel, path, device, threads)
 
     @override
     def open(
@@ -177,8 +212,6 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
 
     @override
     def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
-        from tunery.dialects.kernels.gcc import build
-
         kernel = _specification(task.workload.program)
         path = directory / candidate.key
         if candidate.body == _REFERENCE and kernel.reference.numpy:
@@ -189,16 +222,16 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
             text, function = _programs(kernel)[-1]
         else:
             configuration = _allowed(kernel, candidate.body)
-        build(kernel, text, function, configuration, task.target.config["mcpu"], path)
+        self._build(kernel, text, function, configuration, task.target, path)
         return Built(candidate.key, path, f"library {digest(path.read_bytes())}")
 
     @override
     def load(self, task: Task, built: Built, device: Device) -> Kernel:
-        from tunery.dialects.kernels.kernel import CKernel, FormulaKernel, reproduces
+        from tunery.dialects.kernels.kernel import FormulaKernel, reproduces
 
         kernel = _specification(task.workload.program)
-        if device.kind != "cpu":
-            raise DialectError(f"a kernel in C does not run on a device of kind {device.kind!r}")
+        if device.kind != self.device:
+            raise DialectError(f"a kernel of the dialect {self.name} does not run on a device of kind {device.kind!r}")
         try:
             content = built.path.read_bytes()
         except OSError as error:
@@ -207,7 +240,7 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
             return FormulaKernel(kernel, device)
         if built.manifest != f"library {digest(content)}":
             raise DialectError("the built kernel is damaged, or none")
-        loaded = CKernel(kernel, built.path, device, task.target.threads)
+        loaded = self._load(kernel, built.path, device, task.target.threads)
         if (
             kernel.reference.outputs
             and built.candidate_key == self.reference(task).key
@@ -237,13 +270,23 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         output: Path,
         parts: Mapping[str, Built] = MappingProxyType({}),
     ) -> Compiled:
-        from tunery.dialects.kernels.delivery import write
-
         kernel = _specification(network.program)
         candidate = chosen.get(kernel.key)
         configuration = _allowed(kernel, candidate.body) if candidate else kernel.default
-        write(output, network, kernel, configuration, target)
+        self._write(output, network, kernel, configuration, target)
         return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
+
+    def _write(
+        self,
+        output: Path,
+        network: Network,
+        kernel: KernelSpecification,
+        configuration: Mapping[str, Value],
+        target: Target,
+    ) -> None:
+        from tunery.dialects.kernels.delivery import write
+
+        write(output, network, kernel, configuration, target)
 
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:

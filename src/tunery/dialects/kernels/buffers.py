@@ -19,20 +19,23 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 class GuardedArray:
     """An array whose end lies at pages that cannot be read or written, and that begins after other such pages.
 
-    What is between the array and these pages holds known bytes: fewer than 64 behind it, fewer than a page before it.
+    What is between the array and these pages holds known bytes: fewer than `aligned` behind it, fewer than a page
+    before it, and `zone` bytes more on each side. All of that is `inside`, where the array begins at `offset`.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: str) -> None:
+    def __init__(self, name: str, shape: Sequence[int], dtype: str, *, aligned: int = _ALIGNED, zone: int = 0) -> None:
         kind = np.dtype(dtype)
         size = math.prod(shape) * kind.itemsize
-        aligned = -(-size // _ALIGNED) * _ALIGNED
-        inner = -(-aligned // mmap.PAGESIZE) * mmap.PAGESIZE
+        zone = -(-zone // aligned) * aligned
+        back = -(-size // aligned) * aligned + zone
+        inner = -(-(back + zone) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._memory = mmap.mmap(-1, inner + 2 * _GUARD)
         whole = np.frombuffer(self._memory, np.uint8)
         for pages in (whole[:_GUARD], whole[-_GUARD:]):
             if _libc.mprotect(pages.ctypes.data, _GUARD, 0):
                 raise DialectError("this system does not let memory be protected")
-        start = _GUARD + inner - aligned
+        start = _GUARD + inner - back
+        self.inside, self.offset = whole[_GUARD:-_GUARD], inner - back
         self._name = name
         self._before, self._behind = whole[_GUARD:start], whole[start + size : -_GUARD]
         self._before[:], self._behind[:] = _KNOWN, _KNOWN

@@ -20,7 +20,7 @@ from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, 
 from tunery.domain import Network, Target, TensorSpec
 
 _FORMAT = "kernels-1"
-_MADE_BY = "made by tunery"
+MADE_BY = "made by tunery"
 _MEMBERS = ("kernel.c", "kernel.h", "kernel.json")
 
 
@@ -60,7 +60,7 @@ def write(
 def source_text(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> str:
     """Return the author's source under the parameters that were found best."""
     return (
-        f"/* {kernel.function}, tuned; {_MADE_BY} */\n#include <stdint.h>\n"
+        f"/* {kernel.function}, tuned; {MADE_BY} */\n#include <stdint.h>\n"
         f"{macros(kernel.problem, configuration)}\n{kernel.source}"
     )
 
@@ -73,19 +73,24 @@ def header_text(kernel: KernelSpecification) -> str:
         else f"{'' if one.output else 'const '}{C_TYPES[one.dtype]} *{one.name}"
         for one in kernel.arguments
     ]  # fmt: skip
-    shapes = "".join(
-        f" *   {one.name}: {one.dtype}{list(one.shape)}, {'written' if one.output else 'read'}\n" if not one.scalar
-        else f" *   {one.name}: {one.value!r} is what it was tuned for\n"
-        for one in kernel.arguments
-    )  # fmt: skip
     return (
-        f"/* {kernel.function}, tuned; {_MADE_BY}\n{shapes} */\n#ifndef {guard}\n#define {guard}\n#include <stdint.h>\n"
+        f"/* {kernel.function}, tuned; {MADE_BY}\n{shapes_text(kernel)} */\n"
+        f"#ifndef {guard}\n#define {guard}\n#include <stdint.h>\n"
         f'#ifdef __cplusplus\nextern "C" {{\n#endif\nvoid {kernel.function}({", ".join(arguments)});\n'
         f"#ifdef __cplusplus\n}}\n#endif\n#endif\n"
     )
 
 
-def texts(path: Path) -> dict[str, str]:
+def shapes_text(kernel: KernelSpecification) -> str:
+    """Return the arguments as the lines of a comment."""
+    return "".join(
+        f" *   {one.name}: {one.dtype}{list(one.shape)}, {'written' if one.output else 'read'}\n" if not one.scalar
+        else f" *   {one.name}: {one.value!r} is what it was tuned for\n"
+        for one in kernel.arguments
+    )  # fmt: skip
+
+
+def texts(path: Path, members: Sequence[str] = _MEMBERS) -> dict[str, str]:
     """Return what of a written file is for people and their compilers, by the ending of a file's name.
 
     Raises:
@@ -93,7 +98,7 @@ def texts(path: Path) -> dict[str, str]:
     """
     try:
         with open_archive(path) as archive:
-            return {Path(name).suffix: _member(archive, name).decode() for name in _MEMBERS}
+            return {Path(name).suffix: _member(archive, name).decode() for name in members}
     except (ArchiveError, OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no tuned kernel, or a damaged one: {error}") from error
 

@@ -3,7 +3,9 @@
 import ctypes
 import shutil
 import tempfile
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -64,25 +66,34 @@ class Library:
         _ctypes.dlclose(self._library._handle)
 
 
-class CKernel(Kernel):
-    """A kernel in C: its arguments lie between guard pages, and each call that is timed has another input."""
+@dataclass(frozen=True)
+class Change:
+    """A place in an input, and the values that it holds in the last call, and in the one before, and so on in turn."""
 
-    def __init__(self, specification: KernelSpecification, path: Path, device: Device, threads: int) -> None:
-        self._spec, self._path, self._threads, self._clock = specification, path, threads, device.clock
-        self._library = Library(path, threads)
-        self._buffers = {
-            one.name: GuardedArray(one.name, one.shape, one.dtype) for one in specification.arguments if not one.scalar
-        }
-        addresses = [0 if one.scalar else self._buffers[one.name].address for one in specification.arguments]
-        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+    argument: str
+    index: int
+    values: Array
+
+
+class BuiltKernel(Kernel):
+    """A built kernel with its arguments in guarded arrays; each call that is timed has another input.
+
+    Where the arrays are, and how the kernel is called, is its language's matter.
+    """
+
+    def __init__(self, specification: KernelSpecification, buffers: Mapping[str, GuardedArray]) -> None:
+        self._spec, self._buffers = specification, buffers
         self._given: dict[str, Array] = {}
         self._checked, self._changed = False, False
         self._turn = np.random.default_rng(0)
 
-    def __del__(self) -> None:
-        """Unload the library, which nobody else has."""
-        if hasattr(self, "_library"):
-            self._library.close()
+    @abstractmethod
+    def call(self, calls: int = 1, change: Change | None = None) -> float:
+        """Call it on what the arrays hold, wait for the end, and return the seconds by the device's best clock."""
+
+    @abstractmethod
+    def call_anew(self) -> None:
+        """Call it on what the arrays hold, with nothing left of earlier calls that could serve for an answer."""
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
@@ -108,7 +119,7 @@ class CKernel(Kernel):
     def run(self) -> None:
         if self._changed:
             self._restore()
-        self._library.run(self._pointers)
+        self.call()
 
     @override
     def time(self, calls: int) -> float:
@@ -117,11 +128,9 @@ class CKernel(Kernel):
             self._check_memory()
         changed = not self._changed
         self._restore()
-        place, pair = self._alternated(changed=changed)
-        start = self._clock()
-        self._library.run(self._pointers, calls, place, pair)
-        elapsed_s = self._clock() - start
-        self._changed = changed and pair is not None
+        change = self._alternated(changed=changed)
+        elapsed_s = self.call(calls, change)
+        self._changed = changed and change is not None
         return max(elapsed_s, 1e-9)
 
     @override
@@ -135,49 +144,87 @@ class CKernel(Kernel):
                 buffer.array, self._given[name], equal_nan=buffer.array.dtype.kind == "f"
             ):
                 raise DialectError(f"the kernel has written to its input {name}")
+        return self._answer()
+
+    def _answer(self) -> list[Array]:
         return [self._buffers[one.name].array.copy() for one in self._spec.outputs]
 
-    def _varied(self) -> list[Argument]:
+    @property
+    def varied(self) -> list[Argument]:
+        """The inputs that hold other numbers each time."""
         return [one for one in self._spec.inputs if one.fill.varies]
 
-    def _alternated(self, *, changed: bool) -> tuple[int, Array | None]:
+    def _alternated(self, *, changed: bool) -> Change | None:
         """Return a place in an input, with its value in the last call and in the one before: its own, and another."""
-        varied = self._varied()
-        if not varied:
-            return 0, None
-        array = self._given[varied[0].name].reshape(-1)
+        if not self.varied:
+            return None
+        name = self.varied[0].name
+        array = self._given[name].reshape(-1)
         index, other = (int(i) for i in self._turn.integers(array.size, size=2))
-        address = self._buffers[varied[0].name].address + index * array.itemsize
         order = (other, index) if changed else (index, other)
-        return address, array[list(order)]
+        return Change(name, index, array[list(order)])
 
     def _check_memory(self) -> None:
-        """Check that an answer depends on the inputs alone, not on earlier calls.
+        """Check that an answer depends on the inputs alone: not on earlier calls, nor on who comes first.
 
-        About half of each input is changed, its ends are not, and the answer is compared with that of a new copy.
+        About half of each input is changed, its ends are not, and the answers of two calls, the first over the outputs
+        of another input, are compared with that of one which cannot remember.
 
         Raises:
-            DialectError: it differs.
+            DialectError: they differ.
         """
-        varied = self._varied()
-        for one in varied:
+        self.call()
+        for one in self.varied:
             flat = self._buffers[one.name].array.reshape(-1)
             chosen = self._turn.random(flat.size) < 0.5
             chosen[[0, -1]] = False
             flat[chosen] = np.roll(flat, 1)[chosen]
-        answers = []
-        fresh = Library(self._path, self._threads)
-        for library in (self._library, fresh):
+        self.call()
+        answers = [self._answer()]
+        for call in (self.call, self.call_anew):
             self.poison()
-            library.run(self._pointers)
-            answers.append([self._buffers[one.name].array.copy() for one in self._spec.outputs])
-        fresh.close()
+            call()
+            answers.append(self._answer())
         self._restore()
-        self._library.run(self._pointers)
-        if not all(_alike(mine, theirs) for mine, theirs in zip(*answers, strict=True)):
-            raise DialectError(
-                "the kernel's answer depends on earlier calls: it remembers one, or does not write it all"
-            )
+        self.call()
+        for mine in answers[:-1]:
+            if not all(_alike(one, other) for one, other in zip(mine, answers[-1], strict=True)):
+                raise DialectError(
+                    "the kernel's answer depends on earlier calls: it remembers one, does not write it all, or races"
+                )
+
+
+class CKernel(BuiltKernel):
+    """A kernel in C, in a library of its own."""
+
+    def __init__(self, specification: KernelSpecification, path: Path, device: Device, threads: int) -> None:
+        self._path, self._threads, self._clock = path, threads, device.clock
+        self._library = Library(path, threads)
+        arrays = [one for one in specification.arguments if not one.scalar]
+        buffers = {one.name: GuardedArray(one.name, one.shape, one.dtype) for one in arrays}
+        super().__init__(specification, buffers)
+        addresses = [0 if one.scalar else buffers[one.name].address for one in specification.arguments]
+        self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
+
+    def __del__(self) -> None:
+        """Unload the library, which nobody else has."""
+        if hasattr(self, "_library"):
+            self._library.close()
+
+    @override
+    def call(self, calls: int = 1, change: Change | None = None) -> float:
+        place, pair = 0, None
+        if change is not None:
+            place, pair = self._buffers[change.argument].address + change.index * change.values.itemsize, change.values
+        start = self._clock()
+        self._library.run(self._pointers, calls, place, pair)
+        return self._clock() - start
+
+    @override
+    def call_anew(self) -> None:
+        fresh = Library(self._path, self._threads)
+        fresh.run(self._pointers)
+        fresh.close()
 
 
 def _alike(mine: Array, theirs: Array) -> bool:
@@ -258,7 +305,7 @@ def _ranged(one: Argument, given: Array) -> Array:
     return np.asarray((places.astype(np.int64) + int(low)).astype(given.dtype))
 
 
-def reproduces(kernel: CKernel, specification: KernelSpecification) -> bool:
+def reproduces(kernel: BuiltKernel, specification: KernelSpecification) -> bool:
     """Return whether a kernel gives the recorded outputs for the recorded inputs."""
     recorded = specification.reference
     inputs = {one.name: np.full(one.shape, one.fill.low, one.dtype) for one in specification.inputs}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from tunery._errors import ModelError, misfit
 from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
@@ -35,6 +35,7 @@ _MOST_FILE, _MOST_SOURCE, _MOST_RECORDED = 1 << 20, 1 << 20, 4 << 20
 _MOST_PARAMETERS, _MOST_VALUES, _MOST_DIMENSIONS, _MOST_ARGUMENTS = 64, 100_000, 8, 64
 _FLAG = re.compile(r"-(O[0-3s]|Ofast|f[a-z][a-z0-9=-]*|m[a-z][a-z0-9.=-]*|std=[a-z0-9]+|W[a-z][a-z-]*|lm)")
 _UNWANTED_FLAG = re.compile(r"-f(plugin|dump|profile|sanitize|lto|random-seed)|-m(arch|tune|cpu)=|-mtune|-mcpu")
+_OPENCL_FLAG = re.compile(r"-cl-[a-z0-9][a-z0-9-]*(=CL[0-9.]+)?|-w")
 _TEXT = re.compile(r"[A-Za-z0-9_.+-]+( [A-Za-z0-9_]+)*")
 _C_WORDS = frozenset({
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
@@ -77,12 +78,16 @@ class _LaunchForm(_Form):
     local_size: Annotated[list[int | str], Field(alias="local", max_length=3)] = []
 
 
+def _lower(text: object) -> object:
+    return text.lower() if isinstance(text, str) else text
+
+
 class KernelForm(_Form):
     """What a kernel file says, before any of it is looked at together."""
 
     function: _Name
     source: str
-    language: Literal["c", "opencl"] = "c"
+    language: Annotated[Literal["c", "opencl"], BeforeValidator(_lower)] = "c"
     flags: list[str] = []
     flop: int | float | str = 0
     problem: dict[_Name, int] = {}
@@ -136,10 +141,10 @@ def _checked(form: KernelForm, directory: Path) -> KernelSpecification:
     parameters = _parameters(form, problem)
     arguments = _arguments(form, problem, directory)
     for flag in form.flags:
-        if not _FLAG.fullmatch(flag) or _UNWANTED_FLAG.match(flag):
-            raise _FaultError(
-                f"the compiler's flag {flag!r:.60} is none that a kernel file may give, such as -ffast-math"
-            )
+        known = _OPENCL_FLAG if form.language == "opencl" else _FLAG
+        if not known.fullmatch(flag) or _UNWANTED_FLAG.match(flag):
+            such = "-cl-fast-relaxed-math" if form.language == "opencl" else "-ffast-math"
+            raise _FaultError(f"the compiler's flag {flag!r:.60} is none that a kernel file may give, such as {such}")
     flop = float(evaluated(form.flop, problem) if isinstance(form.flop, str) else form.flop)
     if not 0 <= flop < math.inf:
         raise _FaultError(f"flop is {flop:g}, and should be a number of operations")

@@ -1,0 +1,64 @@
+"""The way to OpenCL: its library, its first device, and a queue of it."""
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tunery._errors import DialectError
+from tunery._extras import pip_install
+from tunery._settings import cache_directory
+
+NO_PLATFORM = (
+    "there is no OpenCL platform: install one, for example PoCL (Debian, Ubuntu: apt-get install pocl-opencl-icd)"
+)
+MOST_THREADS = "POCL_MAX_PTHREAD_COUNT"
+"""The variable that tells PoCL, before it starts, how many threads its device has."""
+
+
+def no_library() -> str:
+    """Return what to do where the Python package is missing."""
+    return f"the Python package pyopencl is not installed: {pip_install('opencl')}"
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One device of OpenCL in this process: the module `cl`, the device, a context, and a queue that keeps the time."""
+
+    cl: Any
+    device: Any
+    context: Any
+    queue: Any
+
+    @property
+    def name(self) -> str:
+        """The device and what drives it."""
+        return f"{self.device.name.strip()} {self.device.driver_version.strip()}"
+
+
+@cache
+def connect() -> Connection:
+    """Open the first device, once in a process; PoCL starts its threads here, on the cores that the process may use.
+
+    Raises:
+        DialectError: there is none; the message says what to install.
+    """
+    # What PoCL compiles is kept in our cache, and only while it is used.
+    directory = cache_directory() / "opencl"
+    directory.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("POCL_CACHE_DIR", str(directory))
+    os.environ.setdefault("POCL_KERNEL_CACHE", "0")
+    os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+    try:
+        import pyopencl as cl
+    except ImportError as error:
+        raise DialectError(no_library()) from error
+    try:
+        device = next((one for platform in cl.get_platforms() for one in platform.get_devices()), None)
+    except cl.Error:
+        device = None
+    if device is None:
+        raise DialectError(NO_PLATFORM)
+    context = cl.Context([device])
+    queue = cl.CommandQueue(context, properties=cl.command_queue_properties.PROFILING_ENABLE)
+    return Connection(cl, device, context, queue)

@@ -1,0 +1,131 @@
+"""Kernels in OpenCL, on the first device of OpenCL here.
+
+program    builds one, and runs it on the device's queue; delivery: the best one as a file
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter
+from typing_extensions import override
+
+from tunery._errors import DialectError, TargetError
+from tunery.devices import Device
+from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, connect, no_library
+from tunery.dialects import CompiledNetwork
+from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.kernels.kernel import BuiltKernel
+from tunery.dialects.kernels.specification import KernelSpecification
+from tunery.domain import Check, CheckState, Environment, Network, Target
+
+_BUILD = "1"
+"""Counts changes of how a configuration becomes a kernel."""
+_LOOK_S = 60.0
+
+
+class OpenClDialect(KernelsDialect):
+    """Kernels with parameters, built by the device's own compiler."""
+
+    name = "opencl"
+    device = "opencl"
+    _language = "opencl"
+
+    @property
+    @override
+    def compiler(self) -> str:
+        try:
+            found = connect().device.platform.version.strip()
+        except DialectError:
+            found = "OpenCL absent"
+        return f"{found} build {_BUILD}"
+
+    @override
+    def environment(self) -> Environment:
+        return Environment(thread_variables=(MOST_THREADS,))
+
+    @override
+    def doctor(self) -> Iterable[Check]:
+        if importlib.util.find_spec("pyopencl") is None:
+            lacking = "kernels in OpenCL cannot be tuned"
+            return (Check("OpenCL", CheckState.OK, f"not installed: {lacking}", no_library()),)
+        look = "from tunery.devices.opencl.platform import connect; print(connect().name)"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
+            )
+            found = done.stdout.strip() if done.returncode == 0 else ""
+        except subprocess.TimeoutExpired:
+            found = ""
+        if not found:
+            return (Check("OpenCL", CheckState.OK, "no device: kernels in OpenCL cannot be tuned", NO_PLATFORM),)
+        return (Check("OpenCL", CheckState.OK, f"{found}, for kernels in OpenCL"),)
+
+    @override
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        if threads < 1:
+            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        try:
+            here = {"kind": "opencl", "device": connect().name}
+        except DialectError as error:
+            raise TargetError(f"{error}; see `tunery doctor`") from error
+        if spec != "native":
+            try:
+                known = json.loads(spec) == here
+            except (ValueError, RecursionError):
+                known = False
+            if not known:
+                raise TargetError(f"unknown target {spec!r:.60}; use native, which is {json.dumps(here)} here")
+        return Target(self.name, here, threads)
+
+    @override
+    def _build(
+        self,
+        kernel: KernelSpecification,
+        source: str,
+        function: str,
+        configuration: Mapping[str, Value],
+        target: Target,
+        path: Path,
+    ) -> None:
+        from tunery.dialects.kernels.opencl.program import build
+
+        path.write_text(json.dumps(asdict(build(connect(), kernel, source, function, configuration))))
+
+    @override
+    def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
+        from tunery.dialects.kernels.opencl.program import Checked, OpenClKernel
+
+        program = TypeAdapter(Checked).validate_json(path.read_bytes())
+        return OpenClKernel(kernel, program, connect())
+
+    @override
+    def _write(
+        self,
+        output: Path,
+        network: Network,
+        kernel: KernelSpecification,
+        configuration: Mapping[str, Value],
+        target: Target,
+    ) -> None:
+        from tunery.dialects.kernels.opencl.delivery import write
+
+        write(output, network, kernel, configuration, target)
+
+    @override
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+        from tunery.dialects.kernels.opencl.delivery import CompiledOpenClKernel
+
+        return CompiledOpenClKernel(path, threads, digest)
+
+    @override
+    def texts(self, path: Path) -> Mapping[str, str]:
+        from tunery.dialects.kernels.delivery import texts
+        from tunery.dialects.kernels.opencl.delivery import MEMBERS
+
+        return texts(path, MEMBERS)

@@ -1,0 +1,217 @@
+"""Kernels in OpenCL: built from the author's source under its parameters, run on a queue, timed by its events."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._errors import DialectError
+from tunery.devices.opencl.platform import Connection
+from tunery.dialects.kernels.buffers import GuardedArray
+from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
+from tunery.dialects.kernels.gcc import macros
+from tunery.dialects.kernels.kernel import BuiltKernel, Change
+from tunery.dialects.kernels.specification import Argument, KernelSpecification
+
+_TYPES = {
+    "float32": "float", "float64": "double", "int8": "char", "uint8": "uchar", "int16": "short", "uint16": "ushort",
+    "int32": "int", "uint32": "uint", "int64": "long", "uint64": "ulong",
+}  # fmt: skip
+_ZONE = 4096  # bytes on each side of an array that the device sees, and nobody may change
+_AT_ONCE = 64  # calls in the queue
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many work items there are in all, and in a group; None where the device may choose."""
+
+    whole: tuple[int, ...]
+    group: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A program that compiles, and how it is launched."""
+
+    source: str
+    function: str
+    options: tuple[str, ...]
+    launch: Sizes
+
+
+def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Sizes:
+    """Return the launch of a configuration.
+
+    Raises:
+        DialectError: it is none: a size below 1 or no whole number, or groups that do not fill it.
+    """
+    assert kernel.launch is not None, "a kernel in OpenCL has a launch"
+    whole, group = (
+        tuple(_size(text, kernel, configuration) for text in of)
+        for of in (kernel.launch.global_size, kernel.launch.local_size)
+    )
+    if any(all_ % each for all_, each in zip(whole, group, strict=False)):
+        raise DialectError(
+            f"the work groups of {list(group)} do not divide the {list(whole)} work items; a restriction can say so"
+        )
+    return Sizes(whole, group or None)
+
+
+def _size(text: str, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> int:
+    try:
+        value = parse(text, kernel.parameters, kernel.problem)(configuration)
+    except ExpressionError as error:
+        raise DialectError(f"the launch's size {text!r:.60} has no value: {error}") from error
+    if isinstance(value, str) or not 1 <= value < 1 << 40 or value != int(value):
+        raise DialectError(f"the launch's size {text!r:.60} is {value!r:.40}, and should be a whole number from 1 on")
+    return int(value)
+
+
+def build(
+    to: Connection, kernel: KernelSpecification, source: str, function: str, configuration: Mapping[str, Value]
+) -> "Checked":
+    """Compile a program for the device, and return what makes it again: the same each time, as a binary is not.
+
+    Raises:
+        DialectError: the compiler refuses it, its arguments are not those of the file, or it asks for too much.
+    """
+    cl, launch = to.cl, sizes(kernel, configuration)
+    numbered = f"{macros(kernel.problem, configuration)}#line 1\n{source}\n"
+    options = [*kernel.flags, "-cl-kernel-arg-info", "-w"]
+    try:
+        program = cl.Program(to.context, numbered).build(options=options)
+        names = {one.function_name: one for one in program.all_kernels()}
+    except cl.Error as error:
+        raise DialectError(f"OpenCL refuses {function}: {_first_error(str(error))}") from error
+    if function not in names:
+        raise DialectError(f"OpenCL finds no kernel {function} in the source, only {sorted(names)}")
+    _check_arguments(cl, names[function], kernel.arguments)
+    _check_limits(to, names[function], launch)
+    return Checked(numbered, function, tuple(options), launch)
+
+
+def _check_arguments(cl: Any, built: Any, arguments: Sequence[Argument]) -> None:
+    if built.num_args != len(arguments):
+        raise DialectError(
+            f"OpenCL's {built.function_name} has {built.num_args} arguments, and the kernel file {len(arguments)}"
+        )
+    for place, one in enumerate(arguments):
+        wanted = _TYPES[one.dtype] + ("" if one.scalar else "*")
+        found = built.get_arg_info(place, cl.kernel_arg_info.TYPE_NAME).replace(" ", "")
+        if found != wanted:
+            raise DialectError(f"OpenCL's {built.function_name} takes {found} as {one.name}, and should take {wanted}")
+
+
+def _check_limits(to: Connection, built: Any, launch: Sizes) -> None:
+    info, limits = to.cl.kernel_work_group_info, to.device
+    local = built.get_work_group_info(info.LOCAL_MEM_SIZE, limits)
+    if local > limits.local_mem_size:
+        raise DialectError(f"it takes {local} bytes of local memory, and {limits.local_mem_size} is the device's limit")
+    most = min(built.get_work_group_info(info.WORK_GROUP_SIZE, limits), limits.max_work_group_size)
+    if launch.group and math.prod(launch.group) > most:
+        raise DialectError(
+            f"a work group of {math.prod(launch.group)} items is too large for the device, whose limit is {most}"
+        )
+
+
+def _first_error(text: str) -> str:
+    lines = [line for line in text.splitlines() if "error:" in line]
+    line = (lines or text.splitlines() or ["it says nothing"])[0]
+    return " ".join(line.partition(".cl:")[2].split() or line.split())[:240]
+
+
+def _loaded(to: Connection, program: Checked) -> Any:
+    """Return the kernel of a program; the device's driver makes its code for these sizes at the first call.
+
+    Raises:
+        DialectError: the device does not take it.
+    """
+    try:
+        return getattr(to.cl.Program(to.context, program.source).build(options=list(program.options)), program.function)
+    except (to.cl.Error, AttributeError) as error:
+        raise DialectError(f"the built kernel cannot be loaded: {_first_error(str(error))}") from error
+
+
+class OpenClKernel(BuiltKernel):
+    """A kernel on a device's queue, its buffers between zones that the device sees too.
+
+    While nothing runs the buffers are mapped: the host's arrays hold what they hold. Where the device computes in the
+    host's memory, as PoCL does, there are pages beyond the zones that nobody may touch.
+    """
+
+    def __init__(self, kernel: KernelSpecification, program: Checked, to: Connection) -> None:
+        self._to, self._launch, self._function = to, program.launch, _loaded(to, program)
+        cl, aligned = to.cl, max(64, to.device.mem_base_addr_align // 8)
+        arrays = [one for one in kernel.arguments if not one.scalar]
+        buffers = {
+            one.name: GuardedArray(one.name, one.shape, one.dtype, aligned=aligned, zone=_ZONE) for one in arrays
+        }
+        super().__init__(kernel, buffers)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        self._whole: dict[str, Any] = {}
+        self._parts: dict[str, Any] = {}
+        self._maps: list[Any] = []
+        try:
+            for name, one in buffers.items():
+                self._whole[name] = cl.Buffer(to.context, flags, hostbuf=one.inside)
+                self._parts[name] = self._whole[name].get_sub_region(one.offset, one.array.nbytes)
+            self._function.set_args(*(
+                self._parts[one.name] if one.value is None else np.dtype(one.dtype).type(one.value)
+                for one in kernel.arguments
+            ))  # fmt: skip
+        except cl.Error as error:
+            raise DialectError(f"the device has no room for the kernel's arguments: {error}") from error
+        self._map()
+
+    def _map(self) -> None:
+        cl = self._to.cl
+        both = cl.map_flags.READ | cl.map_flags.WRITE
+        for name, whole in self._whole.items():
+            shape = self._buffers[name].inside.shape
+            mapped, _ = cl.enqueue_map_buffer(self._to.queue, whole, both, 0, shape, np.uint8, is_blocking=True)
+            self._maps.append(mapped)
+
+    def _unmap(self) -> None:
+        for mapped in self._maps:
+            mapped.base.release(self._to.queue)
+        self._maps.clear()
+        self._to.queue.finish()
+
+    @override
+    def call(self, calls: int = 1, change: Change | None = None) -> float:
+        self._unmap()
+        try:
+            spent_ns = 0
+            for first in range(0, calls, _AT_ONCE):
+                events = [self._enqueue(calls - 1 - i, change) for i in range(first, min(calls, first + _AT_ONCE))]
+                self._to.queue.finish()
+                spent_ns += sum(event.profile.end - event.profile.start for event in events)
+        except self._to.cl.Error as error:
+            raise DialectError(f"the device does not run the kernel: {' '.join(str(error).split())[:200]}") from error
+        finally:
+            self._map()
+        return spent_ns * 1e-9
+
+    def _enqueue(self, later: int, change: Change | None) -> Any:
+        """Ask for a call that is followed by so many others."""
+        cl, queue = self._to.cl, self._to.queue
+        if change is not None:
+            value = change.values[later % 2 : later % 2 + 1]
+            place = change.index * value.itemsize
+            cl.enqueue_copy(queue, self._parts[change.argument], value, dst_offset=place, is_blocking=False)
+        return cl.enqueue_nd_range_kernel(queue, self._function, self._launch.whole, self._launch.group)
+
+    @override
+    def call_anew(self) -> None:
+        arrays = [self._buffers[one.name].array for one in self.varied]
+        kept = [array.copy() for array in arrays]
+        for array in arrays:
+            array[...] = np.roll(array.reshape(-1), array.size // 2 + 1).reshape(array.shape)
+        self.call()  # what it may remember now is of another input
+        for array, of in zip(arrays, kept, strict=True):
+            array[...] = of
+        self.poison()
+        self.call()

@@ -1,0 +1,296 @@
+"""Kernels in OpenCL are tuned from end to end on PoCL, and none that cheats or breaks is ever delivered."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tunery
+from tunery._errors import DialectError, ModelError, TargetError
+from tunery.devices import Device, open_device
+from tunery.devices.contract import DeviceContract
+from tunery.dialects import file_dialect
+from tunery.dialects.contract import DialectContract
+from tunery.dialects.kernels.opencl import OpenClDialect
+from tunery.domain import Budget, Network, Outcome, Target
+from tunery.domain.request import FillPolicy, Request
+from tunery.service.session import Session
+from tunery.store import open_store
+
+
+def lacking() -> str:
+    """What is missing here for OpenCL, "" where nothing is."""
+    [check] = OpenClDialect().doctor()
+    return check.advice
+
+
+_LACKING = lacking()
+pytestmark = [pytest.mark.opencl, pytest.mark.skipif(bool(_LACKING), reason=_LACKING or "nothing is missing")]
+
+PRODUCT = """
+__kernel void product(__global const float *a, __global const float *b, int n, __global float *c) {
+    const int col = get_global_id(0), row = get_global_id(1);
+    __local float tile[TILE][TILE];
+    float sum = 0.0f;
+    for (int k0 = 0; k0 < n; k0 += TILE) {
+        tile[get_local_id(1)][get_local_id(0)] = a[row * N + k0 + get_local_id(0)];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        for (int k = 0; k < TILE; k++) sum += tile[get_local_id(1)][k] * b[(k0 + k) * N + col];
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+    c[row * N + col] = sum;
+}
+"""
+PRODUCT_FILE = """
+function = "product"
+language = "OpenCL"
+source = "product.cl"
+flop = "2 * N**3"
+restrictions = ["TILE <= N"]
+flags = ["-cl-mad-enable"]
+[problem]
+N = 32
+[[arguments]]
+name = "a"
+shape = ["N", "N"]
+[[arguments]]
+name = "b"
+shape = ["N", "N"]
+[[arguments]]
+name = "n"
+dtype = "int32"
+value = "N"
+[[arguments]]
+name = "c"
+shape = ["N", "N"]
+output = true
+[parameters]
+TILE = [2, 4, 8, 16, 32, 64]
+[launch]
+global = ["N", "N"]
+local = ["TILE", "TILE"]
+[default]
+TILE = 4
+[reference]
+numpy = "a @ b"
+"""
+
+# Each value of FAULT is another kernel; 0 is right and slow, 1 is right and fast, the others are faster than both.
+FAULTS = {
+    2: "writes far outside", 3: "writes just behind its output", 4: "wrong", 5: "hangs", 6: "returns its input",
+    7: "remembers its last answer while the ends of its input are the same", 8: "writes to its input",
+    9: "writes every second place", 10: "has a race on local memory", 11: "needs more local memory than there is",
+    12: "does nothing where its output is there already",
+}  # fmt: skip
+FAULTY = """
+#if FAULT == 7
+__global float kept_x[2];
+__global int kept = 0;
+#endif
+float slow(float x, int times) {
+    float s = 0;
+    for (int k = 0; k < times; k++) s += sin(x + k) * 1e-20f;
+    return x * x + s;
+}
+__kernel void square(__global float *x, __global float *y) {
+    const int i = get_global_id(0), me = get_local_id(0);
+#if FAULT == 0
+    y[i] = slow(x[i], 60);
+#elif FAULT == 4
+    y[i] = x[i] * x[i] * 1.1f;
+#elif FAULT == 5
+    volatile int forever = 1;
+    while (forever) ;
+#elif FAULT == 6
+    y[i] = x[i];
+#elif FAULT == 7
+    if (!(kept && kept_x[0] == x[0] && kept_x[1] == x[N - 1])) y[i] = slow(x[i], 1);
+    if (i == N - 1) { kept_x[0] = x[0]; kept_x[1] = x[N - 1]; kept = 1; }
+#elif FAULT == 9
+    if (i % 2) y[i] = x[i] * x[i];
+#elif FAULT == 10
+    __local float shared[50];
+    shared[me] = x[i];
+    y[i] = shared[49 - me] * shared[49 - me];
+#elif FAULT == 11
+    __local float much[1 << 24];
+    much[me] = x[i];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    y[i] = much[me] * x[i];
+#elif FAULT == 12
+    if (!(fabs(y[i]) < 1e30f)) y[i] = slow(x[i], 8);
+#else
+    y[i] = slow(x[i], FAULT == 1 ? 8 : 1);
+    if (i == 0 && FAULT == 2) y[1 << 20] = 1;
+    if (i == 0 && FAULT == 3) y[N] = 1;
+    if (i == 0 && FAULT == 8) x[N / 2] = 0;
+#endif
+}
+"""
+FAULTY_FILE = f"""
+function = "square"
+language = "OpenCL"
+source = "square.cl"
+flags = ["-cl-std=CL2.0"]
+[problem]
+N = 5000
+[[arguments]]
+name = "x"
+shape = ["N"]
+[[arguments]]
+name = "y"
+shape = ["N"]
+output = true
+[parameters]
+FAULT = {[0, 1, *FAULTS]}
+[launch]
+global = ["N"]
+local = [50]
+[default]
+FAULT = 0
+[reference]
+numpy = "x * x"
+"""
+
+
+def written(directory: Path, source: str = PRODUCT, file: str = PRODUCT_FILE) -> Path:
+    name = file.split('source = "')[1].split(".cl", maxsplit=1)[0]
+    (directory / f"{name}.cl").write_text(source)
+    path = directory / f"{name}.toml"
+    path.write_text(file)
+    return path
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNERY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def unpinned() -> Iterator[tuple[int, ...]]:
+    """The cores of this process, which it has again afterwards."""
+    cores = os.sched_getaffinity(0)
+    yield tuple(sorted(cores))
+    os.sched_setaffinity(0, cores)
+
+
+class TestOpenClDevice(DeviceContract):
+    @pytest.fixture
+    @classmethod
+    def device(cls, unpinned: tuple[int, ...]) -> Device:
+        return open_device("opencl", unpinned, unpinned[:1])
+
+    def work(self, device: Device) -> None:
+        device.flush_caches()
+
+
+class TestOpenClContract(DialectContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dialect(cls) -> OpenClDialect:
+        return OpenClDialect()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls, tmp_path_factory: pytest.TempPathFactory) -> Network:
+        return OpenClDialect().own_network(str(written(tmp_path_factory.mktemp("kernel"))))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def target(cls, dialect: OpenClDialect) -> Target:
+        return dialect.resolve_target("native", 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Device:
+        return open_device("opencl")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("int n", "int n, int m"), ("const float *b", "const int *b"), ("float sum = 0.0f;", "float sum"),
+                     ("void product", "void produce"), ("int n", "float n")],
+)  # fmt: skip
+def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(tmp_path: Path, old: str, new: str) -> None:
+    dialect = OpenClDialect()
+    path = written(tmp_path, PRODUCT.replace(old, new, 1))
+    with pytest.raises(ModelError, match="OpenCL") as caught:
+        dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('local = ["TILE", "TILE"]', 'local = ["TILE", "TILE - 1"]'), ('global = ["N"', 'global = ["TILE - 4"'),
+     ('global = ["N"', 'global = ["N / 7"'), ('local = ["TILE", "TILE"]', 'local = ["N", "N * 1024"]'),
+     ("-cl-mad-enable", "-ffast-math")],
+)  # fmt: skip
+def test_a_launch_or_flag_that_cannot_be_is_one_sentence(tmp_path: Path, old: str, new: str) -> None:
+    dialect = OpenClDialect()
+    assert old in PRODUCT_FILE
+    path = written(tmp_path, file=PRODUCT_FILE.replace(old, new, 1))
+    with pytest.raises(ModelError) as caught:
+        dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_work_group_that_the_device_cannot_hold_is_refused_as_it_is_built(tmp_path: Path) -> None:
+    dialect = OpenClDialect()
+    [task] = dialect.extract(dialect.own_network(str(written(tmp_path))), dialect.resolve_target("native", 1))
+    bodies = [one.body for one in dialect.open(task, [], None, 0).propose(10)]
+    assert len(bodies) == 4, "the default is left out, and so is what the restriction refuses"
+    with pytest.raises(TargetError):
+        dialect.resolve_target('{"kind": "opencl", "device": "another one"}', 1)
+
+
+@pytest.mark.parametrize("text", [PRODUCT_FILE, '{"KernelSpecification": {"Language": "OpenCL"}}'])
+def test_a_file_says_itself_that_it_is_in_opencl(tmp_path: Path, text: str) -> None:
+    for name, dialect in (("kernel.toml", "opencl"), ("kernel.json", "opencl")):
+        (tmp_path / name).write_text(text)
+        assert file_dialect(str(tmp_path / name)) == dialect
+        (tmp_path / name).write_text(text.replace("OpenCL", "C"))
+        assert file_dialect(str(tmp_path / name)) == "kernels"
+    assert file_dialect(str(tmp_path / "missing.toml")) == "kernels"
+
+
+@pytest.mark.slow
+@pytest.mark.jobs
+def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
+    path = written(tmp_path, FAULTY, FAULTY_FILE)
+    request = Request(
+        str(path), dialect="opencl", threads=1, budget=Budget.parse("20trials"), store=str(tmp_path / "store.db")
+    )
+    with Session(request.store) as session:
+        report = session.tune(request)
+        compiled, _ = session.compile(request, tmp_path / "square.tunery", FillPolicy())
+    with open_store(request.store) as store:
+        records = store.records()
+    outcomes = {json.loads(one.candidate.body)["parameters"]["FAULT"]: one.measurement.outcome for one in records}
+    assert outcomes.keys() == {0, 1, *FAULTS}, "the space is exhausted"
+    right = {Outcome.OK, Outcome.ABANDONED}
+    assert {outcomes[0], outcomes[1]} <= right
+    assert [why for fault, why in FAULTS.items() if outcomes[fault] in right] == []
+    [state] = report.job.tasks
+    [best] = [one for one in records if one.candidate.key == state.best_candidate][-1:]
+    assert json.loads(best.candidate.body)["parameters"] == {"FAULT": 1}
+    x = np.linspace(-1, 1, 5000, dtype=np.float32)
+    np.testing.assert_allclose(tunery.load_compiled(tmp_path / "square.tunery")(x)[0], x * x, rtol=1e-5)
+    texts = {Path(one).suffix: Path(one).read_text() for one in compiled.texts}
+    assert "#define FAULT 1\n" in texts[".cl"]
+    assert json.loads(texts[".json"])["parameters"] == {"FAULT": 1}
+    assert "SQUARE_LOCAL_SIZE {50}" in texts[".h"]
+
+
+def test_a_damaged_built_kernel_is_refused(tmp_path: Path) -> None:
+    dialect = OpenClDialect()
+    [task] = dialect.extract(dialect.own_network(str(written(tmp_path))), dialect.resolve_target("native", 1))
+    built = dialect.build(task, dialect.baseline(task), tmp_path)
+    built.path.write_bytes(built.path.read_bytes()[:-100])
+    with pytest.raises(DialectError):
+        dialect.load(task, built, open_device("opencl"))
+    with pytest.raises(DialectError, match="cpu"):
+        dialect.load(task, dialect.build(task, dialect.baseline(task), tmp_path), open_device("cpu"))
