@@ -146,7 +146,8 @@ def misfit(found: Sequence[Mapping[str, Any]]) -> str:
     value = repr(first["input"])
     shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
     said = str(first["msg"]).removeprefix("Value error, ")
-    wanted = next((words for name, words in _WANTED.items() if kind.startswith(name)), "")
+    of_its_kind = kind.endswith(("_too_long", "_too_short", "_mismatch"))
+    wanted = "" if of_its_kind else next((words for name, words in _WANTED.items() if kind.startswith(name)), "")
     if not wanted and said.startswith("Input should be "):
         wanted = said.removeprefix("Input should be ")
     return (

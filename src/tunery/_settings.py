@@ -11,6 +11,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from tunery._errors import UsageError, misfit
 
 PREFIX = "TUNERY_"
+_LONGEST_SOCKET = 100  # of a unix socket's address, with some room for the lock's name
 
 
 class Settings(BaseSettings):
@@ -75,11 +76,17 @@ def hosts_file() -> Path:
     return user_config_path("tunery") / "hosts.json"
 
 
-def socket_place() -> Path:
-    """Return where the local daemon listens if no option says so."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    chosen = settings().socket
-    return Path(chosen) if chosen else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
+def socket_path(chosen: str = "") -> Path:
+    """Return where this user's service listens: `chosen`, TUNERY_SOCKET, or a place in the user's runtime directory.
+
+    Raises:
+        UsageError: the path is too long for a socket.
+    """
+    runtime, named = os.environ.get("XDG_RUNTIME_DIR", ""), chosen or settings().socket
+    path = Path(named) if named else Path(runtime or "~/.local/state").expanduser() / "tunery" / "daemon.sock"
+    if len(os.fsencode(path.absolute())) > _LONGEST_SOCKET:
+        raise UsageError(f"the socket's path {path} is too long; choose a shorter one with --socket or {PREFIX}SOCKET")
+    return path.absolute()
 
 
 def login_file() -> Path:

@@ -11,7 +11,7 @@ from cli_tools import Run
 
 from tunery import accounting
 from tunery.accounting.prices import load_prices
-from tunery.cli.console.daemon import report
+from tunery.cli.console.following import report
 from tunery.domain import Mode, Origin, Outcome, TaskState, Verification
 from tunery.domain.request import BenchReport, Latency, Progress, Request
 from tunery.store import open_store

@@ -77,7 +77,7 @@ def test_a_report_says_how_many_kernels_were_measured_at_once(
     work = Task(Workload("w", "conv2d", "conv2d", "", (), 0, 0.0), Target("fake", {}, 2), 1, tunable=True)
     network = Network("n", "n", "d", "", (), (), 0)
     job = JobStatus("j", JobState.DONE, {}, tasks=states)
-    report = TuneReport(job, network, (work,), None, None, False, "s.db", slots, calibrated_at)
+    report = TuneReport(job, network, (work,), None, None, False, "s.db", slots, calibrated_at, threads=2)
     lines = [line for line in tune_text(report, Request("fake:x")).splitlines() if line.startswith("measured ")]
     assert [said in line for line in lines] == [True] * bool(said)
 

@@ -1,21 +1,56 @@
-"""A daemon of the fake dialect in a process of its own, which may be killed, and what its store holds."""
+"""A service of this user, of the fake dialect, in a process of its own that may be killed, and what its store holds."""
 
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from tunery.domain import Budget, JobState, Mode, Origin
-from tunery.domain.request import Request
-from tunery.service.client import Client
+from tunery.cli.console.remote import status_of, submit
+from tunery.domain import Budget, JobState, JobStatus, Mode, Origin
+from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.store import open_store
+from tunery.web.client import ServiceClient
 
 PATIENCE_S = 120.0
 MARK = "TUNERY_TEST_FAMILY"
+
+
+class Client:
+    """What the commands do at a socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def submit(
+        self,
+        asked: Request,
+        share: ShareRequest,
+        on_job: Callable[[str], None] = lambda _: None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> JobStatus:
+        with ServiceClient.local(self.path) as service:
+            job = submit(service, asked, {}, share)
+            on_job(job["id"])
+            return status_of(service.follow(job["id"], shown(on_progress)) if on_progress else job)
+
+    def act(self, what: str, job_id: str, *, follow: bool = False) -> JobStatus:
+        with ServiceClient.local(self.path) as service:
+            job = {} if what == "follow" else service.act(job_id, what)
+            return status_of(service.follow(job_id) if follow or what == "follow" else job)
+
+
+def shown(on_progress: Callable[[Progress], None]) -> Callable[[str, dict[str, Any]], None]:
+    def show(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress":
+            on_progress(Progress(**data))
+
+    return show
 
 
 class Daemon:
@@ -25,7 +60,7 @@ class Daemon:
         self.directory = directory
         self.path = directory / "d.sock"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(self.path), *options],
+            [sys.executable, "-m", "tunery", "serve", "--socket", str(self.path), *options],
             stderr=subprocess.PIPE, text=True, cwd=directory,
             env=os.environ | {"TUNERY_STORE": store or str(directory / "store.db"),
                               "TUNERY_CACHE": str(directory / "cache"), MARK: str(directory)},

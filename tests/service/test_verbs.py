@@ -40,7 +40,7 @@ def test_one_manager_tunes_queries_compiles_and_extracts(tmp_path: Path) -> None
             extracted = await manager.wait(await manager.submit(request("extract")))
             assert {one.state for one in (queried, compiled, extracted)} == {JobState.DONE}
             tasks = {task.task_key for task in tuned.tasks}
-            assert {choice["task_key"] for choice in answer_of(store, queried)["choices"]} == tasks
+            assert {task["task"] for task in answer_of(store, queried)["tasks"]} == tasks
             assert {task["task"] for task in answer_of(store, extracted)["tasks"]} == tasks
             coverage = answer_of(store, compiled)["coverage"]
             assert all(one["rung"] == "exact" for one in coverage.values())

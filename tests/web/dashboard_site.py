@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from web_tools import PATIENCE_S, Site, site_in
 
-from conftest import PATIENCE_S, Site, site_in
 from tunery.store import StoredAccount, StoredToken
 from tunery.web._tokens import digest_of, new_token
 

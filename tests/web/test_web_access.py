@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from web_tools import Serve, Site
 
-from conftest import Serve, Site
 from tunery._errors import UsageError
 from tunery.web._files import safe_name
 from tunery.web._tokens import is_whole, new_token

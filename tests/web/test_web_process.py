@@ -87,13 +87,14 @@ def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_
     assert [one["name"] for one in chief.run("accounts", "list")["accounts"]] == ["admin", "ann"]
     ann.run("login", service.url, says=token)
     tuned = ann.run("tune", "fake:far?tasks=1", *JOB, "--budget", "8trials", "--server", service.url, "-o", "net.bin")
-    assert (tuned["state"], tuned["account"], tuned["spend"]["trials"]) == ("done", "ann", 8)
+    assert (tuned["status"], tuned["spend"]["trials"], len(tuned["tasks"])) == ("done", 8, 1)
+    assert tuned["compiled"]["path"] == "net.bin"
     assert (ann.directory / "net.bin").stat().st_size > 0
     assert not (ann.directory / "store.db").exists()
     again = ann.run("compile", "fake:far?tasks=1", *JOB, "--effort", "records", "--server", service.url, "-o", "b.bin")
-    assert (again["state"], again["kind"]) == ("done", "compile")
-    shown = ann.run("jobs", "show", tuned["id"], "--server", service.url)
-    assert (shown["id"], shown["state"]) == (tuned["id"], "done")
+    assert {one["rung"] for one in again["coverage"].values()} == {"exact"}
+    shown = ann.run("jobs", "show", tuned["job"], "--server", service.url)
+    assert (shown["job"], shown["status"], shown["tasks"]) == (tuned["job"], "done", tuned["tasks"])
     kept = ann.directory / "data" / "tunery" / "login.json"
     assert kept.stat().st_mode & 0o077 == 0
 
@@ -129,4 +130,4 @@ def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path, start: Start
     out, err = tuning.communicate(timeout=PATIENCE_S)
     assert tuning.returncode == 0, (out[:700], err)
     done = json.loads(out)
-    assert (done["state"], done["spend"]["trials"]) == ("done", 48)
+    assert (done["status"], done["spend"]["trials"]) == ("done", 48)

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 from test_web_jobs import QUICK, ended, submitted
+from web_tools import Serve, Site
 
-from conftest import Serve, Site
 from tunery.web.pages import Pages
 
 MONTH = datetime.now(UTC).strftime("%Y-%m")

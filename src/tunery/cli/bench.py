@@ -1,14 +1,17 @@
 """`tunery bench`: whole networks, beside their rivals."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunery._errors import WorkError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say, width
+from tunery.cli.console.remote import Server, run_there, server_of
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, Progress, Request
@@ -36,6 +39,7 @@ def bench(
     shape: options.Shapes = None,
     trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -47,12 +51,30 @@ def bench(
     request = options.make_request(
         model, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
-    with Session(request.store, keep=False) as session:
-        report = compared_with(session, request, options.parse_rivals(against), seconds, None, verbose=verbose)
+    rivals = options.parse_rivals(against)
+    if url := server_of(server, store):
+        report = _there(url, request, rivals, seconds, verbose=verbose)
+    else:
+        with Session(request.store, keep=False) as session:
+            report = compared_with(session, request, rivals, seconds, None, verbose=verbose)
     if json:
         emit(bench_data(report))
     else:
         say(bench_text(report, width()))
+
+
+def _there(url: str, request: "Request", rivals: tuple[str, ...], seconds: float, *, verbose: bool) -> "BenchReport":
+    """Compare at a service, on its machine."""
+    from tunery.domain import JobState
+    from tunery.reports.data import bench_report
+    from tunery.web.client import connect
+
+    with connect(url) as service:
+        more = {"against": list(rivals), "seconds": seconds}
+        status, answer = run_there(service, replace(request, kind="bench"), more, verbose=verbose)
+    if status.state is not JobState.DONE:
+        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compared")
+    return bench_report(answer)
 
 
 def compared_with(

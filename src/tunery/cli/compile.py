@@ -1,14 +1,15 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
 from tunery.cli.console.remote import Server, fetched_file, run_there, server_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from tunery.domain import Network
     from tunery.domain.request import CompileReport, Request
+    from tunery.web.client import ServiceClient
 
 
 class Ready(StrEnum):
@@ -67,15 +69,24 @@ def compile_(
     request = options.make_request(
         model, target=target[0], on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
-    if url := server_of(server):
+    guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
+    if url := server_of(server, store):
         if len(target) > 1:
             raise UsageError(
                 "a service compiles for one target; fetch a file of each, and put them together with `tunery combine`"
             )
         if sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
-        more = {"kind": "compile", "predict": effort is Ready.QUICK, "few_shot": few_shot}
-        run_there(url, request, fetched_file(request, output, force=force), more, json, verbose)
+        from tunery.reports.data import compile_data
+        from tunery.web.client import connect
+
+        path = fetched_file(request, output, force=force)
+        with connect(url) as service:
+            report, network = compile_there(service, request, path, options.fill_of(guess), verbose=verbose)
+        if json:
+            emit(compile_data(report))
+        else:
+            _print(report, network, request, predicted=guess is not None, verbose=False)
         return
     from tunery.cli.console.live import LiveLine
     from tunery.reports.data import compile_data
@@ -83,7 +94,6 @@ def compile_(
 
     _begin(request.dialect)
     path = network_file(request, output, force=force)
-    guess = options.guess(few_shot, few_shot_budget, wanted=effort is Ready.QUICK)
     with LiveLine(verbose=verbose) as live:
         report, network = compile_model(
             request, path, guess, lambda text: live.say(text, phase=text),
@@ -93,6 +103,25 @@ def compile_(
         emit(compile_data(report))
         return
     _print(report, network, request, predicted=guess is not None, verbose=verbose)
+
+
+def compile_there(
+    service: "ServiceClient", request: "Request", output: Path, fill: Mapping[str, Any], *, verbose: bool
+) -> "tuple[CompileReport, Network]":
+    """Have a service compile a model, and fetch the file to `output`.
+
+    Raises:
+        WorkError: the job has failed, or was cancelled.
+    """
+    from tunery.domain import Budget, JobState
+    from tunery.reports.data import compile_report
+
+    there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
+    status, answer = run_there(service, there, fill, verbose=verbose)
+    if status.state is not JobState.DONE:
+        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
+    service.download(status.job_id, output)
+    return compile_report({**answer, "path": str(output), "texts": []})
 
 
 def _print(report: "CompileReport", network: "Network", request: "Request", *, predicted: bool, verbose: bool) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say
+from tunery.cli.console.remote import Server, server_of
 
 app = typer.Typer(help="Count, export, import and prune records.", no_args_is_help=False)
 
@@ -15,14 +16,21 @@ app = typer.Typer(help="Count, export, import and prune records.", no_args_is_he
 @app.command("stats", epilog="Example: tunery records stats --json")
 def stats(
     store: options.StoreUrl = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Count what the store holds."""
-    from tunery.store import open_store
+    from tunery.store import StoreStats, open_store
 
-    with open_store(store, create=False, keep=False) as opened:
-        found = opened.stats()
+    if url := server_of(server, store):
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            found = StoreStats(**{**service.record_counts(), "place": service.url})
+    else:
+        with open_store(store, create=False, keep=False) as opened:
+            found = opened.stats()
     if json:
         emit(found)
         return

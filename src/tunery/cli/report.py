@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tunery.cli.console import options
-from tunery.cli.console.daemon import Socket, daemon_store
 from tunery.cli.console.output import emit, output_path, say
+from tunery.cli.console.remote import Socket, own_store
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def report(
     kept_in = file_of(store)
     inputs: list[Path] = [kept_in] if kept_in else []
     check_output(path, PAGE, inputs=inputs, force=force)
-    with open_store(store or daemon_store(socket), create=False, keep=False) as opened:
+    with open_store(store or own_store(socket), create=False, keep=False) as opened:
         view = job_view(opened, job)
     with whole_file(path, PAGE, inputs=inputs, force=force) as file:
         file.write(job_page(view).encode())

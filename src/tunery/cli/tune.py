@@ -7,8 +7,10 @@ import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
+from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
 from tunery.cli.console.remote import Server, default_name, fetched_file, run_there, server_of
+from tunery.domain import JobState
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
@@ -59,14 +61,34 @@ def tune(
         seed=seed, dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
-    if url := server_of(server):
+    if url := server_of(server, store):
         if rivals:
-            raise UsageError("--against compares on this machine; leave it out, and `tunery bench` the file that comes")
+            raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
         file = fetched_file(request, output, force=force) if output else None
-        run_there(url, request, file, {}, json, verbose)
+        _tune_there(url, request, file, as_json=json, verbose=verbose)
         return
     file = network_file(request, output, force=force) if output else None
     run(request, file, rivals, force=force, as_json=json, verbose=verbose)
+
+
+def _tune_there(url: str, request: "Request", output: Path | None, *, as_json: bool, verbose: bool) -> None:
+    """Tune at a service, and fetch the compiled network."""
+    from tunery.cli.compile import compile_there
+    from tunery.service.resuming import report_from
+    from tunery.web.client import connect
+
+    with connect(url) as service:
+        status, began = run_there(service, request, {}, verbose=verbose)
+        if not began or status.state is not JobState.DONE:
+            report(status, as_json=as_json)
+            raise typer.Exit(1)
+        found, compiled = report_from(status, began, service.url), None
+        if output is not None:
+            compiled, _ = compile_there(service, request, output, {"predict": True}, verbose=verbose)
+    if as_json:
+        emit(_data(found, compiled, None))
+    else:
+        _print(found, request, compiled, None, verbose=False)
 
 
 def network_file(request: "Request", output: str, *, force: bool) -> Path:
@@ -96,15 +118,15 @@ def run(
     from tunery.service.session import Session
 
     with Session(request.store) as session:
-        report, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
+        tuned, exit_code = watched(session, request, verbose=verbose, job_id=job_id)
         compiled = compared = None
         if exit_code is None:
             compiled, compared = _deliver(session, request, output, rivals, force=force, verbose=verbose)
-            _note(session, report.job.job_id, compiled, compared)
+            _note(session, tuned.job.job_id, compiled, compared)
     if as_json:
-        emit(_data(report, compiled, compared))
+        emit(_data(tuned, compiled, compared))
     else:
-        _print(report, request, compiled, compared, verbose=verbose)
+        _print(tuned, request, compiled, compared, verbose=verbose)
     if exit_code is not None:
         raise typer.Exit(exit_code)
 

@@ -116,7 +116,7 @@ class TuneReport:
     `before_s` and `after_s` are weighted sums over tasks, in seconds for one execution of the network. `slots` is how
     many of its kernels the device has cores for at once, `calibrated_at` when it was found out how many of them may be
     measured so (None: never, so it was one at a time). `elsewhere` says by node of the network why ONNX Runtime runs
-    it.
+    it. A kernel has `threads` threads. `tasks` is empty where a service did the work.
     """
 
     job: JobStatus
@@ -129,6 +129,7 @@ class TuneReport:
     slots: int = 1
     calibrated_at: float | None = None
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
 
 
 CONTESTANTS = {

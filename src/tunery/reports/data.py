@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tunery.domain import TaskState
 
 if TYPE_CHECKING:
+    from tunery.delivery.query import Answer
+    from tunery.domain import Network
     from tunery.domain.request import BenchReport, CompileReport, TuneReport
     from tunery.tuning.collect import CollectReport
 
@@ -96,6 +98,65 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "texts": list(report.texts),
         "targets": list(report.targets),
     }
+
+
+def compile_report(data: Mapping[str, Any]) -> "tuple[CompileReport, Network]":
+    """Return the report and the network of a job that has compiled, from its answer."""
+    from pydantic import TypeAdapter
+
+    from tunery.domain import Network
+    from tunery.domain.request import CompileReport
+
+    coverage = {task: (one["rung"], one["candidate"]) for task, one in data["coverage"].items()}
+    known = {field.name for field in fields(CompileReport)}
+    kept = {name: value for name, value in data.items() if name in known}
+    report = TypeAdapter(CompileReport).validate_python({**kept, "coverage": coverage})
+    return report, TypeAdapter(Network).validate_python(data["described"])
+
+
+def described(network: "Network") -> dict[str, Any]:
+    """Return what may be told of a network elsewhere: nothing that only means something on this machine."""
+    bare: dict[str, Any] = plain(replace(network, source="", path="", blob="", program="", beside={}))
+    return bare
+
+
+def query_data(answer: "Answer") -> dict[str, Any]:
+    """Return what the store knows of a network as plain data: the documented JSON of `query`, and more for people."""
+    from tunery.delivery.query import skipped_lines
+
+    tasks = {task.key: task for task in answer.tasks}
+    rows = [
+        {
+            "name": tasks[choice.task_key].workload.name,
+            "task": choice.task_key,
+            "weight": tasks[choice.task_key].weight,
+            "rung": choice.rung.value,
+            "candidate": choice.candidate.key if choice.candidate else None,
+            "latency_s": plain(choice.latency_s),
+            "baseline_s": plain(choice.baseline_s),
+        }
+        for choice in answer.choices
+    ]
+    names = {key: task.workload.name for key, task in tasks.items()}
+    return {
+        "network": answer.network.name,
+        "target": str(answer.target),
+        "tasks": rows,
+        "skipped": [{"task": key, "reason": str(why)} for key, why in answer.skipped],
+        "refused": dict(answer.refused),
+        "open": sorted(answer.open),
+        "not_used": skipped_lines(answer.skipped, names),
+        "batch_of_one": list(answer.network.batch_of_one),
+    }
+
+
+def bench_report(data: Mapping[str, Any]) -> "BenchReport":
+    """Return the report of a job that has compared, from its answer."""
+    from pydantic import TypeAdapter
+
+    from tunery.domain.request import BenchReport
+
+    return TypeAdapter(BenchReport).validate_python(dict(data))
 
 
 def bench_data(report: "BenchReport") -> dict[str, Any]:

@@ -1,19 +1,20 @@
 """Sums and charts of what was spent."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tunery._errors import UsageError
 from tunery._extras import pip_install
 from tunery._outputs import CHART, whole_file
-
-if TYPE_CHECKING:
-    from tunery.domain import JobStatus
-    from tunery.store import Charge
+from tunery.domain import JobStatus
+from tunery.store import Charge, Store
 
 Row = dict[str, Any]
+VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome"}
+_MOST_JOBS = 100_000
 _ADDED = ("count", "wall_s", "core_s", "device_s")
 _CANDIDATE_STAGES = ("propose", "build", "measure")
 _OF_ONE = ("build", "measure")
@@ -23,7 +24,33 @@ _SHOWN = 12
 _IMAGES = ("png", "svg", "pdf")
 
 
-def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[Row]:
+def spend_data(store: Store, job_id: str = "", *, account: str | None = None, prices: str = "") -> dict[str, Any]:
+    """Return what a job has spent, or all of an account's, or all that are: the documented JSON of `spend`.
+
+    With `prices`, a price sheet, money is what it would cost by that.
+
+    Raises:
+        NothingFoundError: there is no such job.
+    """
+    jobs = [store.job(job_id)] if job_id else store.jobs(_MOST_JOBS, account=account)
+    charges = store.ledger(job_id or None, account=account)
+    outcomes = Counter[str]()
+    for one in jobs:
+        outcomes.update(counted(one, charges))
+    names = _names(store, charges)
+    charges = _repriced(charges, jobs, prices) if prices else charges
+    total = sums(charges, lambda _: "all")
+    return {
+        "job": job_id or None,
+        "total": total[0] if total else None,
+        "stages": sums(charges, lambda charge: charge.stage),
+        "tasks": sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
+        "outcomes": by_outcome(charges, outcomes),
+        "did_not_help": helpless(charges),
+    }
+
+
+def sums(charges: Iterable[Charge], name: Callable[[Charge], str]) -> list[Row]:
     """Add up charges of the same name, most core time first; joules are None where none were recorded."""
     rows: dict[str, Row] = {}
     for charge in charges:
@@ -41,14 +68,14 @@ def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[R
     return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["wall_s"]))
 
 
-def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list[Row]:
+def by_outcome(charges: Iterable[Charge], outcomes: Mapping[str, int]) -> list[Row]:
     """Add up by how candidates ended; what belongs to no single one is `SHARED`.
 
     The counts are the jobs' own (`outcomes`), so that all but the filtered ones are their trials: each candidate once,
     as it ended last, though it may have been raced again after a disturbance, or a kill have taken its charge.
     """
 
-    def name(charge: "Charge") -> str:
+    def name(charge: Charge) -> str:
         return charge.outcome if charge.outcome and charge.stage in _OF_ONE else SHARED
 
     rows = sums(charges, name)
@@ -60,7 +87,7 @@ def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list
     return rows
 
 
-def counted(job: "JobStatus", charges: "Iterable[Charge]") -> "Counter[str]":
+def counted(job: "JobStatus", charges: Iterable[Charge]) -> Counter[str]:
     """Return how many of a job's candidates ended how; before it has said so itself, by the builds it has paid for."""
     said = Counter[str]()
     for task in job.tasks:
@@ -74,7 +101,7 @@ def counted(job: "JobStatus", charges: "Iterable[Charge]") -> "Counter[str]":
     return paid
 
 
-def tried(charges: "Iterable[Charge]") -> "Counter[str]":
+def tried(charges: Iterable[Charge]) -> Counter[str]:
     """Return how many candidates ended how, by what was charged for them."""
     found = Counter[str]()
     for charge in charges:
@@ -84,7 +111,7 @@ def tried(charges: "Iterable[Charge]") -> "Counter[str]":
     return found
 
 
-def helpless(charges: "Sequence[Charge]") -> list[Row]:
+def helpless(charges: Sequence[Charge]) -> list[Row]:
     """Return, by stage and in all, the share spent on candidates that were not their task's best when measured.
 
     A proposal is made before its candidates are known: its share is that of the candidates that were tried.
@@ -108,7 +135,7 @@ _AMOUNTS = ("count", "wall", "core", "energy", "money")
 _RACED = frozenset({"ok", "abandoned", "wrong-result", "run-failed", "timeout", "crashed"})
 
 
-def _amount(charge: "Charge", what: str) -> float:
+def _amount(charge: Charge, what: str) -> float:
     amounts = {"count": charge.count, "wall": charge.wall_s, "core": charge.core_s, "energy": charge.joules,
                "money": charge.money}  # fmt: skip
     return float(amounts[what] or 0.0)
@@ -155,3 +182,35 @@ def draw(
     axes[-1].set(title="share of core time on candidates that did not help", xlabel="%", xlim=(0, 100))
     with whole_file(path, CHART, inputs=inputs, force=force) as file:
         figure.savefig(file, format=kind)
+
+
+def _repriced(charges: Sequence[Charge], jobs: Sequence[JobStatus], sheet: str) -> list[Charge]:
+    """Return charges by another price sheet: a job pays for its cores all the time, what no stage held is idle.
+
+    A stage is priced by core time where it used more than one core, else by the time it held its worker.
+    """
+    from tunery.accounting.prices import load_prices
+    from tunery.tuning.account import IDLE, MANAGE, OVERHEAD
+
+    prices = load_prices(sheet)
+    priced: list[Charge] = []
+    held: defaultdict[str, float] = defaultdict(float)
+    for charge in (charge for charge in charges if charge.stage != IDLE):
+        held_s = 0.0 if charge.stage in {MANAGE, OVERHEAD} else max(charge.core_s, charge.wall_s)
+        held[charge.job_id] += held_s
+        money = prices.of_machine(held_s) + prices.of_energy(charge.joules)
+        priced.append(replace(charge, money=money, currency=prices.currency))
+    for job in (job for job in jobs if job.job_id in held):
+        rest = prices.of_machine(job.spend.cores * job.spend.wall_s - held[job.job_id])
+        if not job.spend.cores:  # stored before it was known: what was idle then is left as it was charged
+            priced += [c for c in charges if (c.job_id, c.stage, c.currency) == (job.job_id, IDLE, prices.currency)]
+        elif rest > 0:
+            priced.append(Charge(job.job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=prices.currency))
+    return priced
+
+
+def _names(store: Store, charges: Sequence[Charge]) -> dict[str, str]:
+    from tunery.reports.format import short
+
+    wanted = {charge.task_key for charge in charges}
+    return {task.key: f"{task.workload.name} {short(task.key)}" for task in store.tasks() if task.key in wanted}

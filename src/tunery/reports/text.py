@@ -73,7 +73,7 @@ def _at_once(report: "TuneReport") -> list[str]:
     degrees = Counter(task.degree for task in report.job.tasks if task.measured)
     if not degrees:
         return []
-    threads = report.tasks[0].target.threads
+    threads = report.threads
     kernels = f"kernels of {threads} thread{'s' if threads > 1 else ''}"
     if report.slots == 1:
         return [f"measured    one at a time: {kernels} leave no cores for a second one"]

@@ -29,7 +29,7 @@ from tunery.service.checks import check, check_model
 from tunery.service.codec import claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import QueuedJob, next_turn
-from tunery.service.resuming import check_currency, report_of
+from tunery.service.resuming import beginning, check_currency, report_of
 from tunery.service.verbs import TUNE, VERBS, options_of
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
@@ -468,6 +468,8 @@ class JobManager:
             plain = request_data(entry.request, imported, entry.claim)
             status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
             device, stop = await self._device(runtime, entry.request), threading.Event()
+            began_with = beginning(imported, runtime)
+            await self.store.write(lambda store: store.events.append("began", began_with, job_id))
             job = TuningJob(
                 runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began,
                 ending=lambda: entry.ending,

@@ -2,12 +2,16 @@
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from tunery._errors import UsageError, WorkError
 from tunery.accounting.prices import Prices
-from tunery.domain import JobState, JobStatus
+from tunery.domain import JobState, JobStatus, Network
 from tunery.domain.request import TuneReport
+from tunery.reports.data import described
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.pools import Runtime
 from tunery.store import Store
@@ -62,18 +66,33 @@ def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
 
 def report_of(status: JobStatus, imported: ImportedModel, runtime: Runtime, *, resumed: bool, place: str) -> TuneReport:
     """Return the report of a job that has ended."""
+    found = report_from(status, beginning(imported, runtime), place, resumed=resumed)
+    return replace(found, network=imported.network, tasks=imported.tasks)
+
+
+def beginning(imported: ImportedModel, runtime: Runtime) -> dict[str, Any]:
+    """Return what a job's report tells beside its status, as plain data: it is known from the job's beginning."""
+    return {
+        "network": described(imported.network),
+        "slots": len(runtime.all_slots),
+        "calibrated_at": runtime.calibration.made_at if runtime.calibration else None,
+        "elsewhere": dict(imported.elsewhere),
+        "threads": imported.target.threads,
+    }
+
+
+def report_from(status: JobStatus, began: Mapping[str, Any], place: str, *, resumed: bool = False) -> TuneReport:
+    """Return the report of a job, of its status and what was known at its beginning."""
     before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
     after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
     complete = len(before) == len(after) == len(status.tasks)
     return TuneReport(
         job=status,
-        network=imported.network,
-        tasks=imported.tasks,
+        network=TypeAdapter(Network).validate_python(began["network"]),
+        tasks=(),
         before_s=sum(before) if complete else None,
         after_s=sum(after) if complete else None,
         resumed=resumed,
         store=place,
-        slots=len(runtime.all_slots),
-        calibrated_at=runtime.calibration.made_at if runtime.calibration else None,
-        elsewhere=imported.elsewhere,
+        **{name: began[name] for name in ("slots", "calibrated_at", "elsewhere", "threads")},
     )

@@ -112,6 +112,15 @@ def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: P
     leave(store, job_id, JobState.DONE)
 
 
+def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
+    """Return what a job has answered; of one that tunes, what its report tells beside its status."""
+    if status.request.get("kind", "tune") == "tune":
+        found = store.events.latest(status.job_id, "began")
+    else:
+        found = store.events.latest(status.job_id, "answer") if status.state is JobState.DONE else None
+    return dict(found.payload) if found else None
+
+
 def add_spend(store: Store, job_id: str, spent: Spend) -> None:
     """Add what a run has spent to what earlier runs of the job have."""
     status = store.job(job_id)

@@ -15,7 +15,7 @@ from tunery.delivery.compile import check_place, compile_checked
 from tunery.delivery.query import query
 from tunery.delivery.work import Work
 from tunery.domain.request import FillPolicy, Progress, Request
-from tunery.reports.data import bench_data, collect_data, compile_data, plain
+from tunery.reports.data import bench_data, collect_data, compile_data, described, plain, query_data
 from tunery.runtime.calibrate import calibrate_target
 from tunery.tuning.collect import CollectPlan, collect
 
@@ -24,28 +24,44 @@ _MOST_FEW_SHOT, _LONGEST_S = 64, 1e6
 Answer = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
-    """Where the compiled network goes, and whether operators without a record are predicted, or measured first.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryOptions:
+    """Whether operators without a record are predicted, or measured first."""
 
-    With `force` the file may replace one of another kind. It is signed with the private key in `sign` ("": not at all).
-    """
-
-    output: str
-    predict: bool = True
+    predict: bool = False
     few_shot: int = 0
     few_shot_seconds: float | None = None
-    force: bool = False
-    sign: str = ""
 
-    def check(self, request: Request) -> None:
-        """Raise UsageError where the file may not be written."""
+    def policy(self) -> FillPolicy | None:
+        """Return how what no record answers is filled."""
+        seconds = math.inf if self.few_shot_seconds is None else self.few_shot_seconds
+        return FillPolicy(self.few_shot, seconds) if self.predict or self.few_shot else None
+
+    def check(self, _: Request) -> None:
+        """Raise UsageError where a number is out of its range."""
         if not 0 <= self.few_shot <= _MOST_FEW_SHOT:
             raise UsageError(f"few_shot={self.few_shot} is not between 0 and {_MOST_FEW_SHOT}")
         if self.few_shot_seconds is not None and not 0 < self.few_shot_seconds <= _LONGEST_S:
             raise UsageError(
                 f"few_shot_seconds={self.few_shot_seconds:g} is no time to measure for; write for example 20"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions(QueryOptions):
+    """Where the compiled network goes.
+
+    With `force` the file may replace one of another kind. It is signed with the private key in `sign` ("": not at all).
+    """
+
+    output: str
+    predict: bool = True
+    force: bool = False
+    sign: str = ""
+
+    def check(self, request: Request) -> None:
+        """Raise UsageError where the file may not be written."""
+        QueryOptions.check(self, request)
         check_place(Path(self.output), request, force=self.force, sign=Path(self.sign) if self.sign else None)
 
 
@@ -94,17 +110,15 @@ class NoOptions:
         """Accept."""
 
 
-Options = CompileOptions | BenchOptions | CollectOptions | NoOptions
+Options = CompileOptions | QueryOptions | BenchOptions | CollectOptions | NoOptions
 
 
 async def _compile(work: Work, options: CompileOptions) -> Answer:
-    seconds = math.inf if options.few_shot_seconds is None else options.few_shot_seconds
-    policy = FillPolicy(options.few_shot, seconds) if options.predict or options.few_shot else None
-    report, _ = await compile_checked(
-        work, Path(options.output), policy, lambda text: _say(work, text), force=options.force,
+    report, network = await compile_checked(
+        work, Path(options.output), options.policy(), lambda text: _say(work, text), force=options.force,
         sign=Path(options.sign) if options.sign else None,
     )  # fmt: skip
-    return compile_data(report)
+    return {**compile_data(report), "described": described(network)}
 
 
 async def _bench(work: Work, options: BenchOptions) -> Answer:
@@ -112,9 +126,8 @@ async def _bench(work: Work, options: BenchOptions) -> Answer:
     return bench_data(await bench(work, options.against, options.seconds, compiled))
 
 
-async def _query(work: Work, _: NoOptions) -> Answer:
-    found = await query(work)
-    return {"network": found.network.name, "choices": plain(found.choices), "open": sorted(found.open)}
+async def _query(work: Work, options: QueryOptions) -> Answer:
+    return query_data(await query(work, options.policy()))
 
 
 async def _extract(work: Work, _: NoOptions) -> Answer:
@@ -154,7 +167,7 @@ TUNE = "tune"
 VERBS: Mapping[str, Verb] = {
     "compile": Verb(CompileOptions, _compile),
     "bench": Verb(BenchOptions, _bench),
-    "query": Verb(NoOptions, _query),
+    "query": Verb(QueryOptions, _query),
     "extract": Verb(NoOptions, _extract),
     "calibrate": Verb(NoOptions, _calibrate),
     "collect": Verb(CollectOptions, _collect),

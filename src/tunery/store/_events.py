@@ -1,6 +1,6 @@
 """What happened, in one order: a reader that knows the number of the last event it saw misses none."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,19 @@ class Events:
             query = query.where(_table.c.job_id == job_id)
         rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [_event(row) for row in rows]
+
+    def newest(self, job_ids: Collection[str]) -> dict[str, int]:
+        """Return the number of the latest event of each of some jobs, as far as they have one."""
+        query = sa.select(_table.c.job_id, sa.func.max(_table.c.id)).where(_table.c.job_id.in_(job_ids))
+        grouped = query.group_by(_table.c.job_id)
+        return {row[0]: row[1] for row in self._database.read(lambda connection: connection.execute(grouped).all())}
+
+    def latest(self, job_id: str, *kinds: str) -> Event | None:
+        """Return the latest event of a job that is of one of these kinds."""
+        mine = sa.select(_table).where(_table.c.job_id == job_id, _table.c.kind.in_(kinds))
+        query = mine.order_by(_table.c.id.desc()).limit(1)
+        row = self._database.read(lambda connection: connection.execute(query).mappings().first())
+        return _event(row) if row else None
 
     def last(self) -> int:
         """Return the number of the latest event, 0 if there is none."""

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from tunery._errors import LostJobError, NothingFoundError
 from tunery.domain import JobState, JobStatus, canonical_json, digest
+from tunery.store._events import insert_event
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode
 from tunery.store.database.connection import Database, database_time
@@ -49,6 +50,7 @@ class Jobs(Database):
             if there is not None:
                 return _status(connection, there)
             connection.execute(row)
+            _tell(connection, chosen, status.state)
             return status
 
         return self.write(insert)
@@ -69,6 +71,8 @@ class Jobs(Database):
             if status.job_id in self._acquired and owner != self._owner:
                 raise LostJobError(f"job {status.job_id} went on in another process, for this one was silent too long")
             _update(connection, status.job_id, _progress(status, time.time()))
+            if row["state"] != status.state:
+                _tell(connection, status.job_id, status.state, status.message)
 
         self.write(update)
 
@@ -79,6 +83,18 @@ class Jobs(Database):
             NothingFoundError: there is no such job.
         """
         return self.read(lambda connection: _status(connection, _row(connection, job_id, self.place)))
+
+    def standing(self, job_ids: Collection[str]) -> dict[str, JobState]:
+        """Return the states of some jobs: of many at once, and without all else that is known of them."""
+        columns = (_jobs.c.job_id, _jobs.c.state, _jobs.c.owner, _jobs.c.heartbeat_at)
+        query = sa.select(*columns).where(_jobs.c.job_id.in_(job_ids))
+        return self.read(lambda connection: {r["job_id"]: _state(connection, r) for r in _all(connection, query)})
+
+    def count_states(self) -> dict[JobState, int]:
+        """Count the jobs by state; those that a process has left are counted as running."""
+        query = sa.select(_jobs.c.state, sa.func.count()).group_by(_jobs.c.state)
+        rows = self.read(lambda connection: connection.execute(query).all())
+        return {JobState(state): count for state, count in rows}
 
     def taken(self, job_id: str) -> bool:
         """Say whether a live owner other than this opened store works on a job.
@@ -183,6 +199,7 @@ class Jobs(Database):
                 return False
             lease = {"owner": encode(self._owner), "heartbeat_at": database_time(connection)}
             _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": time.time(), **lease})
+            _tell(connection, job_id, JobState.RUNNING)
             return True
 
         acquired = self.write(acquire)
@@ -218,9 +235,13 @@ class Jobs(Database):
         """Change a job that this opened store owns; return whether it does."""
 
         def update(connection: Connection) -> bool:
-            mine = _owner(_row(connection, job_id, self.place)) == self._owner
+            row = _row(connection, job_id, self.place)
+            mine = _owner(row) == self._owner
             if mine:
-                _update(connection, job_id, values(connection))
+                changed = values(connection)
+                _update(connection, job_id, changed)
+                if changed.get("state", row["state"]) != row["state"]:
+                    _tell(connection, job_id, JobState(changed["state"]))
             return mine
 
         return self.write(update)
@@ -242,6 +263,11 @@ def identity(request: Mapping[str, Any]) -> str:
 
 def _update(connection: Connection, job_id: str, values: Mapping[str, Any]) -> None:
     connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
+
+
+def _tell(connection: Connection, job_id: str, state: JobState, message: str = "") -> None:
+    """Add the event that a job is in another state now."""
+    insert_event(connection, "state", {"state": state.value, "message": message}, job_id)
 
 
 def _row(connection: Connection, job_id: str, place: str) -> RowMapping:
@@ -283,7 +309,13 @@ def _progress(status: JobStatus, now: float) -> dict[str, Any]:
 def _status(connection: Connection, row: RowMapping) -> JobStatus:
     document = {name: row[name] for name in ("job_id", "request", "state", "created_at", "updated_at")}
     document |= row["document"]
-    if row["state"] == JobState.RUNNING and _live_owner(connection, row) is None:
-        document["state"] = JobState.STOPPED.value
+    document["state"] = _state(connection, row).value
+    if document["state"] != row["state"]:
         document["message"] = document["message"] or "its process ended unexpectedly; resuming continues where it was"
     return decode(JobStatus, document)
+
+
+def _state(connection: Connection, row: RowMapping) -> JobState:
+    """Return a job's state; one that was running in a process that is gone has stopped."""
+    gone = row["state"] == JobState.RUNNING and _live_owner(connection, row) is None
+    return JobState.STOPPED if gone else JobState(row["state"])

@@ -63,13 +63,19 @@ class Ledger(Database):
         rows = list(charges)
         self.write(lambda connection: insert_charges(connection, rows))
 
-    def ledger(self, job_id: str | None = None) -> list[Charge]:
-        """Return the sums by (job, task, stage, outcome, currency, helped), of one job or of all, in that order."""
+    def ledger(self, job_id: str | None = None, *, account: str | None = None) -> list[Charge]:
+        """Return the sums by (job, task, stage, outcome, currency, helped), in that order.
+
+        They are of one job, of the jobs of an account, or of all.
+        """
         table = schema.ledger
         group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
         query = sa.select(*group, *_sums(table))
         if job_id is not None:
             query = query.where(table.c.job_id == job_id)
+        if account is not None:
+            mine = sa.select(schema.jobs.c.job_id).where(schema.jobs.c.account == account)
+            query = query.where(table.c.job_id.in_(mine))
         query = query.group_by(*group).order_by(*group)
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return [_charge(dict(row)) for row in rows]

@@ -57,6 +57,10 @@ class Upkeep(Database):
 
         return self.read(count)
 
+    def count_by_device(self) -> dict[str, int]:
+        """Count the records of each device, by its fingerprint."""
+        return self.read(lambda connection: _counts(connection, "device"))
+
     def prune(self, task_key: str | None = None, *, keep: int) -> int:
         """Delete all but the `keep` fastest candidates' records, the baselines and wrong results; return how many went.
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from tunery.domain import JobStatus
+from tunery.domain import JobStatus, TaskState
 from tunery.domain.request import DEFAULT_DIALECT, Progress
 from tunery.reports.data import plain, task_data
 from tunery.store import StoredAccount, StoredToken
@@ -13,7 +13,7 @@ from tunery.store import StoredAccount, StoredToken
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
 Role = Literal["reader", "user", "admin"]
-JobKind = Literal["tune", "compile", "bench", "query", "extract"]
+JobKind = Literal["tune", "compile", "bench", "query", "extract", "calibrate", "collect"]
 _Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _Shape = Annotated[list[_Extent], Field(max_length=32)]
 
@@ -22,11 +22,24 @@ class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class LocalIn(_Body):
+    """What only the user of this machine may say of a job, on the local socket."""
+
+    owner: str = Field("", max_length=128, description="Whose share of the machine it uses; else its own.")
+    weight: float = Field(1.0, ge=0.01, le=100)
+    options: dict[str, Any] = Field(default_factory=dict, description="What a job of its kind is given.")
+    prices: str = Field("", max_length=4096, description="A price sheet.")
+    trust: bool = Field(False, description="A torch program may run code that it holds.")
+    on: str = Field("", max_length=100, description="The host to measure on.")
+
+
 class JobIn(_Body):
     """A job: a model, a target, and what it may cost."""
 
     kind: JobKind = "tune"
-    model: str = Field(max_length=200, description="`sha256:…` of an uploaded model, or `zoo:NAME`.")
+    model: str = Field(
+        max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`; a path if `local`."
+    )
     shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000, description="Shapes of dynamic inputs.")
     target: str = Field("native", max_length=10_000)
     threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
@@ -36,10 +49,12 @@ class JobIn(_Body):
     seed: int = Field(0, ge=0, le=2**31 - 1)
     priority: int = Field(0, ge=0, le=10, description="Each step doubles the share, up to the account's own priority.")
     few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
-    predict: bool = Field(True, description="compile: predict what was not measured.")
+    few_shot_seconds: float | None = Field(None, gt=0, le=1e6, description="Measure no longer than this.")
+    predict: bool | None = Field(None, description="Predict what was not measured: compile does, query does not.")
     against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
     seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
     dialect: str = Field(DEFAULT_DIALECT, max_length=100)
+    local: LocalIn | None = None
 
 
 class JobOut(BaseModel):
@@ -56,6 +71,8 @@ class JobOut(BaseModel):
     updated_at: datetime
     spend: dict[str, Any]
     remaining: dict[str, Any]
+    outlook: list[dict[str, Any]]
+    request: dict[str, Any]
     tasks: list[dict[str, Any]]
     progress: dict[str, Any] | None
     answer: dict[str, Any] | None
@@ -141,6 +158,13 @@ class NewToken(TokenOut):
     token: str
 
 
+class RecordPage(BaseModel):
+    """Some records; `next` is the cursor of those that come after."""
+
+    records: list[dict[str, Any]]
+    next: int | None
+
+
 class UsageOut(BaseModel):
     """What an account's jobs of a month have cost."""
 
@@ -159,25 +183,36 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, *, full: bool) -> JobOut:
-    """Return a job as it is shown; `full` with its tasks."""
-    request = status.request
+def job_out(
+    status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, *, full: bool, local: bool
+) -> JobOut:
+    """Return a job as it is shown: `full` with its tasks, and without places of this machine unless it is `local`."""
+    request = dict(status.request)
+    if not local:
+        request["model"] = shown_model(str(request.get("model", "")))
+        request.pop("options", None)
     return JobOut(
         id=status.job_id,
         kind=str(request.get("kind", "tune")),
         account=str(request.get("queue_owner", "")),
         network=str(request.get("name", "")),
-        model=shown_model(str(request.get("model", ""))),
+        model=str(request.get("model", "")),
         state=status.state.value,
         message=status.message,
         created_at=at(status.created_at),
         updated_at=at(status.updated_at),
         spend=plain(status.spend),
         remaining=plain(status.remaining),
-        tasks=[task_data(task) for task in status.tasks] if full else [],
+        outlook=plain(status.outlook),
+        request=plain(request),
+        tasks=[_task_out(task) for task in status.tasks] if full else [],
         progress=plain(progress) if progress else None,
         answer=answer,
     )
+
+
+def _task_out(task: TaskState) -> dict[str, Any]:
+    return {**task_data(task), "candidate": task.best_candidate, "untried": task.untried}
 
 
 def shown_model(model: str) -> str:

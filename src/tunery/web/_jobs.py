@@ -6,12 +6,13 @@ import json
 import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
-from fastapi import Request as HttpRequest
 from fastapi.responses import FileResponse, StreamingResponse
 
 from tunery._errors import NothingFoundError
@@ -19,18 +20,20 @@ from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.service.codec import request_data
+from tunery.service.stored_jobs import answer_of
 from tunery.store import Event
-from tunery.web._bodies import DIGEST, JobIn, JobOut, JobPage, job_out
+from tunery.web._bodies import DIGEST, JobIn, JobOut, JobPage, LocalIn, job_out
 from tunery.web._files import model_path
+from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
-_OVER = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
-_STILL = (*_OVER, JobState.PAUSED)  # nothing happens of itself
-_LONGEST_WAIT_S, _LOOK_S, _ALIVE_S = 60.0, 0.5, 15.0
+_LONGEST_WAIT_S, _ALIVE_S = 60.0, 15.0
 _PAGE, _MOST = 50, 500
+_LINES = "application/jsonl"
+_NO_EVENTS = 2**63 - 1
 
 
 @router.post("", status_code=201, responses={200: {"description": "The same job was submitted before."}})
@@ -44,6 +47,8 @@ async def submit(
     """Submit a job. The same `Idempotency-Key` of an account is one job, however often it is sent."""
     request, account = await _request(job, service, caller), caller.account
     claim = ShareRequest(account.name, account.weight, min(job.priority, account.priority))
+    if job.local is not None:
+        claim = ShareRequest(job.local.owner, job.local.weight, job.priority)
     job_id = _id_of(account.name, idempotency_key) if idempotency_key else ""
     if job_id and (there := await _known(service, job_id)):
         if _asked(there.request) != _asked(request_data(request, claim=claim)):
@@ -66,7 +71,7 @@ async def list_(  # noqa: PLR0917 - what FastAPI hands over
     limit: Annotated[int, Query(ge=1, le=_MOST)] = _PAGE,
 ) -> JobPage:
     """List the account's jobs, latest first; an administrator lists those of all, or of one."""
-    whose = account if caller.role == ADMIN else caller.account.name
+    whose: str | None = account if caller.role == ADMIN else caller.account.name
     at, _, after = cursor.rpartition("-")
     before = (float(at), after) if cursor else None
     found = await service.store.read(lambda store: store.jobs(limit + 1, account=whose, before=before))
@@ -74,7 +79,7 @@ async def list_(  # noqa: PLR0917 - what FastAPI hands over
     last = page[-1] if len(found) > limit else None
     shown = [status for status in page if state is None or status.state is state]
     return JobPage(
-        jobs=[job_out(status, None, None, full=False) for status in shown],
+        jobs=[job_out(status, None, None, full=True, local=service.local) for status in shown],
         next=f"{last.created_at!r}-{last.job_id}" if last else None,
     )
 
@@ -90,9 +95,8 @@ async def show(  # noqa: PLR0917 - what FastAPI hands over
 ) -> Any:
     """Show a job; with `wait`, as soon as it has ended or after so many seconds."""
     status = await visible(service, caller, job_id)
-    deadline = asyncio.get_running_loop().time() + wait
-    while status.state not in _STILL and asyncio.get_running_loop().time() < deadline:
-        await asyncio.sleep(_LOOK_S)
+    if wait and status.state not in AT_REST:
+        await _rest(service, job_id, wait)
         status = await visible(service, caller, job_id)
     etag = f'"{status.state.value}-{status.updated_at!r}"'
     if if_none_match == etag:
@@ -128,19 +132,22 @@ async def resume(job_id: JobId, service: TheService, caller: User) -> JobOut:
 @router.get("/{job_id}/events", response_class=StreamingResponse)
 async def events(  # noqa: PLR0917 - what FastAPI hands over
     job_id: JobId,
-    http: HttpRequest,
     service: TheService,
     caller: Reader,
     last_event_id: Annotated[str, Header(pattern="^[0-9]{0,18}$")] = "",
-    after: Annotated[int, Query(ge=0)] = 0,
+    after: Annotated[int, Query(ge=0, lt=2**63)] = 0,
+    accept: Annotated[str, Header(max_length=1000)] = "",
 ) -> StreamingResponse:
-    """Follow a job as server-sent events.
+    """Follow a job as server-sent events; or, as JSON lines, get those that there are (`Accept: application/jsonl`).
 
     `id:` is an event's number in the store: a client that comes back with `Last-Event-ID` misses none and gets none
     twice. Events of the kind `progress` have no number, for only the latest counts; `end` comes last.
     """
     await visible(service, caller, job_id)
-    stream = _stream(service, job_id, max(after, int(last_event_id or 0)), http)
+    last = max(after, int(last_event_id or 0))
+    if _LINES in accept:
+        return StreamingResponse(_lines(service, job_id, last), media_type=_LINES)
+    stream = _stream(service, job_id, last)
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
@@ -182,21 +189,36 @@ async def _request(job: JobIn, service: Service, caller: Caller) -> Request:
         UsageError: the budget or the model cannot be right.
         NothingFoundError: the model was never uploaded.
     """
+    if job.local is not None:
+        if not service.local:
+            raise RefusedError(422, "local", "`local` is for the user of the machine that the service runs on")
+        return _asked_here(job, job.local)
+    if job.kind in {"calibrate", "collect"}:
+        raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; do that on its machine")
     if re.fullmatch(DIGEST, job.model):
         model = str(await model_path(service, caller.account.name, job.model.removeprefix("sha256:")))
     elif job.model.startswith(("zoo:", f"{job.dialect}:")):
         model = job.model
     else:
-        raise RefusedError(422, "model", f"{job.model!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
+        raise RefusedError(422, "model", f"{job.model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
     options: dict[str, Any] = {}
+    fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
     if job.kind == "compile":
-        options = {"output": await compiled_place(service, model), "predict": job.predict, "few_shot": job.few_shot}
+        options = {"output": await compiled_place(service, model), "predict": job.predict is not False, **fill}
+    elif job.kind == "query":
+        options = {"predict": job.predict is True, **fill}
     elif job.kind == "bench":
         options = {"against": job.against, "seconds": job.seconds}
+    return replace(_asked_here(job, LocalIn.model_validate({})), model=model, options=options)
+
+
+def _asked_here(job: JobIn, local: LocalIn) -> Request:
+    """Return a job of this machine's user in the manager's words."""
     return Request(
-        model, {name: tuple(shape) for name, shape in job.shapes.items()}, job.target, job.dialect, job.threads,
+        job.model, {name: tuple(shape) for name, shape in job.shapes.items()}, job.target, job.dialect, job.threads,
         Budget.parse(job.budget) if job.budget else Budget(), job.effort, seed=job.seed,
-        latency_target_s=job.latency_target_s, kind=job.kind, options=options,
+        latency_target_s=job.latency_target_s, kind=job.kind, options=local.options, prices=local.prices,
+        trust=local.trust, on=local.on,
     )  # fmt: skip
 
 
@@ -226,12 +248,10 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _shown(service: Service, status: JobStatus) -> JobOut:
-    answer = None
-    if status.state is JobState.DONE and status.request.get("kind", "tune") != "tune":
-        found = await service.store.read(lambda store: store.events.after(job_id=status.job_id))
-        answers = [event.payload for event in found if event.kind == "answer"]
-        answer = {name: value for name, value in answers[-1].items() if name != "path"} if answers else None
-    return job_out(status, service.manager.progress(status.job_id), answer, full=True)
+    answer = await service.store.read(lambda store: answer_of(store, status))
+    if answer is not None and not service.local:
+        answer.pop("path", None)
+    return job_out(status, service.manager.progress(status.job_id), answer, full=True, local=service.local)
 
 
 async def check_month(service: Service, caller: Caller) -> None:
@@ -253,29 +273,43 @@ async def check_month(service: Service, caller: Caller) -> None:
         )  # fmt: skip
 
 
-async def _stream(service: Service, job_id: str, last: int, http: HttpRequest) -> AsyncIterator[str]:
-    """Yield what happens to a job as server-sent events, until it rests or the client goes away."""
-    silent, shown = 0.0, None
-    while True:
-        # The state is read before the events: what ends a job is stored with its last event.
-        status = await service.store.read(lambda store: store.job(job_id))
-        for event in await _events_after(service, job_id, last):
-            last, silent = event.number, 0.0
-            yield _sent(event)
-        progress = service.manager.progress(job_id)
-        if progress is not None and progress != shown:
-            shown, silent = progress, 0.0
-            yield f"event: progress\ndata: {json.dumps(plain(progress))}\n\n"
-        if status.state in _STILL:
-            yield f"event: end\ndata: {json.dumps({'state': status.state.value, 'message': status.message})}\n\n"
-            return
-        if silent >= _ALIVE_S:
-            silent = 0.0
-            yield ": still here\n\n"
-        await asyncio.sleep(_LOOK_S)
-        silent += _LOOK_S
-        if await http.is_disconnected():
-            return
+async def _rest(service: Service, job_id: str, within_s: float) -> None:
+    """Wait until nothing happens to a job of itself any more, for at most so long."""
+    with suppress(TimeoutError), service.hub.watch(job_id, _NO_EVENTS) as watch:
+        async with asyncio.timeout(within_s):
+            while not service.hub.closed:
+                news = await watch.news(within_s)
+                if news is not None and news.state in AT_REST:
+                    return
+
+
+async def _stream(service: Service, job_id: str, last: int) -> AsyncIterator[str]:
+    """Yield what happens to a job as server-sent events, until it rests or the service ends."""
+    progress = ""
+    with service.hub.watch(job_id, last) as watch:
+        while not service.hub.closed:
+            news = await watch.news(_ALIVE_S)
+            if news is None:
+                yield ": still here\n\n"
+                continue
+            while news.newest > watch.seen and (found := await _events_after(service, job_id, watch.seen)):
+                for event in found:
+                    watch.seen = event.number
+                    yield _sent(event)
+            if news.progress not in {"", progress}:
+                progress = news.progress
+                yield f"event: progress\ndata: {progress}\n\n"
+            if news.state in AT_REST:
+                status = await service.store.read(lambda store: store.job(job_id))
+                yield f"event: end\ndata: {json.dumps({'state': status.state.value, 'message': status.message})}\n\n"
+                return
+
+
+async def _lines(service: Service, job_id: str, last: int) -> AsyncIterator[str]:
+    while found := await _events_after(service, job_id, last):
+        for event in found:
+            last = event.number
+            yield json.dumps({"id": event.number, **_data(event)}) + "\n"
 
 
 async def _events_after(service: Service, job_id: str, number: int) -> list[Event]:
@@ -283,6 +317,9 @@ async def _events_after(service: Service, job_id: str, number: int) -> list[Even
 
 
 def _sent(event: Event) -> str:
+    return f"id: {event.number}\nevent: {event.kind}\ndata: {json.dumps(_data(event))}\n\n"
+
+
+def _data(event: Event) -> dict[str, Any]:
     payload = {name: value for name, value in event.payload.items() if name != "path"}
-    data = {"kind": event.kind, "at": event.created_at, **plain(payload)}
-    return f"id: {event.number}\nevent: {event.kind}\ndata: {json.dumps(data)}\n\n"
+    return {**plain(payload), "kind": event.kind, "at": event.created_at}

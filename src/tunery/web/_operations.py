@@ -5,7 +5,7 @@ from collections import Counter
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from tunery.reports.data import plain
+import tunery
 from tunery.web._files import free_bytes
 from tunery.web._service import Admin, Reader, TheService
 
@@ -25,13 +25,10 @@ async def ready(service: TheService) -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get("/v1/records")
-async def records(service: TheService, _: Reader) -> dict[str, object]:
-    """Count what the store holds."""
-    found = await service.store.read(lambda store: store.stats())
-    stats: dict[str, object] = plain(found)
-    stats.pop("place", None)
-    return stats
+@router.get("/v1/service")
+async def about(service: TheService, _: Reader) -> dict[str, str | None]:
+    """Say which version this is, and to the user who runs it where its store is."""
+    return {"version": tunery.__version__, "store": service.store.url if service.local else None}
 
 
 @router.get("/v1/metrics", response_class=PlainTextResponse)

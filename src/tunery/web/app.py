@@ -5,22 +5,28 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from tunery.service.manager import JobManager
-from tunery.web import _files, _jobs, _operations, _people
+from tunery.web import _files, _jobs, _knowledge, _operations, _people
+from tunery.web._hub import Hub
+from tunery.web._limits import BodyLimit
 from tunery.web._problems import add_handlers
 from tunery.web._service import Service
 from tunery.web.pages import Pages
 from tunery.web.views import ROUTERS
 
 
-def create_app(manager: JobManager, files: Path) -> FastAPI:
-    """Return the application over a manager; uploads and compiled networks are kept in `files`."""
+def create_app(manager: JobManager, files: Path, *, local: bool = False) -> FastAPI:
+    """Return the application over a manager; uploads and compiled networks are kept in `files`.
+
+    A `local` one lets everybody in: whoever serves it sees to it that only the user who runs it can connect.
+    """
     app = FastAPI(
         title="tunery", version="1", openapi_url="/v1/openapi.json", docs_url=None, redoc_url=None,
         description="Tuned and verified implementations of a network's operators.",
     )  # fmt: skip
-    app.state.service = Service(manager, files.resolve())
+    app.state.service = Service(manager, files.resolve(), Hub(manager), local)
     add_handlers(app)
-    for router in (*(part.router for part in (_jobs, _files, _people, _operations)), *ROUTERS):
+    app.add_middleware(BodyLimit)
+    for router in (*(part.router for part in (_jobs, _files, _knowledge, _people, _operations)), *ROUTERS):
         app.include_router(router)
     app.mount("/", Pages())
     return app

@@ -1,8 +1,11 @@
-"""Asking a service over the network."""
+"""Asking a service: of this machine's user over its socket, or over the network as an account."""
 
 import hashlib
 import json
+import os
+import socket
 import stat
+import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,23 +18,57 @@ from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery._outputs import replacing
 from tunery._settings import login_file, settings
 
-_TIMEOUT_S, _AGAIN_S, _PATIENCE_S = 60.0, 1.0, 120.0
-_CHUNK = 1 << 20
+_TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
+_CHUNK, _PAGE = 1 << 20, 500
+_OWN = "start one of your own with `tunery serve --socket FILE`, and name FILE in TUNERY_SOCKET"
 _REST = {"done", "failed", "cancelled", "paused"}
 
 
 class ServiceClient:
-    """A service at a URL, as one account sees it; a context manager.
+    """A service at a URL, as one account sees it, or this user's own on its socket; a context manager.
 
     Every call raises UsageError where the service refuses, NothingFoundError where it has no such thing, and WorkError
     where it does not answer.
     """
 
-    def __init__(self, url: str, token: str) -> None:
-        self.url = url.rstrip("/")
+    def __init__(self, url: str, token: str = "", own: Path | None = None) -> None:
+        self.url, self._own = url.rstrip("/"), own
+        more: dict[str, Any] = {"transport": httpx.HTTPTransport(uds=str(own))} if own else {}
         self._http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT_S, follow_redirects=False
-        )
+            base_url=self.url, headers={"Authorization": f"Bearer {token}"} if token else {}, timeout=_TIMEOUT_S,
+            follow_redirects=False, trust_env=own is None, **more,
+        )  # fmt: skip
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is this user's own."""
+        return self._own is not None
+
+    @property
+    def name(self) -> str:
+        """What `--server` takes to reach it again; "" for this user's own."""
+        return "" if self.is_local else self.url
+
+    @classmethod
+    def local(cls, path: Path) -> Self:
+        """Return the service that this user runs, which listens on the socket `path`.
+
+        Raises:
+            UsageError: there is none, or it is another user's.
+        """
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_CONNECT_S)
+            try:
+                connection.connect(str(path))
+            except PermissionError:
+                raise UsageError(f"the service at {path} is another user's; {_OWN}") from None
+            except OSError:
+                raise UsageError("no service is running; start one with `tunery serve`") from None
+            # Before it hears anything: another user's would learn what we ask, and could lie.
+            told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+            if struct.unpack("3i", told)[1] not in {0, os.geteuid()}:
+                raise UsageError(f"the service at {path} is another user's; {_OWN}")
+        return cls("http://local", own=path)
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +79,10 @@ class ServiceClient:
     def me(self) -> dict[str, Any]:
         """Return the account."""
         return self._json("GET", "/v1/me")
+
+    def about(self) -> dict[str, Any]:
+        """Return the service's version, and the URL of its store if it is this user's own."""
+        return self._json("GET", "/v1/service")
 
     def upload(self, path: Path) -> str:
         """Upload a model unless it is there, and return its digest."""
@@ -69,8 +110,19 @@ class ServiceClient:
 
     def jobs(self, limit: int = 50) -> list[dict[str, Any]]:
         """Return the account's latest jobs."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/jobs", params={"limit": limit})["jobs"]
+        found: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None and len(found) < limit:
+            page = self._json("GET", "/v1/jobs", params={"limit": min(limit - len(found), _PAGE), "cursor": cursor})
+            found += page["jobs"]
+            cursor = page["next"]
         return found
+
+    def log(self, job_id: str) -> Iterator[dict[str, Any]]:
+        """Yield what has happened to a job so far."""
+        with self._streamed(f"/v1/jobs/{job_id}/events", {"Accept": "application/jsonl"}) as answer:
+            for line in answer.iter_lines():
+                yield json.loads(line)
 
     def act(self, job_id: str, what: str) -> dict[str, Any]:
         """Cancel, pause or resume a job."""
@@ -115,6 +167,29 @@ class ServiceClient:
         """Return what the account's jobs of this month have cost."""
         return self._json("GET", "/v1/usage")
 
+    def spend(self, job_id: str = "") -> dict[str, Any]:
+        """Return what a job has spent, or all of the account's."""
+        return self._json("GET", "/v1/spend", params={"job": job_id} if job_id else {})
+
+    def records(self, key: str) -> list[dict[str, Any]]:
+        """Return the best records of a task or workload, by the start of its key."""
+        found: list[dict[str, Any]] = self._json("GET", "/v1/records", params={"task": key})["records"]
+        return found
+
+    def record_counts(self) -> dict[str, Any]:
+        """Count what the service's store holds."""
+        return self._json("GET", "/v1/records/stats")
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return the devices on which something was measured."""
+        found: Any = self._json("GET", "/v1/devices")
+        return list(found)
+
+    def hosts(self) -> list[dict[str, Any]]:
+        """Return the service's hosts, with what they have to do."""
+        found: Any = self._json("GET", "/v1/hosts")
+        return list(found)
+
     def _events(self, job_id: str, last: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
         headers = {"Last-Event-ID": last} if last else {}
         number, kind = "", ""
@@ -151,7 +226,8 @@ class ServiceClient:
             raise UsageError(f"{self.url!r} is no URL ({error}); write for example http://127.0.0.1:7433") from None
         except httpx.HTTPError as error:
             raise WorkError(
-                f"the service at {self.url} does not answer ({error}); is it running, and is the URL right?"
+                f"the service at {self._own or self.url} does not answer ({error}); is it running"
+                + (" (`tunery serve`)?" if self._own else ", and is the URL right?")
             ) from None
 
 

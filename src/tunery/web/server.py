@@ -2,24 +2,33 @@
 
 import asyncio
 import contextlib
+import fcntl
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
-from tunery._errors import UsageError
-from tunery.service.local import take_over
+from tunery._errors import StoreError, UsageError
+from tunery._locks import open_lock
 from tunery.service.manager import JobManager
 from tunery.store import Store, StoredAccount, StoredToken, open_store
+from tunery.web._limits import PatientConnection
 from tunery.web._service import ADMIN
 from tunery.web._tokens import digest_of, new_token
 from tunery.web.app import create_app
 
-_GRACE_S = 5
+_log = logging.getLogger(__name__)
+_GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
+_LOOK_S = 10.0  # between looks for jobs that other processes left
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ def parse_place(text: str) -> tuple[str, int]:
 def serve(
     store: str, place: Place, files: Path, strategy: str, on_ready: Callable[[str, str, list[str]], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT; what is unfinished then stays queued, and goes on with the next start.
+    """Serve accounts until SIGTERM or SIGINT; what is unfinished then stays queued, and goes on with the next start.
 
     `on_ready` hears the URL, the first token ("" after the first start: it is told once) and the jobs that go on.
 
@@ -82,50 +91,132 @@ def serve(
         UsageError: it may not listen there, or cannot.
     """
     place.check()
+    tls = {"ssl_certfile": place.certificate or None, "ssl_keyfile": place.key or None}
+
+    async def run(opened: Store) -> None:
+        async with JobManager(opened, strategy=strategy, record=False) as manager:
+            token = await manager.store.write(first_token)
+            with _listening(place) as listening:
+                url = f"http{'s' * bool(place.certificate)}://{place.host}:{listening.getsockname()[1]}"
+                app = create_app(manager, files)
+                await _serve(manager, app, listening, lambda jobs: on_ready(url, token, jobs), **tls)
+
+    files.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open_store(store) as opened:
-        asyncio.run(_serve(opened, place, files, strategy, on_ready))
+        asyncio.run(run(opened))
+
+
+def serve_user(store: str, path: Path, files: Path, strategy: str, on_ready: Callable[[list[str]], None]) -> None:
+    """Serve this user alone, on the socket `path`, until SIGTERM or SIGINT; else as `serve`.
+
+    Raises:
+        UsageError: another service listens there, the place cannot be used, or the strategy is unknown.
+    """
+
+    async def run(opened: Store, listening: socket.socket) -> None:
+        async with JobManager(opened, strategy=strategy, record=False) as manager:
+            await _serve(manager, create_app(manager, files, local=True), listening, on_ready)
+
+    with open_store(store) as opened, own_socket(path) as listening:
+        asyncio.run(run(opened, listening))
 
 
 async def _serve(
-    store: Store, place: Place, files: Path, strategy: str, on_ready: Callable[[str, str, list[str]], None]
+    manager: JobManager, app: FastAPI, listening: socket.socket, on_ready: Callable[[list[str]], None], **more: Any
 ) -> None:
-    files.mkdir(parents=True, exist_ok=True, mode=0o700)
-    async with JobManager(store, strategy=strategy, record=False) as manager:
-        token = await manager.store.write(first_token)
-        config = uvicorn.Config(
-            create_app(manager, files), place.host, place.port, log_config=None, access_log=False,
-            ssl_certfile=place.certificate or None, ssl_keyfile=place.key or None, lifespan="off",
-            timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=1 << 16, server_header=False,
-        )  # fmt: skip
-        server = uvicorn.Server(config)
-        try:
-            listening = config.bind_socket()
-        except SystemExit:
-            raise UsageError(f"cannot listen at {place.host}:{place.port}; choose another address or port") from None
-        port = listening.getsockname()[1]
-        recovered = await manager.recover()
-        async with _looking(manager):
-            ready = asyncio.create_task(_when_started(server))
-            ready.add_done_callback(
-                lambda _: on_ready(f"http{'s' * bool(place.certificate)}://{place.host}:{port}", token, recovered)
-            )
-            await server.serve([listening])
+    """Answer on a socket until a signal comes; jobs that earlier processes left go on meanwhile."""
+    config = uvicorn.Config(
+        app, http=PatientConnection, ws="none", log_config=None, access_log=False, lifespan="off", server_header=False,
+        timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=1 << 16, **more,
+    )  # fmt: skip
+    server, hub = _Server(config), app.state.service.hub
 
+    def stop() -> None:
+        server.should_exit = True
+        hub.close()
 
-async def _when_started(server: uvicorn.Server) -> None:
-    while not server.started:
-        await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def _looking(manager: JobManager) -> AsyncIterator[None]:
-    looking = asyncio.create_task(take_over(manager))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    serving = asyncio.create_task(server.serve([listening]))
+    while not server.started and not serving.done():
+        await asyncio.sleep(_STARTING_S)
+    on_ready(await manager.recover())
+    looking = asyncio.create_task(_take_over(manager))
     try:
-        yield
+        await serving
     finally:
         looking.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await looking
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to us: its own way ends the process before the jobs have ended."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+async def _take_over(manager: JobManager) -> None:
+    """Take in the jobs of other services of the store that wait there, or were at work in one that is gone.
+
+    A job that is announced is taken in at once; the service that is free first does it.
+    """
+    async with contextlib.aclosing(manager.store.waiting_jobs(_LOOK_S)) as looks:
+        async for _ in looks:
+            with contextlib.suppress(StoreError):  # it may be back at the next look
+                for job_id in await manager.recover():
+                    _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id)
+
+
+@contextmanager
+def _listening(place: Place) -> Iterator[socket.socket]:
+    try:
+        family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+        listening = socket.create_server((place.host, place.port), family=family)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen at {place.host}:{place.port} ({error.strerror}); choose another address or port"
+        ) from None
+    with listening:
+        yield listening
+
+
+@contextmanager
+def own_socket(path: Path) -> Iterator[socket.socket]:
+    """Listen on a Unix socket that nobody else can open.
+
+    The lock beside it is held meanwhile: the kernel lets go of it with the process, so a killed service blocks nobody.
+
+    Raises:
+        UsageError: a service listens there already, or the place cannot be used.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if path.exists() and not path.is_socket():
+                raise UsageError(f"{path} is not a socket and stays as it is; choose another place with --socket")
+            lock = open_lock(path.with_name(f"{path.name}.lock"))
+            stack.callback(os.close, lock)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+            before = os.umask(0o177)  # nobody else can connect, not even before a chmod
+            try:
+                listening.bind(str(path))
+            finally:
+                os.umask(before)
+            listening.listen(_BACKLOG)
+        except BlockingIOError:
+            raise UsageError(f"a service listens at {path} already; use that one, or stop it first") from None
+        except OSError as error:
+            raise UsageError(f"cannot use {path} ({error.strerror}); choose another place with --socket") from error
+        try:
+            yield listening
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def first_token(store: Store) -> str:
@@ -135,5 +226,5 @@ def first_token(store: Store) -> str:
     text = new_token()
     store.accounts.create(StoredAccount("admin", ADMIN, priority=10))
     store.accounts.add_token(StoredToken(digest_of(text), "admin", "first start", ADMIN), None)
-    logging.getLogger(__name__).info("the account admin was created")
+    _log.info("the account admin was created")
     return text

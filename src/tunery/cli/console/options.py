@@ -133,6 +133,14 @@ def guess(few_shot: int, within: str | None = None, *, wanted: bool) -> "FillPol
     return FillPolicy(few_shot, budget.seconds)
 
 
+def fill_of(policy: "FillPolicy | None") -> dict[str, Any]:
+    """Return a policy as a service takes it in a job."""
+    if policy is None:
+        return {"predict": False}
+    seconds = policy.seconds if policy.seconds != float("inf") else None
+    return {"predict": True, "few_shot": policy.few_shot, "few_shot_seconds": seconds}
+
+
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Read shapes such as `input=1x3x224x224`.
 

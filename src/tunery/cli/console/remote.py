@@ -1,31 +1,41 @@
-"""Commands that a service on the network carries out: the model goes there once, the compiled file comes back."""
+"""Commands that a service carries out: this user's own on its socket, or one on the network.
+
+To one on the network the model goes once, and the compiled file comes back from there.
+"""
 
 import uuid
 from collections.abc import Mapping
 from dataclasses import fields
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import WorkError
-from tunery.cli.console.output import emit, output_path, remark, say, width
+from tunery._errors import UsageError, WorkError
+from tunery.cli.console.following import followed
+from tunery.cli.console.output import output_path, remark
 
 if TYPE_CHECKING:
-    from tunery.domain.request import Request
+    from tunery.domain import JobStatus
+    from tunery.domain.request import Request, ShareRequest
     from tunery.web.client import ServiceClient
 
 Server = Annotated[
     str, typer.Option("--server", metavar="URL", help="Let this service do it, where `tunery login` was given a token.")
 ]
+Socket = Annotated[str, typer.Option("--socket", metavar="FILE", help="Where your own service listens.")]
 _TRIES = 3
 
 
-def server_of(given: str) -> str:
-    """Return the URL of the service that a command is for: `given`, else TUNERY_SERVER; "" for none."""
+def server_of(given: str, *instead: str) -> str:
+    """Return the URL of the service that a command is for: `given`, else TUNERY_SERVER; "" for none.
+
+    What the command was told `instead`, a store or a socket of this machine, comes before the variable.
+    """
     from tunery._settings import settings
 
-    return given or settings().server
+    return given or ("" if any(instead) else settings().server)
 
 
 def fetched_file(request: "Request", output: str, *, force: bool) -> Path:
@@ -48,75 +58,54 @@ def default_name(request: "Request") -> str:
     return file_name(Path(request.model.rpartition(":")[2]).stem, request)
 
 
-def run_there(  # noqa: PLR0917 - what is asked for, and how it is shown
-    url: str, request: "Request", output: Path | None, more: Mapping[str, Any], as_json: bool, verbose: bool
-) -> None:
-    """Have a request done by a service, fetch the compiled network to `output`, and print the job."""
-    from tunery.web.client import connect
+def service_at(server: str, socket: str) -> "ServiceClient":
+    """Return the service on the network that a command is for, or else this user's own.
 
-    with connect(url) as service:
-        body = {**_body(request), **more}
-        if not request.model.startswith(("zoo:", f"{request.dialect}:")):
-            remark("sending the model")
-            body["model"] = service.upload(Path(request.model))
-        found = _followed(service, body, verbose=verbose)
-        if output is not None and found["state"] == "done":
-            made = found
-            if body["kind"] != "compile":
-                made = _followed(service, {**body, "kind": "compile", "budget": ""}, verbose=verbose)
-            if made["state"] == "done":
-                service.download(made["id"], output)
-                found["file"] = str(output)
-            else:
-                found["message"] = made["message"]
-    print_job(found, as_json=as_json)
-    if found["state"] != "done":
-        raise typer.Exit(1)
+    Raises:
+        UsageError: there is none, or it is another user's.
+    """
+    from tunery._settings import socket_path
+    from tunery.web.client import ServiceClient, connect
+
+    url = server_of(server, socket)
+    return connect(url) if url else ServiceClient.local(socket_path(socket))
 
 
-def print_job(job: Mapping[str, Any], *, as_json: bool) -> None:
-    """Print a job of a service as `jobs show` prints one of this machine."""
-    if as_json:
-        emit(job)
-        return
-    from tunery.domain import TaskState
-    from tunery.reports.format import as_text, duration
-    from tunery.reports.text import tasks_table
-
-    names = {"task": "task_key", "workload": "workload_key"}
-    known = {field.name for field in fields(TaskState)}
-    tasks = [
-        TaskState(**{k: v for key, v in one.items() if (k := names.get(key, key)) in known}) for one in job["tasks"]
-    ]
-    if tasks:
-        say(as_text(tasks_table(tuple(tasks)), width()))
-    spend = job["spend"]
-    say(f"job {job['id']} of {job['account']}: {job['state']}, {spend['trials']} trials in {duration(spend['wall_s'])}"
-        + (f": {job['message']}" if job["message"] else ""))  # fmt: skip
-    if "file" in job:
-        say(f"written to {job['file']}")
+def service_or_none(server: str, socket: str, store: str) -> "ServiceClient | None":
+    """Return the service that knows the jobs which a command is about; None where they are in a store of ours."""
+    if server_of(server, socket, store):
+        return service_at(server, socket)
+    return None if store else own_service(socket)
 
 
-def _followed(service: "ServiceClient", body: Mapping[str, Any], *, verbose: bool) -> dict[str, Any]:
-    from tunery.cli.console.daemon import followed
-    from tunery.domain import Spend
-    from tunery.domain.request import Progress
+def own_service(socket: str) -> "ServiceClient | None":
+    """Return the service that this user runs, None where none does."""
+    from tunery._settings import socket_path
 
-    with followed(verbose=verbose, server=service.url) as live:
+    if not (path := socket_path(socket)).exists():
+        return None  # nothing of it is imported
+    from tunery.web.client import ServiceClient
 
-        def show(kind: str, data: dict[str, Any]) -> None:
-            if kind == "progress":
-                spend = Spend(**data.pop("spend")) if data.get("spend") else None
-                live.show(Progress(**{**data, "spend": spend}))
-
-        job = _submitted(service, body)
-        live.began(job["id"])
-        return service.follow(job["id"], show)
+    try:
+        return ServiceClient.local(path)
+    except UsageError:
+        return None
 
 
-def _submitted(service: "ServiceClient", body: Mapping[str, Any]) -> dict[str, Any]:
+def own_store(socket: str) -> str:
+    """Return the URL of the store of this user's service; "" where none runs."""
+    service = own_service(socket)
+    if service is None:
+        return ""
+    with service:
+        return str(service.about()["store"])
+
+
+def submit(
+    service: "ServiceClient", request: "Request", more: Mapping[str, Any], share: "ShareRequest | None" = None
+) -> dict[str, Any]:
     """Submit a job; where no answer comes, once more with the same key, so that it is one job."""
-    key = uuid.uuid4().hex
+    body, key = {**_body(service, request, share), **more}, uuid.uuid4().hex
     for _ in range(_TRIES - 1):
         try:
             return service.submit(body, key)
@@ -125,10 +114,58 @@ def _submitted(service: "ServiceClient", body: Mapping[str, Any]) -> dict[str, A
     return service.submit(body, key)
 
 
-def _body(request: "Request") -> dict[str, Any]:
+def run_there(
+    service: "ServiceClient", request: "Request", more: Mapping[str, Any], *, verbose: bool
+) -> tuple["JobStatus", dict[str, Any]]:
+    """Have a request done by a service; return how its job ended, and what it answered.
+
+    Raises:
+        WorkError: the job has failed.
+    """
+    from tunery.domain import JobState
+
+    with followed(verbose=verbose, server=service.name) as live:
+        job = submit(service, request, more)
+        live.began(job["id"])
+        job = service.follow(job["id"], live.show)
+    status = status_of(job)
+    if status.state is JobState.FAILED:
+        raise WorkError(status.message)
+    return status, job["answer"] or {}
+
+
+def status_of(job: Mapping[str, Any]) -> "JobStatus":
+    """Return a job as a service shows it."""
+    from pydantic import TypeAdapter
+
+    from tunery.domain import JobStatus, TaskState
+
+    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
+    known = {field.name for field in fields(TaskState)}
+    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
+    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
+    same = {name: job[name] for name in ("state", "request", "spend", "message", "remaining", "outlook")}
+    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
+
+
+def _body(service: "ServiceClient", request: "Request", share: "ShareRequest | None") -> dict[str, Any]:
+    """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
+    from tunery.runtime.preparing import absolute
+
+    model, priority = request.model, share.priority if share else 0
+    local = None
+    if service.is_local:
+        model = absolute(model)  # the service has another working directory
+        local = {"options": dict(request.options), "prices": request.prices, "trust": request.trust, "on": request.on}
+        local |= {"owner": share.owner, "weight": share.weight} if share else {}
+    else:
+        _check_elsewhere(request)
+        if not model.startswith(("zoo:", f"{request.dialect}:")):
+            remark("sending the model")
+            model = service.upload(Path(model))
     return {
         "kind": request.kind,
-        "model": request.model,
+        "model": model,
         "shapes": {name: list(shape) for name, shape in request.shapes.items()},
         "target": request.target,
         "threads": request.threads,
@@ -137,4 +174,18 @@ def _body(request: "Request") -> dict[str, Any]:
         "latency_target_s": request.latency_target_s,
         "seed": request.seed,
         "dialect": request.dialect,
+        "priority": priority,
+        "local": local,
     }
+
+
+def _check_elsewhere(request: "Request") -> None:
+    """Refuse what a service on the network does not do for an account.
+
+    Raises:
+        UsageError: the request asks for it.
+    """
+    given = (("--trust", request.trust), ("--prices", request.prices), ("--on", request.on), ("--store", request.store))
+    for name, value in given:
+        if value:
+            raise UsageError(f"{name} is for this machine, not for a service; leave it out, or leave out --server")

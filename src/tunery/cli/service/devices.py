@@ -1,13 +1,17 @@
 """`tunery devices`: what can run kernels here, and how many measurements it bears at once."""
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say, width
+from tunery.cli.console.remote import Server, server_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tunery.domain import Calibration
 
 app = typer.Typer(help="What can run kernels here.", no_args_is_help=False)
@@ -17,10 +21,14 @@ SlotThreads = Annotated[int, typer.Option("--threads", min=1, help="Threads of a
 @app.command("list", epilog="Example: tunery devices list --json")
 def list_(
     store: options.StoreUrl = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List this machine's devices, with their fingerprint, their records, and what calibration found."""
+    if url := server_of(server, store):
+        _list_there(url, as_json=json)
+        return
     from tunery.devices import open_device
     from tunery.store import open_store
 
@@ -40,15 +48,47 @@ def list_(
     if json:
         emit({"devices": [here], "elsewhere": known})
         return
-    say(f"{device.kind}  {device.name}, {len(device.cores)} cores  {device.fingerprint}  {here['records']} records")
-    for name, value in device.facts.items():
+    _print({**here, "cores": len(device.cores)}, calibrations)
+    for fingerprint, count in known.items():
+        say(f"elsewhere  {fingerprint}  {count} records")
+
+
+def _list_there(url: str, *, as_json: bool) -> None:
+    from pydantic import TypeAdapter
+
+    from tunery.domain import Calibration
+    from tunery.web.client import connect
+
+    with connect(url) as service:
+        found = service.devices()
+    for calibration in (one for device in found for one in device["calibrations"]):
+        calibration["made_at"] = datetime.fromisoformat(calibration["made_at"]).timestamp()
+    named = ("kind", "name", "cores")
+    devices = [
+        {**{name: one["facts"].get(name) for name in named}, "fingerprint": one["fingerprint"],
+         "facts": {name: value for name, value in one["facts"].items() if name not in named},
+         "records": one["records"],
+         "calibrations": [{"device": one["fingerprint"], **calibration} for calibration in one["calibrations"]]}
+        for one in found
+    ]  # fmt: skip
+    if as_json:
+        emit({"devices": devices, "elsewhere": {}})
+        return
+    for one in devices:
+        _print(one, TypeAdapter(list[Calibration]).validate_python(one["calibrations"]))
+    if not devices:
+        say("no devices yet: the service has measured nothing")
+
+
+def _print(device: "Mapping[str, Any]", calibrations: "Sequence[Calibration]") -> None:
+    say(f"{device['kind']}  {device['name']}, {device['cores']} cores  {device['fingerprint']}  "
+        f"{device['records']} records")  # fmt: skip
+    for name, value in device["facts"].items():
         say(f"  {name}: {_fact(value)}")
     for calibration in calibrations:
         _show(calibration)
     if not calibrations:
         say("  not calibrated: `tunery devices calibrate` finds out how many measurements it bears at once")
-    for fingerprint, count in known.items():
-        say(f"elsewhere  {fingerprint}  {count} records")
 
 
 @app.command("calibrate", epilog="Example: tunery devices calibrate --threads 1")

@@ -6,6 +6,7 @@ import typer
 
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say
+from tunery.cli.console.remote import Server, server_of
 
 app = typer.Typer(help="Other machines that work for this one.", no_args_is_help=True)
 HostName = Annotated[str, typer.Argument(metavar="NAME", help="What the host is called here.")]
@@ -35,10 +36,25 @@ def add(
 
 @app.command("list", epilog="Example: tunery hosts list")
 def list_(
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """List the hosts that were added."""
+    """List the hosts that were added; with --server, the machines that work for a service."""
+    if url := server_of(server):
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            found = service.hosts()
+        if json:
+            emit({"hosts": found})
+            return
+        for one in found:
+            waiting = ", ".join(f"{count} {kind}" for kind, count in one["queue"].items())
+            load = f"{one['busy']} of {one['granted']} cores busy" if one["granted"] else ""
+            say("  ".join(filter(None, (one["name"], one["state"], load, waiting and f"waiting: {waiting}",
+                                        one["trouble"]))))  # fmt: skip
+        return
     from dataclasses import asdict
 
     from tunery.engines.remote.registry import added_hosts

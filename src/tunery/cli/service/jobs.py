@@ -1,16 +1,32 @@
-"""`tunery jobs`: what was asked for, how it stands, and what the daemon shall do about it."""
+"""`tunery jobs`: what was asked for, how it stands, and what a service shall do about it."""
 
 import time
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.daemon import Socket, daemon_at, daemon_store, followed, report, summary
+from tunery.cli.console.following import followed, report, summary
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, print_job, server_of
+from tunery.cli.console.remote import (
+    Server,
+    Socket,
+    own_service,
+    server_of,
+    service_at,
+    service_or_none,
+    status_of,
+    submit,
+)
+
+if TYPE_CHECKING:
+    from tunery.domain import JobStatus
+    from tunery.store import Event
+    from tunery.web.client import ServiceClient
+
+_MOST_EVENTS = 1_000_000
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]
@@ -18,19 +34,19 @@ JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tun
 
 @app.command("list", epilog="Example: tunery jobs list")
 def list_(
+    *,
     store: options.StoreUrl = "",
     limit: Annotated[int, typer.Option("--limit", min=1, max=1_000_000, help="Show the latest so many.")] = 50,
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """List the jobs, latest first."""
     from tunery.reports.data import sums
     from tunery.reports.format import as_text, duration, milliseconds, new_table, ratio
-    from tunery.store import open_store
 
-    with open_store(store or daemon_store(socket), create=False, keep=False) as opened:
-        found = opened.jobs(limit)
+    found = _latest(store, socket, server, limit)
     if json:
         emit({"jobs": [summary(status) for status in found]})
         return
@@ -47,6 +63,16 @@ def list_(
         say("latencies are sums of the tasks that a job reached, as `tunery jobs show` lists them")
 
 
+def _latest(store: str, socket: str, server: str, limit: int) -> "list[JobStatus]":
+    if service := service_or_none(server, socket, store):
+        with service:
+            return [status_of(job) for job in service.jobs(limit)]
+    from tunery.store import open_store
+
+    with open_store(store, create=False, keep=False) as opened:
+        return opened.jobs(limit)
+
+
 @app.command("show", epilog="Example: tunery jobs show 3f2a9c01b7de")
 def show(
     job: JobId,
@@ -58,23 +84,15 @@ def show(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Show a job: what was asked for, its tasks, and what it has spent."""
-    if url := server_of(server):
-        from tunery.web.client import connect
-
-        with connect(url) as service:
-            print_job(service.job(job), as_json=json)
-        return
     from tunery.reports.data import plain, task_data
     from tunery.reports.format import as_text, duration
     from tunery.reports.job import host_seconds
     from tunery.reports.text import cost_lines, filter_lines, tasks_table
-    from tunery.store import open_store
 
-    with open_store(store or daemon_store(socket), create=False, keep=False) as opened:
-        status = opened.job(job)
-        events = opened.events.after(job_id=job)
-    answers, hosts = [event.payload for event in events if event.kind == "answer"], host_seconds(events)
-    answer = answers[-1] if answers else None
+    status, answer, events = _one(job, store, socket, server)
+    hosts = host_seconds(events)
+    if status.request.get("kind", "tune") == "tune":
+        answer = None  # its report is in the status
     if json:
         more = {"remaining": plain(status.remaining), "outlook": plain(status.outlook)}
         tasks = [task_data(task) for task in status.tasks]
@@ -92,8 +110,60 @@ def show(
         say(f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items()))
 
 
+def _one(
+    job_id: str, store: str, socket: str, server: str
+) -> "tuple[JobStatus, dict[str, Any] | None, list[Event]]":
+    """Return how a job stands, what it has answered, and what has happened to it."""
+    from tunery.store import Event
+
+    if service := service_or_none(server, socket, store):
+        with service:
+            found = service.job(job_id)
+            events = [Event(one["id"], job_id, one["kind"], one, one["at"]) for one in service.log(job_id)]
+        return status_of(found), found["answer"], events
+    from tunery.service.stored_jobs import answer_of
+    from tunery.store import open_store
+
+    with open_store(store, create=False, keep=False) as opened:
+        status = opened.job(job_id)
+        return status, answer_of(opened, status), opened.events.after(job_id=job_id)
+
+
+@app.command("log", epilog="Example: tunery jobs log 3f2a9c01b7de")
+def log(
+    job: JobId,
+    *,
+    store: options.StoreUrl = "",
+    socket: Socket = "",
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
+) -> None:
+    """Show what has happened to a job: each event with its time; with --json, all that is known of it."""
+    events = _events(job, store, socket, server)
+    if json:
+        emit({"job": job, "events": events})
+        return
+    for event in events:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
+        what = f"{event['state']}  {event['message']}".rstrip() if event["kind"] == "state" else event["kind"]
+        say(f"{at}  {what}")
+
+
+def _events(job_id: str, store: str, socket: str, server: str) -> list[dict[str, Any]]:
+    if service := service_or_none(server, socket, store):
+        with service:
+            return list(service.log(job_id))
+    from tunery.store import open_store
+
+    with open_store(store, create=False, keep=False) as opened:
+        opened.job(job_id)
+        found = opened.events.after(job_id=job_id, limit=_MOST_EVENTS)
+    return [{"id": e.number, **e.payload, "kind": e.kind, "at": e.created_at} for e in found]
+
+
 @app.command("submit", epilog="Example: tunery jobs submit resnet18.onnx --budget 10min --priority 2")
-def submit(
+def submit_(
     model: options.ModelName,
     *,
     target: options.TargetName = "native",
@@ -121,10 +191,11 @@ def submit(
     priority: Annotated[int, typer.Option("--priority", help="0 to 10; each step doubles the share.")] = 0,
     detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the job to end.")] = False,
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Give a job to the daemon and follow it; it goes on without us."""
+    """Give a job to a service and follow it; it goes on without us."""
     from tunery.domain.request import ShareRequest
 
     request = options.make_request(
@@ -132,13 +203,33 @@ def submit(
         dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     request = replace(request, kind=kind, options=options.job_options(option or []))
-    claim = ShareRequest(owner, weight, priority)
-    daemon = daemon_at(socket)
-    if detach:
-        report(daemon.submit(request, claim), as_json=json)
-        return
-    with followed(verbose=verbose) as live:
-        status = daemon.submit(request, claim, live.began, live.show)
+    share = ShareRequest(owner, weight, priority)
+    with service_at(server, socket) as service:
+        if not service.is_local and (owner or weight != 1.0):
+            raise UsageError("a service knows owner and weight from the account; leave out --owner and --weight")
+        more = {} if service.is_local else request.options
+        if detach:
+            report(status_of(submit(service, request, more, share)), as_json=json)
+            return
+        with followed(verbose=verbose, server=service.name) as live:
+            job = submit(service, request, more, share)
+            live.began(job["id"])
+            status = status_of(service.follow(job["id"], live.show))
+    report(status, as_json=json)
+
+
+@app.command("watch", epilog="Example: tunery jobs watch 3f2a9c01b7de")
+def watch(
+    job: JobId,
+    socket: Socket = "",
+    server: Server = "",
+    json: options.Json = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Follow a job of a service to its end; Ctrl-C leaves it running."""
+    with service_at(server, socket) as service, followed(verbose=verbose, server=service.name) as live:
+        live.began(service.job(job)["id"])
+        status = status_of(service.follow(job, live.show))
     report(status, as_json=json)
 
 
@@ -146,22 +237,30 @@ def submit(
 def cancel(
     job: JobId,
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """End a job of the daemon for good; what it has measured is kept."""
-    report(daemon_at(socket).act("cancel", job), as_json=json)
+    """End a job of a service for good; what it has measured is kept."""
+    _act("cancel", job, socket, server, as_json=json)
 
 
 @app.command("pause", epilog="Example: tunery jobs pause 3f2a9c01b7de")
 def pause(
     job: JobId,
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Let a job of the daemon wait until it is resumed."""
-    report(daemon_at(socket).act("pause", job), as_json=json)
+    """Let a job of a service wait until it is resumed."""
+    _act("pause", job, socket, server, as_json=json)
+
+
+def _act(what: str, job: str, socket: str, server: str, *, as_json: bool) -> None:
+    with service_at(server, socket) as service:
+        status = status_of(service.act(job, what))
+    report(status, as_json=as_json)
 
 
 @app.command("resume", epilog="Example: tunery jobs resume 3f2a9c01b7de")
@@ -169,28 +268,42 @@ def resume(
     job: JobId,
     *,
     store: options.StoreUrl = "",
-    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the daemon to end it.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the service to end it.")] = False,
     socket: Socket = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Go on with a job, in the daemon if one runs, else here; nothing that was measured is measured again."""
+    """Go on with a job, in a service if one runs, else here; nothing that was measured is measured again."""
+    there = server_of(server, socket, store)
+    service = service_at(there, socket) if there else own_service(socket)
+    if service is not None:
+        with service:
+            if not (store and service.is_local) or service.about()["store"] == store:
+                _resume_there(service, job, detach=detach, as_json=json, verbose=verbose)
+                return
+    _resume_here(job, store, as_json=json, verbose=verbose)
+
+
+def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: bool, verbose: bool) -> None:
+    status = status_of(service.act(job, "resume"))
+    if not detach:
+        with followed(verbose=verbose, server=service.name) as live:
+            live.began(job)
+            status = status_of(service.follow(job, live.show))
+    report(status, as_json=as_json)
+
+
+def _resume_here(job: str, store: str, *, as_json: bool, verbose: bool) -> None:
     from tunery.cli.tune import run
     from tunery.domain import JobState
     from tunery.service.codec import request_of
     from tunery.store import open_store
 
-    daemon = daemon_at(socket)
-    if daemon.listens() and (not store or daemon.store() == store):
-        with followed(verbose=verbose) as live:
-            live.began(job)
-            status = daemon.act("resume", job, None if detach else live.show)
-        report(status, as_json=json)
-        return
     with open_store(store, create=False) as opened:
         status = opened.job(job)
     if status.state in {JobState.DONE, JobState.CANCELLED}:
         raise UsageError(f"job {job} is {status.state}; to go further, tune its model again: what is known is used")
     if (kind := status.request.get("kind", "tune")) != "tune":
-        raise UsageError(f"job {job} is a {kind}: give that command again, or let a daemon do it (`tunery serve`)")
-    run(request_of(status, store), None, (), as_json=json, verbose=verbose, job_id=job)
+        raise UsageError(f"job {job} is a {kind}: give that command again, or let a service do it (`tunery serve`)")
+    run(request_of(status, store), None, (), as_json=as_json, verbose=verbose, job_id=job)

@@ -1,25 +1,23 @@
-"""`tunery serve`: the daemon."""
+"""`tunery serve`: jobs of this user, or of accounts."""
 
 from typing import Annotated
 
 import typer
 
-from tunery._errors import UsageError
 from tunery.cli.console import options
-from tunery.cli.console.daemon import Socket
 from tunery.cli.console.output import emit, remark, say
+from tunery.cli.console.remote import Socket
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("serve", epilog="Example: tunery serve --local")(serve)
+    app.command("serve", epilog="Example: tunery serve --listen 127.0.0.1:7433")(serve)
 
 
 def serve(
     *,
-    local: Annotated[bool, typer.Option("--local", help="For the user of this machine, on a unix socket.")] = False,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="For accounts with tokens, over HTTP.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="For accounts with tokens; else for you alone.")
     ] = "",
     certificate: Annotated[str, typer.Option("--tls-certificate", metavar="FILE", help="Of TLS, in PEM.")] = "",
     key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key.")] = "",
@@ -34,16 +32,13 @@ def serve(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Run jobs for whoever submits them, until Ctrl-C; unfinished jobs go on with the next start."""
-    from tunery._settings import choose_engine
-    from tunery.service._wire import socket_path
-    from tunery.service.local import serve as serve_jobs
+    from tunery._settings import cache_directory, choose_engine, socket_path
+    from tunery.web.server import serve_user
 
     choose_engine(engine)
-    if listen and not local:
+    if listen:
         _listen(store, listen, (certificate, key), strategy, behind_proxy=behind_proxy, as_json=json)
         return
-    if not local or listen:
-        raise UsageError("say for whom: `tunery serve --local`, or `tunery serve --listen 127.0.0.1:7433`")
     path = socket_path(socket)
 
     def ready(jobs: list[str]) -> None:
@@ -52,7 +47,7 @@ def serve(
         else:
             remark(f"listening at {path}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
 
-    serve_jobs(store, path, strategy, ready)
+    serve_user(store, path, cache_directory() / "service", strategy, ready)
 
 
 def _listen(store: str, listen: str, tls: tuple[str, str], strategy: str, *, behind_proxy: bool, as_json: bool) -> None:

@@ -40,6 +40,11 @@ class CalibrationOut(BaseModel):
     threads: int
     slots: int
     degrees: dict[str, int]
+    points: list[dict[str, Any]]
+    isolated_tau: dict[str, float | None]
+    flop_per_s: float
+    bytes_per_s: float
+    clock_overhead_s: float
     made_at: datetime
 
 
@@ -50,6 +55,7 @@ class DeviceOut(BaseModel):
     host: str
     facts: dict[str, Any]
     last_seen: datetime
+    records: int
     calibrations: list[CalibrationOut]
 
 
@@ -76,14 +82,17 @@ async def hosts_now(service: Service, caller: Caller) -> list[HostOut]:
 async def devices_now(service: Service) -> list[DeviceOut]:
     """Return the devices as they are shown."""
 
-    def ask(store: Store) -> list[tuple[KnownDevice, list[Calibration]]]:
-        return [(device, store.calibrations(device.fingerprint)) for device in store.devices.find()]
+    def ask(store: Store) -> list[tuple[KnownDevice, list[Calibration], int]]:
+        counts = store.count_by_device()
+        return [
+            (device, store.calibrations(device.fingerprint), counts.get(device.fingerprint, 0))
+            for device in store.devices.find()
+        ]
 
     return [_shown(*found) for found in await service.store.read(ask)]
 
 
-def _shown(device: KnownDevice, calibrations: list[Calibration]) -> DeviceOut:
-    made = [CalibrationOut(dialect=one.dialect, threads=one.threads, slots=one.slots, degrees=dict(one.degrees),
-                           made_at=at(one.made_at)) for one in calibrations]  # fmt: skip
+def _shown(device: KnownDevice, calibrations: list[Calibration], records: int) -> DeviceOut:
+    made = [CalibrationOut(**{**plain(one), "made_at": at(one.made_at)}) for one in calibrations]
     return DeviceOut(fingerprint=device.fingerprint, host=device.host, facts=plain(device.facts),
-                     last_seen=at(device.last_seen), calibrations=made)  # fmt: skip
+                     last_seen=at(device.last_seen), records=records, calibrations=made)  # fmt: skip

@@ -1,9 +1,9 @@
-"""What the commands that talk to the daemon have in common."""
+"""Following a job of a service, and saying how it stands."""
 
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -12,28 +12,10 @@ from tunery.cli.console.output import emit, remark, say
 if TYPE_CHECKING:
     from tunery.cli.console.live import LiveLine
     from tunery.domain import JobStatus
-    from tunery.domain.request import Progress
-    from tunery.service.client import Client
-
-Socket = Annotated[str, typer.Option("--socket", metavar="FILE", help="Where the daemon listens.")]
-
-
-def daemon_at(socket: str) -> "Client":
-    """Return a client of the daemon at `socket`, or at its usual place."""
-    from tunery.service._wire import socket_path
-    from tunery.service.client import Client
-
-    return Client(socket_path(socket))
-
-
-def daemon_store(socket: str) -> str:
-    """Return the store of the daemon, "" where none runs."""
-    daemon = daemon_at(socket)
-    return daemon.store() if daemon.listens() else ""
 
 
 class Follower:
-    """Shows a job as it goes: of the daemon, or of the service at `server`."""
+    """Shows a job as it goes: of this user's service, or of the one at `server`."""
 
     def __init__(self, live: "LiveLine", server: str) -> None:
         self._live, self._job, self._server = live, "", server
@@ -43,16 +25,22 @@ class Follower:
         self._job = job_id
         remark(f"job {job_id}; Ctrl-C leaves it running")
 
-    def show(self, progress: "Progress") -> None:
-        """Show the latest progress."""
-        self._live.show(progress)
+    def show(self, kind: str, data: dict[str, Any]) -> None:
+        """Show an event, if it is progress."""
+        if kind != "progress":
+            return
+        from tunery.domain import Spend
+        from tunery.domain.request import Progress
+
+        spend = Spend(**data["spend"]) if data.get("spend") else None
+        self._live.show(Progress(**{**data, "spend": spend}))
 
     def left(self) -> None:
         """Say how to come back."""
         self._live.close()
         if self._job:
             where = f" --server {shlex.quote(self._server)}" if self._server else ""
-            remark(f"job {self._job} goes on; see `tunery jobs show {self._job}{where}`")
+            remark(f"job {self._job} goes on; come back with `tunery jobs watch {self._job}{where}`")
 
 
 @contextmanager

@@ -1,0 +1,59 @@
+"""What the service knows beside its jobs: records, and what was spent."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from tunery.reports.data import plain
+from tunery.reports.records import best_records
+from tunery.reports.spending import spend_data
+from tunery.store import Store
+from tunery.web._bodies import RecordPage
+from tunery.web._jobs import visible
+from tunery.web._service import ADMIN, Reader, TheService
+
+router = APIRouter(prefix="/v1", tags=["knowledge"])
+_MOST = 500
+
+
+@router.get("/records")
+async def records(
+    service: TheService,
+    caller: Reader,
+    task: Annotated[str, Query(pattern="^[0-9a-f]{4,16}$", description="The start of a task's or workload's key.")],
+    cursor: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    limit: Annotated[int, Query(ge=1, le=_MOST)] = _MOST,
+) -> RecordPage:
+    """Show the best verified record of tasks, under each of the conditions that they were measured under."""
+    found = await service.store.read(lambda store: best_records(store, task))
+    mine = await service.store.read(lambda store: {one["job"] for one in found if _is_mine(store, caller, one["job"])})
+    page = found[cursor : cursor + limit]
+    shown = [one if one["job"] in mine else {**one, "job": ""} for one in page]
+    return RecordPage(records=shown, next=cursor + limit if cursor + limit < len(found) else None)
+
+
+def _is_mine(store: Store, caller: Reader, job_id: str) -> bool:
+    return caller.role == ADMIN or (bool(job_id) and caller.may_see(store.job(job_id)))
+
+
+@router.get("/records/stats")
+async def stats(service: TheService, _: Reader) -> dict[str, Any]:
+    """Count what the store holds."""
+    found = await service.store.read(lambda store: store.stats())
+    counts: dict[str, Any] = plain(found)
+    if not service.local:
+        counts["place"] = ""
+    return counts
+
+
+@router.get("/spend")
+async def spend(
+    service: TheService, caller: Reader, job: Annotated[str, Query(pattern="^([0-9a-f]{12})?$")] = ""
+) -> dict[str, Any]:
+    """Show what a job has cost, or all jobs of the account (to an administrator: all that are)."""
+    if job:
+        await visible(service, caller, job)
+    whose = None if caller.role == ADMIN else caller.account.name
+    found = await service.store.read(lambda store: spend_data(store, job, account=whose))
+    spent: dict[str, Any] = plain(found)
+    return spent

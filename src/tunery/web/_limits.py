@@ -1,0 +1,80 @@
+"""What a client may send, and how long it may take: nobody holds the service by being large, slow or silent."""
+
+import asyncio
+import os
+import socket
+import struct
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+MOST_BYTES = 1 << 18
+_BODY_S, _HEAD_S = 30.0, 20.0
+
+
+class BodyLimit:
+    """Bounds the size of a request's body, and the time that it takes to come; uploads have bounds of their own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        bounded = scope["type"] == "http" and not (scope["method"] == "PUT" and scope["path"].startswith("/v1/blobs/"))
+        await self._app(scope, _Bounded(receive) if bounded else receive, send)
+
+
+class _Bounded:
+    """The body of one request as it comes."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._left = MOST_BYTES
+        self._until = asyncio.get_running_loop().time() + _BODY_S
+        self._whole = False
+
+    async def __call__(self) -> Message:
+        if self._whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, f"the request did not come within {_BODY_S:.0f} s; send it again") from None
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            raise HTTPException(413, f"a request of more than {MOST_BYTES} bytes is refused")
+        self._whole = not message.get("more_body", False)
+        return message
+
+
+class PatientConnection(H11Protocol):
+    """A connection that ends where its client is too slow to say what it wants, or is another user's on our socket."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, unless another user has come through a socket that should be ours alone."""
+        super().connection_made(transport)
+        if not _is_ours(transport.get_extra_info("socket")):
+            transport.abort()
+            return
+        self.loop.call_later(_HEAD_S, self._look, None)
+
+    def _look(self, before: object) -> None:
+        """End the connection where no request has come since the last look, and none is being answered."""
+        if self.transport.is_closing():
+            return
+        idle = self.cycle is None or self.cycle.response_complete
+        if idle and self.cycle is before:
+            self.transport.abort()
+            return
+        self.loop.call_later(_HEAD_S, self._look, self.cycle)
+
+
+def _is_ours(connection: Any) -> bool:
+    """Tell whether a peer may talk to us: on a Unix socket, only root and the user that we run as."""
+    if connection is None or connection.family != socket.AF_UNIX:
+        return True
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return struct.unpack("3i", told)[1] in {0, os.geteuid()}
