@@ -167,3 +167,29 @@ def test_an_unchanged_job_is_not_sent_again(serve: Serve) -> None:
         assert (again.status_code, again.content) == (304, b"")
 
     serve(main)
+
+
+def test_figures_are_counted_for_those_who_watch_the_service(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        await ended(client, (await submitted(client))["id"])
+        for place in ("/metrics", "/v1/metrics"):
+            lines = (await site.admin.get(place)).text.splitlines()
+            assert 'tunery_jobs{state="done"} 1' in lines
+            assert any(line.startswith('tunery_core_seconds_total{stage="measure"') for line in lines)
+            assert (await client.get(place)).status_code == 403
+
+    serve(main)
+
+
+def test_the_log_of_a_job_has_its_states(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        job = await submitted(client, {**QUICK, "kind": "extract"})
+        await ended(client, job["id"])
+        answer = await client.get(f"/v1/jobs/{job['id']}/events", headers={"Accept": "application/jsonl"})
+        told = [json.loads(line) for line in answer.text.splitlines()]
+        assert [one["state"] for one in told if one["kind"] == "state"] == ["queued", "running", "done"]
+        assert [one["id"] for one in told] == sorted({one["id"] for one in told})
+
+    serve(main)

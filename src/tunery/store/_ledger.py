@@ -80,6 +80,14 @@ class Ledger(Database):
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         return [_charge(dict(row)) for row in rows]
 
+    def ledger_sums(self) -> list[Charge]:
+        """Return the sums of all that was spent, by (stage, outcome); what they are of is ""."""
+        table = schema.ledger
+        query = sa.select(table.c.stage, table.c.outcome, *_sums(table)).group_by(table.c.stage, table.c.outcome)
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        rest = {"job_id": "", "task_key": "", "currency": "", "helped": False}
+        return [_charge({**row, **rest}) for row in rows]
+
     def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
         """Return what the jobs that were created between two times have cost, by account, of one account or of all.
 

@@ -130,4 +130,5 @@ async def _patiently(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 def free_bytes(files: Path) -> int:
     """Return how much room there is for files."""
-    return shutil.disk_usage(files).free
+    there = next(place for place in (files, *files.parents) if place.exists())  # nothing was uploaded yet
+    return shutil.disk_usage(there).free

@@ -70,6 +70,11 @@ class Hub:
         self._texts: dict[str, tuple[Progress, str]] = {}
         self.closed = False
 
+    @property
+    def followed(self) -> int:
+        """How many jobs somebody follows."""
+        return len(self._watches)
+
     @contextmanager
     def watch(self, job_id: str, seen: int) -> Iterator[Watch]:
         """Follow a job in the block; `seen` is the number of the last event that is known."""

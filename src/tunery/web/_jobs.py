@@ -309,7 +309,7 @@ async def _lines(service: Service, job_id: str, last: int) -> AsyncIterator[str]
     while found := await _events_after(service, job_id, last):
         for event in found:
             last = event.number
-            yield json.dumps({"id": event.number, **_data(event)}) + "\n"
+            yield json.dumps(_data(event)) + "\n"
 
 
 async def _events_after(service: Service, job_id: str, number: int) -> list[Event]:
@@ -322,4 +322,4 @@ def _sent(event: Event) -> str:
 
 def _data(event: Event) -> dict[str, Any]:
     payload = {name: value for name, value in event.payload.items() if name != "path"}
-    return {**plain(payload), "kind": event.kind, "at": event.created_at}
+    return {**plain(payload), "id": event.number, "kind": event.kind, "at": event.created_at}

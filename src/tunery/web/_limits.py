@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_BYTES = 1 << 18
-_BODY_S, _HEAD_S = 30.0, 20.0
+_BODY_S = 30.0
 
 
 class BodyLimit:
@@ -51,7 +51,12 @@ class _Bounded:
 
 
 class PatientConnection(H11Protocol):
-    """A connection that ends where its client is too slow to say what it wants, or is another user's on our socket."""
+    """A connection that ends where its client is too slow to say what it wants, or is another user's on our socket.
+
+    A request's head has to come within two times `head_s`.
+    """
+
+    head_s = 10.0
 
     def connection_made(self, transport: Any) -> None:
         """Begin, unless another user has come through a socket that should be ours alone."""
@@ -59,7 +64,7 @@ class PatientConnection(H11Protocol):
         if not _is_ours(transport.get_extra_info("socket")):
             transport.abort()
             return
-        self.loop.call_later(_HEAD_S, self._look, None)
+        self.loop.call_later(self.head_s, self._look, None)
 
     def _look(self, before: object) -> None:
         """End the connection where no request has come since the last look, and none is being answered."""
@@ -69,7 +74,7 @@ class PatientConnection(H11Protocol):
         if idle and self.cycle is before:
             self.transport.abort()
             return
-        self.loop.call_later(_HEAD_S, self._look, self.cycle)
+        self.loop.call_later(self.head_s, self._look, self.cycle)
 
 
 def _is_ours(connection: Any) -> bool:

@@ -1,13 +1,18 @@
 """Is it up, what does it know, and how busy is it."""
 
-from collections import Counter
+import json
+from collections.abc import Iterator, Mapping, Sequence
 
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 import tunery
+from tunery.store import Charge, Store
 from tunery.web._files import free_bytes
 from tunery.web._service import Admin, Reader, TheService
+
+Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+"""Figures by name, each with its labels."""
 
 router = APIRouter(tags=["operations"])
 
@@ -31,14 +36,38 @@ async def about(service: TheService, _: Reader) -> dict[str, str | None]:
     return {"version": tunery.__version__, "store": service.store.url if service.local else None}
 
 
+@router.get("/metrics", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/v1/metrics", response_class=PlainTextResponse)
 async def metrics(service: TheService, _: Admin) -> str:
     """Return figures in Prometheus's text format."""
-    every = await service.store.read(lambda store: store.jobs())
-    states = Counter(status.state.value for status in every)
-    lines = ["# TYPE tunery_jobs gauge", *(f'tunery_jobs{{state="{name}"}} {count}' for name, count in states.items())]
-    for name, what in (("wall_seconds", "wall_s"), ("core_seconds", "core_s"), ("trials", "trials")):
-        lines += [f"# TYPE tunery_{name}_total counter",
-                  f"tunery_{name}_total {sum(getattr(status.spend, what) for status in every)}"]  # fmt: skip
-    lines += ["# TYPE tunery_free_bytes gauge", f"tunery_free_bytes {free_bytes(service.files)}"]
+
+    def read(store: Store) -> tuple[dict[str, int], dict[str, int], list[Charge]]:
+        states = {state.value: count for state, count in store.count_states().items()}
+        return states, dict(store.stats().outcomes), store.ledger_sums()
+
+    states, outcomes, charges = await service.store.read(read)
+    machines = await service.manager.machines()
+    gauges: Samples = {
+        "jobs": [({"state": name}, count) for name, count in states.items()],
+        "host_up": [({"host": one.name}, int(one.state == "up")) for one in machines],
+        "host_cores": [({"host": one.name}, one.granted) for one in machines],
+        "host_busy_cores": [({"host": one.name}, one.busy) for one in machines],
+        "waiting_stages": [({"host": m.name, "stage": kind}, n) for m in machines for kind, n in m.queue.items()],
+        "followed_jobs": [({}, service.hub.followed)],
+        "free_bytes": [({}, free_bytes(service.files))],
+    }
+    counters: Samples = {
+        "records_total": [({"outcome": name}, count) for name, count in outcomes.items()],
+        "stages_total": [({"stage": one.stage, "outcome": one.outcome}, one.count) for one in charges],
+        "core_seconds_total": [({"stage": one.stage, "outcome": one.outcome}, one.core_s) for one in charges],
+    }
+    lines = [*_metrics("gauge", gauges), *_metrics("counter", counters)]
     return "\n".join(lines) + "\n"
+
+
+def _metrics(kind: str, found: Samples) -> Iterator[str]:
+    for name, samples in found.items():
+        yield f"# TYPE tunery_{name} {kind}"
+        for labels, value in samples:
+            said = ",".join(f"{label}={json.dumps(text)}" for label, text in labels.items())
+            yield f"tunery_{name}{{{said}}} {value}" if said else f"tunery_{name} {value}"

@@ -110,9 +110,7 @@ def show(
         say(f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items()))
 
 
-def _one(
-    job_id: str, store: str, socket: str, server: str
-) -> "tuple[JobStatus, dict[str, Any] | None, list[Event]]":
+def _one(job_id: str, store: str, socket: str, server: str) -> "tuple[JobStatus, dict[str, Any] | None, list[Event]]":
     """Return how a job stands, what it has answered, and what has happened to it."""
     from tunery.store import Event
 
