@@ -62,7 +62,7 @@ def test_what_needs_no_compiler_works() -> None:
 
 def test_what_needs_a_compiler_says_in_a_line_how_to_get_it() -> None:
     found = tunery(
-        "tune zoo:resnet18", "compile zoo:resnet18 -o x", "bench zoo:resnet18", "jobs list", "doctor", "serve --local",
+        "tune zoo:resnet18", "compile zoo:resnet18 -o x", "bench zoo:resnet18", "jobs list", "doctor", "serve",
         "serve --listen 127.0.0.1:7433", "records stats", "report 0", "zoo list", "agent --stdio", "keys create k",
     )  # fmt: skip
     assert {code for code, _ in found.values()} == {2}

@@ -3,18 +3,20 @@
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
 from tunery._errors import UsageError, WorkError
-from tunery.accounting.prices import Prices
 from tunery.domain import JobState, JobStatus, Network
 from tunery.domain.request import TuneReport
 from tunery.reports.data import described
-from tunery.runtime.importing import ImportedModel
-from tunery.runtime.pools import Runtime
-from tunery.store import Store
+
+if TYPE_CHECKING:
+    from tunery.accounting.prices import Prices
+    from tunery.runtime.importing import ImportedModel
+    from tunery.runtime.pools import Runtime
+    from tunery.store import Store
 
 _ASIDE = ("budget", "queue")
 
@@ -34,7 +36,7 @@ def check_unchanged(status: JobStatus, request: Mapping[str, Any]) -> JobStatus:
     return status
 
 
-def check_currency(status: JobStatus, prices: Prices) -> None:
+def check_currency(status: JobStatus, prices: "Prices") -> None:
     """Check that a job which has paid already goes on in the same money: sums and limits of two mean nothing.
 
     Raises:
@@ -48,7 +50,7 @@ def check_currency(status: JobStatus, prices: Prices) -> None:
         )
 
 
-def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
+def refuse_twin(store: "Store", request: Mapping[str, Any]) -> None:
     """Refuse to work on what another live process is working on: both would pay for the same candidates.
 
     Raises:
@@ -64,13 +66,15 @@ def refuse_twin(store: Store, request: Mapping[str, Any]) -> None:
             )
 
 
-def report_of(status: JobStatus, imported: ImportedModel, runtime: Runtime, *, resumed: bool, place: str) -> TuneReport:
+def report_of(
+    status: JobStatus, imported: "ImportedModel", runtime: "Runtime", *, resumed: bool, place: str
+) -> TuneReport:
     """Return the report of a job that has ended."""
     found = report_from(status, beginning(imported, runtime), place, resumed=resumed)
     return replace(found, network=imported.network, tasks=imported.tasks)
 
 
-def beginning(imported: ImportedModel, runtime: Runtime) -> dict[str, Any]:
+def beginning(imported: "ImportedModel", runtime: "Runtime") -> dict[str, Any]:
     """Return what a job's report tells beside its status, as plain data: it is known from the job's beginning."""
     return {
         "network": described(imported.network),
