@@ -10,7 +10,7 @@ from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Orig
 from tunery.domain.request import TuneReport
 from tunery.engines import Role
 from tunery.runtime import pools, worker_bytes
-from tunery.runtime.dispatch import Dispatch
+from tunery.runtime.dispatch import Dispatch, Span
 from tunery.tuning import calls
 from tunery.tuning.context import Context
 from tunery.tuning.search import baselines as built_baselines
@@ -76,10 +76,10 @@ def test_each_kind_costs_only_itself(tmp_path: Path) -> None:
     with runtimes() as made:
         original = Dispatch.end
 
-        def end(self: Dispatch, job_id: str) -> None:
+        def end(self: Dispatch, job_id: str) -> list[Span]:
             for role in (Role.BUILDER, Role.MEASURER):
                 generations[role] = sum(made[0].engine.generation(worker) - 1 for worker in made[0].workers(role))
-            original(self, job_id)
+            return original(self, job_id)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Dispatch, "end", end)
