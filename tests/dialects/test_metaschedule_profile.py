@@ -40,6 +40,7 @@ def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest
     network: Any = object.__new__(networks.TvmNetwork)
     network.threads, network.inputs, network._buffers, network._arguments, network._library = 1, (), [], [], None
     network._call, network._segments, network._running = lambda: None, nullcontext(), nullcontext()
+    network._at_work = False
     network._workloads = {"dense": "w1"}
     found = network.profile([])
     assert found == {"conv": pytest.approx(202e-9), "w1": pytest.approx(200e-9)}
