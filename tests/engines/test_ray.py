@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,12 @@ class Cluster:
     def _start(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", *arguments, "--num-cpus", "1",
                    "--object-store-memory", "80000000", "--disable-usage-stats"]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+            # Nodes of a head that was killed take a while to end, and hold its address.
+            if "already running" not in done.stderr or time.monotonic() > end:
+                break
         assert done.returncode == 0, done.stdout + done.stderr
 
     def kill_node(self, address: str) -> None:
