@@ -84,10 +84,10 @@ def cache_check() -> Check:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
+    """Yield what tunery and its extras need, and is here, with its version."""
     for line in requires("tunery") or ():
         name = re.split(r"[^\w.-]", line, maxsplit=1)[0]
-        if "extra ==" not in line:
-            try:
-                yield name, version(name)
-            except PackageNotFoundError:
-                continue
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue
