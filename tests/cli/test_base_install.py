@@ -4,21 +4,13 @@ import json
 import re
 import subprocess
 import sys
-from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from base_install import EXTRA, WITHOUT
 
 from tunery._archive import new_archive
 
-_NAMES = {"apache-tvm": "tvm"}
-_EXTRA = {
-    _NAMES.get(name, name)
-    for line in requires("tunery") or []
-    if re.search(r"extra == ['\"]tvm['\"]", line)
-    for name in re.findall(r"^[\w.-]+", line)
-}
-_WITHOUT = f"import json, sys\nsys.modules.update(dict.fromkeys({sorted(_EXTRA)!r}))\n"
 _COMMANDS = """
 import io
 from contextlib import redirect_stderr, redirect_stdout
@@ -40,7 +32,7 @@ TO_INSTALL = "pip install 'tunery[tvm]'"
 
 def python(code: str, *arguments: str) -> str:
     """Run code where nothing of the extra can be imported."""
-    command = [sys.executable, "-c", _WITHOUT + code, *arguments]
+    command = [sys.executable, "-c", WITHOUT + code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -53,7 +45,7 @@ def tunery(*lines: str) -> dict[str, tuple[int, str]]:
 
 
 def test_the_extra_has_the_compiler_and_what_tuning_needs() -> None:
-    assert {"tvm", "onnx", "onnxruntime", "lightgbm", "scipy", "sqlalchemy", "fastapi", "psutil"} <= _EXTRA
+    assert {"tvm", "onnx", "onnxruntime", "lightgbm", "scipy", "sqlalchemy", "fastapi", "psutil"} <= EXTRA
 
 
 def test_what_needs_no_compiler_works() -> None:

@@ -17,9 +17,9 @@ from tunery.delivery.compare import Output, checked_error
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
-from tunery.domain import Candidate, Choice, Network, Rung, Target, Task, Workload
+from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, Workload
 from tunery.domain.request import BenchReport, Progress, Request
-from tunery.engines import HERE, WorkerSpec
+from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
 from tunery.runtime.importing import both
 from tunery.runtime.pools import Runtime

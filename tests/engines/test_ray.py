@@ -15,8 +15,8 @@ from job_tools import family, wait_until
 
 from tunery._errors import HostError, LostWorkerError
 from tunery.blobs import DirectoryBlobs
-from tunery.domain import BlobDigest
-from tunery.engines import HERE, Role, WorkerSpec
+from tunery.domain import HERE, BlobDigest
+from tunery.engines import Role, WorkerSpec
 from tunery.engines.ray.engine import RayEngine
 from tunery.engines.remote._link import Timing
 

@@ -103,7 +103,11 @@ def test_seconds_are_summed_by_the_host_that_a_worker_is_on() -> None:
     first = [("here/b1", "build", 0.0, 1.0), ("big/b1", "build", 0.0, 2.0), ("here/m", "measure", 1.0, 3.0)]
     again = [("big/b2", "build", 5.0, 6.0), ("b1", "build", 0.0, 4.0)]
     events = [event(STAGES, stages_payload(run)) for run in (first, again)]
-    assert host_seconds(events) == {"big": {"build": 3.0}, "here": {"build": 5.0, "measure": 2.0}}
+    told = [{"kind": one.kind, **one.payload} for one in events]
+    assert host_seconds(told) == {
+        "big": {"build": 3.0},
+        "here": {"build": 5.0, "measure": 2.0},
+    }
 
 
 def test_stages_of_a_long_job_are_bounded_and_cover_the_same_time() -> None:

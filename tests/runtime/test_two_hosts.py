@@ -28,9 +28,9 @@ from tunery.blobs import DirectoryBlobs
 from tunery.delivery.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects.fake import FakeDialect, fake_network
-from tunery.domain import Artifact, Budget, JobState, Mode, Outcome
+from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
-from tunery.engines import HERE, AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
+from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.registry import add_host
 from tunery.runtime.pools import MEASURER, Runtime
 from tunery.service.manager import JobManager

@@ -52,7 +52,9 @@ def test_clients_submit_at_once_and_each_sees_its_own(daemon: Daemon) -> None:
     assert [(done[n].state, done[n].spend.trials) for n in range(6)] == [(JobState.DONE, 10 + n) for n in range(6)]
     for number in range(6):
         assert {progress.job_id for progress in seen[number]} == {done[number].job_id}
-        assert 0 <= seen[number][-1].trials <= 10 + number, "a look now and then, the last before the end"
+        trials = [progress.trials for progress in seen[number]]
+        assert trials == sorted(trials)
+        assert trials[-1] <= 10 + number, "a look now and then, the last before the end"
 
 
 def test_a_client_that_vanishes_leaves_its_job_running(daemon: Daemon) -> None:

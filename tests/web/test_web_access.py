@@ -163,6 +163,27 @@ def test_an_account_that_has_used_its_month_is_refused(serve: Serve) -> None:
     serve(main)
 
 
+def test_what_is_not_to_change_is_left_out_and_not_null(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        await site.account("usr", month_money=1.0)
+        for change in ({"weight": None}, {"role": None}, {"priority": None, "month_money": 1}):
+            answer = await site.admin.patch("/v1/accounts/usr", json=change)
+            assert (answer.status_code, "leave it out" in answer.json()["detail"]) == (422, True)
+        assert (await site.admin.patch("/v1/accounts/usr", json={"month_money": None})).json()["month_money"] is None
+
+    serve(main)
+
+
+def test_where_the_store_is_nobody_hears(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        reader = await site.account("eve", "reader")
+        answer = await reader.get("/v1/records", params={"task": "dead"})
+        assert answer.status_code == 404
+        assert site.manager.store.place not in answer.text
+
+    serve(main)
+
+
 def test_the_description_of_the_api_is_what_it_was(serve: Serve) -> None:
     """A change of the API is a change of this file: clients that exist rely on it."""
     pinned = Path(__file__).parent / "assets" / "api.json"

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from base_install import WITHOUT
 
 pytestmark = pytest.mark.jobs
 PATIENCE_S = 120.0
@@ -17,19 +19,21 @@ JOB = ("--dialect", "fake", "--threads", "1")
 
 
 class Machine:
-    """A user's directories."""
+    """A user's directories; with a `base` install nothing of the compiler can be imported."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, base: bool = False) -> None:
         self.directory = directory
+        self.program = ("-c", f"{WITHOUT}from tunery.cli import main\nmain()") if base else ("-m", "tunery")
         directory.mkdir()
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("TUNERY_")} | {
             "TUNERY_STORE": str(directory / "store.db"), "TUNERY_CACHE": str(directory / "cache"),
+            "TUNERY_LOAD_WATCH": "off",
             "XDG_DATA_HOME": str(directory / "data"),
         }  # fmt: skip
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "tunery", *args], cwd=self.directory, env=self.environment, text=True,
+            [sys.executable, *self.program, *args], cwd=self.directory, env=self.environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -99,6 +103,24 @@ def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_
     assert kept.stat().st_mode & 0o077 == 0
 
 
+def test_a_user_without_the_compiler_asks_a_service_for_everything(
+    server: tuple[Machine, Service], tmp_path: Path
+) -> None:
+    _, service = server
+    ann = Machine(tmp_path / "ann", base=True)
+    ann.run("login", service.url, says=service.told["token"])
+    there, net = ("--server", service.url), ("fake:far?tasks=1", *JOB)
+    tuned = ann.run("tune", *net, "--budget", "8trials", *there, "-o", "net.bin")
+    assert (tuned["status"], tuned["compiled"]["path"]) == ("done", "net.bin")
+    assert [task["rung"] for task in ann.run("query", *net, *there)["tasks"]] == ["exact"]
+    assert tuned["job"] in [job["job"] for job in ann.run("jobs", "list", *there)["jobs"]]
+    assert ann.run("jobs", "show", tuned["job"], *there)["status"] == "done"
+    assert ann.run("spend", tuned["job"], *there)["total"]
+    assert ann.run("records", "stats", *there)["records"] >= 8
+    assert ann.run("devices", "list", *there)
+    assert ann.run("hosts", "list", *there)
+
+
 def test_without_a_token_or_a_service_a_sentence_says_what_to_do(
     server: tuple[Machine, Service], tmp_path: Path
 ) -> None:
@@ -110,6 +132,19 @@ def test_without_a_token_or_a_service_a_sentence_says_what_to_do(
     assert "does not answer" in ann.run("login", "http://127.0.0.1:9", says="tunery_x", code=1)["error"]
     assert "write for example" in ann.run("serve", "--listen", "7433", code=2)["error"]
     assert "in the clear" in ann.run("serve", "--listen", "0.0.0.0:0", code=2)["error"]
+
+
+def test_a_service_that_cannot_begin_keeps_its_first_token(tmp_path: Path, start: Start) -> None:
+    machine = Machine(tmp_path / "server")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        refused = machine.run("serve", "--listen", f"127.0.0.1:{taken.getsockname()[1]}", code=2)
+        assert "cannot listen" in refused["error"]
+    (tmp_path / "empty.pem").touch()
+    tls = ("--tls-certificate", str(tmp_path / "empty.pem"), "--tls-key", str(tmp_path / "none.pem"))
+    assert "TLS cannot use" in machine.run("serve", "--listen", "127.0.0.1:0", *tls, code=2)["error"]
+    assert start(machine).told["token"]
 
 
 def test_a_job_and_its_follower_outlive_the_service(tmp_path: Path, start: Start) -> None:

@@ -34,7 +34,7 @@ def test_an_account_sees_the_operators_and_the_usage_of_its_own_jobs(serve: Serv
         (device,) = (await ann.get("/v1/devices")).json()
         (host,) = (await ann.get("/v1/hosts")).json()
         assert (host["state"], device["fingerprint"] in host["devices"]) == ("up", True)
-        assert 0 <= host["busy"] <= host["granted"]
+        assert host["busy"] == 0 < host["granted"], "nothing is done now"
 
     serve(main)
 
@@ -96,7 +96,7 @@ def test_the_pages_run_no_script_but_their_own(serve: Serve) -> None:
             answer = await site.client().get(f"/{name}")
             assert answer.status_code == 200, name
             assert answer.headers["x-content-type-options"] == "nosniff"
-        assert (await site.client().get("/../app.py")).status_code == 404
+        assert (await site.client().get("/%2e%2e/%2e%2e/app.py")).status_code == 404
 
     serve(main)
 

@@ -46,7 +46,6 @@ def bench(
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
     from tunery.reports.comparison import bench_text
     from tunery.reports.data import bench_data
-    from tunery.service.session import Session
 
     request = options.make_request(
         model, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
@@ -55,6 +54,8 @@ def bench(
     if url := server_of(server, store):
         report = _there(url, request, rivals, seconds, verbose=verbose)
     else:
+        from tunery.service.session import Session
+
         with Session(request.store, keep=False) as session:
             report = compared_with(session, request, rivals, seconds, None, verbose=verbose)
     if json:

@@ -1,18 +1,17 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, fetched_file, run_there, server_of
+from tunery.cli.console.remote import Server, compile_there, fetched_file, server_of
 from tunery.cli.tune import network_file
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from tunery.domain import Network
     from tunery.domain.request import CompileReport, Request
-    from tunery.web.client import ServiceClient
 
 
 class Ready(StrEnum):
@@ -103,25 +101,6 @@ def compile_(
         emit(compile_data(report))
         return
     _print(report, network, request, predicted=guess is not None, verbose=verbose)
-
-
-def compile_there(
-    service: "ServiceClient", request: "Request", output: Path, fill: Mapping[str, Any], *, verbose: bool
-) -> "tuple[CompileReport, Network]":
-    """Have a service compile a model, and fetch the file to `output`.
-
-    Raises:
-        WorkError: the job has failed, or was cancelled.
-    """
-    from tunery.domain import Budget, JobState
-    from tunery.reports.data import compile_report
-
-    there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
-    status, answer = run_there(service, there, fill, verbose=verbose)
-    if status.state is not JobState.DONE:
-        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
-    service.download(status.job_id, output)
-    return compile_report({**answer, "path": str(output), "texts": []})
 
 
 def _print(report: "CompileReport", network: "Network", request: "Request", *, predicted: bool, verbose: bool) -> None:

@@ -21,24 +21,26 @@ def stats(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Count what the store holds."""
-    from tunery.store import StoreStats, open_store
+    from tunery.reports.data import plain
 
     if url := server_of(server, store):
         from tunery.web.client import connect
 
         with connect(url) as service:
-            found = StoreStats(**{**service.record_counts(), "place": service.url})
+            found = {**service.record_counts(), "place": service.url}
     else:
+        from tunery.store import open_store
+
         with open_store(store, create=False, keep=False) as opened:
-            found = opened.stats()
+            found = plain(opened.stats())
     if json:
         emit(found)
         return
-    say(f"{found.place}: {found.records} records, {found.size_bytes / 1e6:.1f} MB")
-    say(f"{found.tasks} tasks of {found.workloads} workloads, {found.networks} networks, {found.jobs} jobs")
-    for title, counts in (("outcomes", found.outcomes), ("devices", found.devices), ("compilers", found.compilers)):
-        if counts:
-            say(f"{title}: {_counts(counts)}")
+    say(f"{found['place']}: {found['records']} records, {found['size_bytes'] / 1e6:.1f} MB")
+    say("{tasks} tasks of {workloads} workloads, {networks} networks, {jobs} jobs".format(**found))
+    for title in ("outcomes", "devices", "compilers"):
+        if found[title]:
+            say(f"{title}: {_counts(found[title])}")
 
 
 @app.command("export", epilog="Example: tunery records export records.jsonl")

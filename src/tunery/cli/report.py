@@ -32,10 +32,11 @@ def report(
     from tunery.store import file_of, open_store
 
     path = output_path(output, "report.html")
+    store = store or own_store(socket)
     kept_in = file_of(store)
     inputs: list[Path] = [kept_in] if kept_in else []
     check_output(path, PAGE, inputs=inputs, force=force)
-    with open_store(store or own_store(socket), create=False, keep=False) as opened:
+    with open_store(store, create=False, keep=False) as opened:
         view = job_view(opened, job)
     with whole_file(path, PAGE, inputs=inputs, force=force) as file:
         file.write(job_page(view).encode())

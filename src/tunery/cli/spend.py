@@ -37,14 +37,17 @@ def spend(  # noqa: PLR0917 - Typer reads the options from the signature
     """
     from tunery._outputs import CHART, check_output
     from tunery.reports.spending import VIEWS, draw, spend_data
-    from tunery.store import file_of, open_store
 
+    url = server_of(server, store)
     file, inputs = output_path(chart, "spend.png") if chart else None, [Path(prices)] if prices else []
-    kept_in = file_of(store)
-    inputs += [kept_in] if kept_in else []
+    if not url:
+        from tunery.store import file_of, open_store
+
+        kept_in = file_of(store)
+        inputs += [kept_in] if kept_in else []
     if file:
         check_output(file, CHART, inputs=inputs, force=force)
-    if url := server_of(server, store):
+    if url:
         if prices:
             raise UsageError("--prices is for this machine's store; leave it out, or leave out --server")
         from tunery.web.client import connect

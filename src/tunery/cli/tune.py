@@ -9,7 +9,7 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, default_name, fetched_file, run_there, server_of
+from tunery.cli.console.remote import Server, compile_there, default_name, fetched_file, run_there, server_of
 from tunery.domain import JobState
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def tune(
     if url := server_of(server, store):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
+        if engine:
+            raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
         file = fetched_file(request, output, force=force) if output else None
         _tune_there(url, request, file, as_json=json, verbose=verbose)
         return
@@ -73,7 +75,6 @@ def tune(
 
 def _tune_there(url: str, request: "Request", output: Path | None, *, as_json: bool, verbose: bool) -> None:
     """Tune at a service, and fetch the compiled network."""
-    from tunery.cli.compile import compile_there
     from tunery.service.resuming import report_from
     from tunery.web.client import connect
 

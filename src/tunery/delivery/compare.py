@@ -15,9 +15,9 @@ from tunery._errors import DeadlineError, EngineError, TuneryError, UsageError, 
 from tunery._extras import pip_install
 from tunery.delivery.work import Work
 from tunery.dialects import Array
-from tunery.domain import Network
+from tunery.domain import HERE, Network
 from tunery.domain.request import CONTESTANTS, BenchReport, Latency, Progress, Request, TaskShare
-from tunery.engines import HERE, Role, WorkerSpec
+from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes

@@ -4,7 +4,7 @@ from tunery.domain.budget import CURRENCIES, LEAST, MOST, Budget, Prospect, Spen
 from tunery.domain.candidate import Artifact, Candidate, Origin
 from tunery.domain.check import Check, CheckState
 from tunery.domain.delivery import Choice, Rung
-from tunery.domain.device import Calibration, DeviceDescription, HostFacts, SharingPoint
+from tunery.domain.device import HERE, Calibration, DeviceDescription, HostFacts, SharingPoint
 from tunery.domain.environment import Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
@@ -15,6 +15,7 @@ from tunery.domain.ties import Contender, best_first, interval, median_interval
 
 __all__ = [
     "CURRENCIES",
+    "HERE",
     "LEAST",
     "MOST",
     "SEGMENT",

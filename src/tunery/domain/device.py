@@ -71,6 +71,10 @@ class Calibration:
         return self.slots > 1 and max(self.degrees.values(), default=1) == 1
 
 
+HERE = "here"
+"""The name of this host, and of the one host of an engine that has no other."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostFacts:
     """What a host says of itself.

@@ -6,14 +6,13 @@ Our own are there by name, others by the entry point group `tunery.engines`.
 from importlib.metadata import EntryPoint, entry_points
 
 from tunery._errors import UsageError
-from tunery.engines._base import HERE, Engine, HostControl, OnUsage, Role, WorkerSpec
+from tunery.engines._base import Engine, HostControl, OnUsage, Role, WorkerSpec
 from tunery.engines.inline import InlineEngine
 from tunery.engines.joined import JoinedEngine
 from tunery.engines.local.engine import LocalEngine
 from tunery.engines.remote.engine import AgentEngine
 
 __all__ = [
-    "HERE",
     "AgentEngine",
     "Engine",
     "HostControl",

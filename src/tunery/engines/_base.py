@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tunery._errors import EngineError
 from tunery.blobs import Blobs
-from tunery.domain import Environment, HostFacts
+from tunery.domain import HERE, Environment, HostFacts
 
 OnUsage = Callable[[str, str, float, float], None]
 """What an engine may be given to report to: worker, method, wall seconds and CPU seconds of one call, as it ends.
@@ -20,10 +20,6 @@ The wall seconds count from when the worker took the call up; a call that ended 
 reported too. The creation of the service is reported as the method `__init__`. It is called before the call's future
 is resolved, on a thread of the engine: it must be quick.
 """
-
-
-HERE = "here"
-"""The name of the one host of an engine that has no other."""
 
 
 class Role(StrEnum):

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tunery.domain import JobStatus, Mode, Outcome, Spend, TaskState
-from tunery.engines import HERE
+from tunery.domain import HERE, JobStatus, Mode, Outcome, Spend, TaskState
 from tunery.reports.data import reached_of, total
 
 if TYPE_CHECKING:
@@ -232,14 +231,14 @@ def _stages(events: "Sequence[Event]") -> list[Stretch]:
     return found
 
 
-def host_seconds(events: "Iterable[Event]") -> dict[str, dict[str, float]]:
-    """Return for each host that worked on a job the seconds of its workers by kind of stage.
+def host_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return for each host that worked on a job the seconds of its workers by kind of stage, of its events as JSON.
 
     A worker's name begins with its host's; one without is on the only host there is.
     """
     hosts: dict[str, dict[str, float]] = {}
     for lane, kind, start, end in (
-        span for event in events if event.kind == STAGES for span in event.payload.get("spans", [])
+        span for event in events if event["kind"] == STAGES for span in event.get("spans", [])
     ):
         host, _, worker = lane.rpartition("/")
         of_host = hosts.setdefault(host if worker and host else HERE, {})

@@ -4,13 +4,15 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tunery._errors import UsageError
 from tunery._extras import pip_install
 from tunery._outputs import CHART, whole_file
 from tunery.domain import JobStatus
-from tunery.store import Charge, Store
+
+if TYPE_CHECKING:
+    from tunery.store import Charge, Store
 
 Row = dict[str, Any]
 VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome"}
@@ -24,7 +26,7 @@ _SHOWN = 12
 _IMAGES = ("png", "svg", "pdf")
 
 
-def spend_data(store: Store, job_id: str = "", *, account: str | None = None, prices: str = "") -> dict[str, Any]:
+def spend_data(store: "Store", job_id: str = "", *, account: str | None = None, prices: str = "") -> dict[str, Any]:
     """Return what a job has spent, or all of an account's, or all that are: the documented JSON of `spend`.
 
     With `prices`, a price sheet, money is what it would cost by that.
@@ -50,7 +52,7 @@ def spend_data(store: Store, job_id: str = "", *, account: str | None = None, pr
     }
 
 
-def sums(charges: Iterable[Charge], name: Callable[[Charge], str]) -> list[Row]:
+def sums(charges: "Iterable[Charge]", name: "Callable[[Charge], str]") -> list[Row]:
     """Add up charges of the same name, most core time first; joules are None where none were recorded."""
     rows: dict[str, Row] = {}
     for charge in charges:
@@ -68,14 +70,14 @@ def sums(charges: Iterable[Charge], name: Callable[[Charge], str]) -> list[Row]:
     return sorted(rows.values(), key=lambda row: (-row["core_s"], -row["wall_s"]))
 
 
-def by_outcome(charges: Iterable[Charge], outcomes: Mapping[str, int]) -> list[Row]:
+def by_outcome(charges: "Iterable[Charge]", outcomes: Mapping[str, int]) -> list[Row]:
     """Add up by how candidates ended; what belongs to no single one is `SHARED`.
 
     The counts are the jobs' own (`outcomes`), so that all but the filtered ones are their trials: each candidate once,
     as it ended last, though it may have been raced again after a disturbance, or a kill have taken its charge.
     """
 
-    def name(charge: Charge) -> str:
+    def name(charge: "Charge") -> str:
         return charge.outcome if charge.outcome and charge.stage in _OF_ONE else SHARED
 
     rows = sums(charges, name)
@@ -87,7 +89,7 @@ def by_outcome(charges: Iterable[Charge], outcomes: Mapping[str, int]) -> list[R
     return rows
 
 
-def counted(job: "JobStatus", charges: Iterable[Charge]) -> Counter[str]:
+def counted(job: "JobStatus", charges: "Iterable[Charge]") -> Counter[str]:
     """Return how many of a job's candidates ended how; before it has said so itself, by the builds it has paid for."""
     said = Counter[str]()
     for task in job.tasks:
@@ -101,7 +103,7 @@ def counted(job: "JobStatus", charges: Iterable[Charge]) -> Counter[str]:
     return paid
 
 
-def tried(charges: Iterable[Charge]) -> Counter[str]:
+def tried(charges: "Iterable[Charge]") -> Counter[str]:
     """Return how many candidates ended how, by what was charged for them."""
     found = Counter[str]()
     for charge in charges:
@@ -111,7 +113,7 @@ def tried(charges: Iterable[Charge]) -> Counter[str]:
     return found
 
 
-def helpless(charges: Sequence[Charge]) -> list[Row]:
+def helpless(charges: "Sequence[Charge]") -> list[Row]:
     """Return, by stage and in all, the share spent on candidates that were not their task's best when measured.
 
     A proposal is made before its candidates are known: its share is that of the candidates that were tried.
@@ -135,7 +137,7 @@ _AMOUNTS = ("count", "wall", "core", "energy", "money")
 _RACED = frozenset({"ok", "abandoned", "wrong-result", "run-failed", "timeout", "crashed"})
 
 
-def _amount(charge: Charge, what: str) -> float:
+def _amount(charge: "Charge", what: str) -> float:
     amounts = {"count": charge.count, "wall": charge.wall_s, "core": charge.core_s, "energy": charge.joules,
                "money": charge.money}  # fmt: skip
     return float(amounts[what] or 0.0)
@@ -184,12 +186,13 @@ def draw(
         figure.savefig(file, format=kind)
 
 
-def _repriced(charges: Sequence[Charge], jobs: Sequence[JobStatus], sheet: str) -> list[Charge]:
+def _repriced(charges: "Sequence[Charge]", jobs: Sequence[JobStatus], sheet: str) -> "list[Charge]":
     """Return charges by another price sheet: a job pays for its cores all the time, what no stage held is idle.
 
     A stage is priced by core time where it used more than one core, else by the time it held its worker.
     """
     from tunery.accounting.prices import load_prices
+    from tunery.store import Charge
     from tunery.tuning.account import IDLE, MANAGE, OVERHEAD
 
     prices = load_prices(sheet)
@@ -209,7 +212,7 @@ def _repriced(charges: Sequence[Charge], jobs: Sequence[JobStatus], sheet: str) 
     return priced
 
 
-def _names(store: Store, charges: Sequence[Charge]) -> dict[str, str]:
+def _names(store: "Store", charges: "Sequence[Charge]") -> dict[str, str]:
     from tunery.reports.format import short
 
     wanted = {charge.task_key for charge in charges}

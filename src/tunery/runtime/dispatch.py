@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tunery._errors import UsageError, WorkError
 from tunery.devices.cpu.placement import granted_cores, usable_cores
-from tunery.engines import HERE
+from tunery.domain import HERE
 from tunery.scheduling import (
     CapacityChanged,
     Event,

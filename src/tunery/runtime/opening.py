@@ -13,9 +13,9 @@ from tunery._settings import cache_directory, settings
 from tunery.blobs import Blobs, DirectoryBlobs
 from tunery.devices.cpu.placement import granted_cores, usable_cores
 from tunery.dialects import get_dialect
-from tunery.domain import DeviceDescription
+from tunery.domain import HERE, DeviceDescription
 from tunery.domain.request import Request
-from tunery.engines import HERE, AgentEngine, Engine, JoinedEngine, engine_class
+from tunery.engines import AgentEngine, Engine, JoinedEngine, engine_class
 from tunery.engines.remote.registry import added_hosts, host_named
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for

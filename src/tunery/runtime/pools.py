@@ -22,8 +22,8 @@ from tunery.devices import device_class
 from tunery.devices.cpu.placement import granted_bytes
 from tunery.devices.lock import DeviceLock
 from tunery.dialects import CrossCompiler, get_dialect
-from tunery.domain import Artifact, Calibration, DeviceDescription, HostFacts
-from tunery.engines import HERE, Engine, Role, WorkerSpec
+from tunery.domain import HERE, Artifact, Calibration, DeviceDescription, HostFacts
+from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import preparer_environment, worker_bytes, worker_environment
 from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share

@@ -1,5 +1,8 @@
-"""A daemon that runs jobs for anybody who asks on this machine.
+"""Jobs, for whoever asks: in this process (`session`), or for the clients of a service (the room `web`).
 
-local     the daemon: a room of jobs behind a unix socket
-client    what the commands ask it with
+manager         runs jobs of every kind over one scheduler
+verbs           what a kind of job does
+session         one verb after another in this process, from the command line or a script
+stored_jobs     jobs as the store keeps them; `resuming` goes on with them
+queue_policy    which job begins
 """

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from tunery.domain import DeviceDescription, HostFacts
-from tunery.engines import HERE
+from tunery.domain import HERE, DeviceDescription, HostFacts
 from tunery.engines.remote.registry import AddedHost
 from tunery.runtime.dispatch import Dispatch, core_of
 from tunery.runtime.pools import Runtime

@@ -1,13 +1,13 @@
 """What requests hold and answers show, as the API's description has them."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tunery.domain import JobStatus, TaskState
 from tunery.domain.request import DEFAULT_DIALECT, Progress
-from tunery.reports.data import plain, task_data
+from tunery.reports.data import plain, sums, task_data
 from tunery.store import StoredAccount, StoredToken
 
 DIGEST = r"^sha256:[0-9a-f]{64}$"
@@ -58,7 +58,10 @@ class JobIn(_Body):
 
 
 class JobOut(BaseModel):
-    """A job as it stands. Times are seconds, points in time RFC 3339."""
+    """A job as it stands. Times are seconds, points in time RFC 3339.
+
+    `before_s` and `after_s` are sums of latencies over the tasks that were reached: untuned, and as it stands.
+    """
 
     id: str
     kind: str
@@ -74,6 +77,8 @@ class JobOut(BaseModel):
     outlook: list[dict[str, Any]]
     request: dict[str, Any]
     tasks: list[dict[str, Any]]
+    before_s: float | None
+    after_s: float | None
     progress: dict[str, Any] | None
     answer: dict[str, Any] | None
 
@@ -110,6 +115,13 @@ class AccountChange(_Body):
     weight: float | None = Field(None, ge=0.01, le=100)
     priority: int | None = Field(None, ge=0, le=10)
     month_money: float | None = Field(None, ge=0, le=1e9)
+
+    @model_validator(mode="after")
+    def _null_only_lifts_the_limit(self) -> Self:
+        for name in sorted(self.model_fields_set - {"month_money"}):
+            if getattr(self, name) is None:
+                raise ValueError(f"{name} cannot be null; leave it out to keep it")
+        return self
 
 
 class AccountOut(BaseModel):
@@ -183,11 +195,9 @@ def at(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def job_out(
-    status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, *, full: bool, local: bool
-) -> JobOut:
-    """Return a job as it is shown: `full` with its tasks, and without places of this machine unless it is `local`."""
-    request = dict(status.request)
+def job_out(status: JobStatus, progress: Progress | None, answer: dict[str, Any] | None, *, local: bool) -> JobOut:
+    """Return a job as it is shown: without places of this machine unless it is `local`."""
+    request, (before_s, after_s) = dict(status.request), sums(status.tasks)
     if not local:
         request["model"] = shown_model(str(request.get("model", "")))
         request.pop("options", None)
@@ -205,7 +215,9 @@ def job_out(
         remaining=plain(status.remaining),
         outlook=plain(status.outlook),
         request=plain(request),
-        tasks=[_task_out(task) for task in status.tasks] if full else [],
+        tasks=[_task_out(task) for task in status.tasks],
+        before_s=plain(before_s),
+        after_s=plain(after_s),
         progress=plain(progress) if progress else None,
         answer=answer,
     )

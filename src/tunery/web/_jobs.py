@@ -79,7 +79,7 @@ async def list_(  # noqa: PLR0917 - what FastAPI hands over
     last = page[-1] if len(found) > limit else None
     shown = [status for status in page if state is None or status.state is state]
     return JobPage(
-        jobs=[job_out(status, None, None, full=True, local=service.local) for status in shown],
+        jobs=[job_out(status, None, None, local=service.local) for status in shown],
         next=f"{last.created_at!r}-{last.job_id}" if last else None,
     )
 
@@ -98,11 +98,12 @@ async def show(  # noqa: PLR0917 - what FastAPI hands over
     if wait and status.state not in AT_REST:
         await _rest(service, job_id, wait)
         status = await visible(service, caller, job_id)
-    etag = f'"{status.state.value}-{status.updated_at!r}"'
+    shown = await _shown(service, status)
+    etag = f'"{hashlib.sha256(shown.model_dump_json().encode()).hexdigest()[:16]}"'
     if if_none_match == etag:
         return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
-    return await _shown(service, status)
+    return shown
 
 
 @router.post("/{job_id}:cancel")
@@ -125,6 +126,7 @@ async def pause(job_id: JobId, service: TheService, caller: User) -> JobOut:
 async def resume(job_id: JobId, service: TheService, caller: User) -> JobOut:
     """Go on with a job; nothing that was measured is measured again."""
     await visible(service, caller, job_id)
+    await check_month(service, caller)
     await service.manager.resume(job_id)
     return await _shown(service, await visible(service, caller, job_id))
 
@@ -251,7 +253,7 @@ async def _shown(service: Service, status: JobStatus) -> JobOut:
     answer = await service.store.read(lambda store: answer_of(store, status))
     if answer is not None and not service.local:
         answer.pop("path", None)
-    return job_out(status, service.manager.progress(status.job_id), answer, full=True, local=service.local)
+    return job_out(status, service.manager.progress(status.job_id), answer, local=service.local)
 
 
 async def check_month(service: Service, caller: Caller) -> None:

@@ -70,9 +70,12 @@ def problem_of(error: TuneryError) -> tuple[int, str]:
     return next((status, kind) for of, status, kind in _KINDS if isinstance(error, of))
 
 
-async def _ours(_: Request, error: Any) -> JSONResponse:
+async def _ours(request: Request, error: Any) -> JSONResponse:
     status, kind = problem_of(error)
-    return problem(status, kind, str(error))
+    service, said = request.app.state.service, str(error)
+    if not service.local:  # where its store is, is nobody else's business
+        said = said.replace(f"the store {service.store.place}", "the store").replace(service.store.place, "the store")
+    return problem(status, kind, said)
 
 
 async def _invalid(_: Request, error: Any) -> JSONResponse:

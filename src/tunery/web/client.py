@@ -139,7 +139,7 @@ class ServiceClient:
                 found = self.job(job_id)
                 if found["state"] in _REST:
                     return found
-            except (WorkError, httpx.HTTPError):
+            except WorkError:
                 if time.monotonic() > patient_until:
                     raise
             time.sleep(_AGAIN_S)
@@ -163,17 +163,18 @@ class ServiceClient:
         """Make a token of an account; its text is in what is returned, and nowhere else."""
         return self._json("POST", f"/v1/accounts/{account}/tokens", json=dict(token))
 
-    def usage(self) -> dict[str, Any]:
-        """Return what the account's jobs of this month have cost."""
-        return self._json("GET", "/v1/usage")
-
     def spend(self, job_id: str = "") -> dict[str, Any]:
         """Return what a job has spent, or all of the account's."""
         return self._json("GET", "/v1/spend", params={"job": job_id} if job_id else {})
 
     def records(self, key: str) -> list[dict[str, Any]]:
         """Return the best records of a task or workload, by the start of its key."""
-        found: list[dict[str, Any]] = self._json("GET", "/v1/records", params={"task": key})["records"]
+        found: list[dict[str, Any]] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self._json("GET", "/v1/records", params={"task": key, "cursor": cursor})
+            found += page["records"]
+            cursor = page["next"]
         return found
 
     def record_counts(self) -> dict[str, Any]:
@@ -206,11 +207,14 @@ class ServiceClient:
 
     @contextmanager
     def _streamed(self, place: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        with self._http.stream("GET", place, headers=dict(headers)) as answer:
-            if answer.is_error:
-                answer.read()
-                raise _error(answer)
-            yield answer
+        try:
+            with self._http.stream("GET", place, headers=dict(headers)) as answer:
+                if answer.is_error:
+                    answer.read()
+                    raise _error(answer)
+                yield answer
+        except httpx.HTTPError as error:
+            raise self._silent(error) from None
 
     def _json(self, method: str, place: str, **more: Any) -> dict[str, Any]:
         answer = self._answer(method, place, **more)
@@ -225,10 +229,11 @@ class ServiceClient:
         except httpx.InvalidURL as error:
             raise UsageError(f"{self.url!r} is no URL ({error}); write for example http://127.0.0.1:7433") from None
         except httpx.HTTPError as error:
-            raise WorkError(
-                f"the service at {self._own or self.url} does not answer ({error}); is it running"
-                + (" (`tunery serve`)?" if self._own else ", and is the URL right?")
-            ) from None
+            raise self._silent(error) from None
+
+    def _silent(self, error: httpx.HTTPError) -> WorkError:
+        running = " (`tunery serve`)?" if self._own else ", and is the URL right?"
+        return WorkError(f"the service at {self._own or self.url} does not answer ({error}); is it running{running}")
 
 
 def login(url: str, token: str) -> dict[str, Any]:

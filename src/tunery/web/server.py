@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,19 +92,37 @@ def serve(
         UsageError: it may not listen there, or cannot.
     """
     place.check()
+    _check_tls(place)
     tls = {"ssl_certfile": place.certificate or None, "ssl_keyfile": place.key or None}
 
     async def run(opened: Store) -> None:
         async with JobManager(opened, strategy=strategy, record=False) as manager:
-            token = await manager.store.write(first_token)
             with _listening(place) as listening:
-                url = f"http{'s' * bool(place.certificate)}://{place.host}:{listening.getsockname()[1]}"
+                token = await manager.store.write(first_token)  # told once: not before it is known that it can be
+                host = f"[{place.host}]" if ":" in place.host else place.host
+                url = f"http{'s' * bool(place.certificate)}://{host}:{listening.getsockname()[1]}"
                 app = create_app(manager, files)
                 await _serve(manager, app, listening, lambda jobs: on_ready(url, token, jobs), **tls)
 
     files.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open_store(store) as opened:
         asyncio.run(run(opened))
+
+
+def _check_tls(place: Place) -> None:
+    """Check that the certificate and its key can be used, if there are any.
+
+    Raises:
+        UsageError: they cannot.
+    """
+    if not place.certificate:
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(place.certificate, place.key)
+    except OSError as error:  # an SSLError is one
+        raise UsageError(
+            f"TLS cannot use the certificate {place.certificate} with the key {place.key} ({error}); check both files"
+        ) from None
 
 
 def serve_user(store: str, path: Path, files: Path, strategy: str, on_ready: Callable[[list[str]], None]) -> None:
@@ -140,6 +159,8 @@ async def _serve(
     serving = asyncio.create_task(server.serve([listening]))
     while not server.started and not serving.done():
         await asyncio.sleep(_STARTING_S)
+    if serving.done():
+        await serving  # raises why it did not start
     on_ready(await manager.recover())
     looking = asyncio.create_task(_take_over(manager))
     try:

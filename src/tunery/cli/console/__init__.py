@@ -1,1 +1,1 @@
-"""What the commands share: options, output, progress, messages, interrupts, and the line to the daemon."""
+"""What the commands share: options, output, progress, messages, interrupts, and calls of a service."""

@@ -5,7 +5,7 @@ To one on the network the model goes once, and the compiled file comes back from
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +17,8 @@ from tunery.cli.console.following import followed
 from tunery.cli.console.output import output_path, remark
 
 if TYPE_CHECKING:
-    from tunery.domain import JobStatus
-    from tunery.domain.request import Request, ShareRequest
+    from tunery.domain import JobStatus, Network
+    from tunery.domain.request import CompileReport, Request, ShareRequest
     from tunery.web.client import ServiceClient
 
 Server = Annotated[
@@ -32,9 +32,16 @@ def server_of(given: str, *instead: str) -> str:
     """Return the URL of the service that a command is for: `given`, else TUNERY_SERVER; "" for none.
 
     What the command was told `instead`, a store or a socket of this machine, comes before the variable.
+
+    Raises:
+        UsageError: it was told both.
     """
     from tunery._settings import settings
 
+    if given and any(instead):
+        raise UsageError(
+            "--store and --socket are for this machine, not for a service; leave them out, or leave out --server"
+        )
     return given or ("" if any(instead) else settings().server)
 
 
@@ -134,6 +141,25 @@ def run_there(
     return status, job["answer"] or {}
 
 
+def compile_there(
+    service: "ServiceClient", request: "Request", output: Path, fill: Mapping[str, Any], *, verbose: bool
+) -> "tuple[CompileReport, Network]":
+    """Have a service compile a model, and fetch the file to `output`.
+
+    Raises:
+        WorkError: the job has failed, or was cancelled.
+    """
+    from tunery.domain import Budget, JobState
+    from tunery.reports.data import compile_report
+
+    there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
+    status, answer = run_there(service, there, fill, verbose=verbose)
+    if status.state is not JobState.DONE:
+        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
+    service.download(status.job_id, output)
+    return compile_report({**answer, "path": str(output), "texts": []})
+
+
 def status_of(job: Mapping[str, Any]) -> "JobStatus":
     """Return a job as a service shows it."""
     from pydantic import TypeAdapter
@@ -150,11 +176,11 @@ def status_of(job: Mapping[str, Any]) -> "JobStatus":
 
 def _body(service: "ServiceClient", request: "Request", share: "ShareRequest | None") -> dict[str, Any]:
     """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
-    from tunery.runtime.preparing import absolute
-
     model, priority = request.model, share.priority if share else 0
     local = None
     if service.is_local:
+        from tunery.runtime.preparing import absolute
+
         model = absolute(model)  # the service has another working directory
         local = {"options": dict(request.options), "prices": request.prices, "trust": request.trust, "on": request.on}
         local |= {"owner": share.owner, "weight": share.weight} if share else {}
@@ -185,7 +211,7 @@ def _check_elsewhere(request: "Request") -> None:
     Raises:
         UsageError: the request asks for it.
     """
-    given = (("--trust", request.trust), ("--prices", request.prices), ("--on", request.on), ("--store", request.store))
+    given = (("--trust", request.trust), ("--prices", request.prices), ("--on", request.on))
     for name, value in given:
         if value:
             raise UsageError(f"{name} is for this machine, not for a service; leave it out, or leave out --server")

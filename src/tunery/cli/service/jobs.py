@@ -23,10 +23,12 @@ from tunery.cli.console.remote import (
 
 if TYPE_CHECKING:
     from tunery.domain import JobStatus
-    from tunery.store import Event
+    from tunery.store import Store
     from tunery.web.client import ServiceClient
 
 _MOST_EVENTS = 1_000_000
+_THERE = {"predict", "few_shot", "few_shot_seconds", "against", "seconds"}
+"""What a job at a service on the network may be given as an option."""
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="The job's id, as `tunery jobs list` shows it.")]
@@ -110,21 +112,20 @@ def show(
         say(f"of {host}  " + ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in kinds.items()))
 
 
-def _one(job_id: str, store: str, socket: str, server: str) -> "tuple[JobStatus, dict[str, Any] | None, list[Event]]":
+def _one(
+    job_id: str, store: str, socket: str, server: str
+) -> "tuple[JobStatus, dict[str, Any] | None, list[dict[str, Any]]]":
     """Return how a job stands, what it has answered, and what has happened to it."""
-    from tunery.store import Event
-
     if service := service_or_none(server, socket, store):
         with service:
             found = service.job(job_id)
-            events = [Event(one["id"], job_id, one["kind"], one, one["at"]) for one in service.log(job_id)]
-        return status_of(found), found["answer"], events
+            return status_of(found), found["answer"], list(service.log(job_id))
     from tunery.service.stored_jobs import answer_of
     from tunery.store import open_store
 
     with open_store(store, create=False, keep=False) as opened:
         status = opened.job(job_id)
-        return status, answer_of(opened, status), opened.events.after(job_id=job_id)
+        return status, answer_of(opened, status), _stored_events(opened, job_id)
 
 
 @app.command("log", epilog="Example: tunery jobs log 3f2a9c01b7de")
@@ -156,7 +157,12 @@ def _events(job_id: str, store: str, socket: str, server: str) -> list[dict[str,
 
     with open_store(store, create=False, keep=False) as opened:
         opened.job(job_id)
-        found = opened.events.after(job_id=job_id, limit=_MOST_EVENTS)
+        return _stored_events(opened, job_id)
+
+
+def _stored_events(store: "Store", job_id: str) -> list[dict[str, Any]]:
+    """Return a stored job's events as a service tells them."""
+    found = store.events.after(job_id=job_id, limit=_MOST_EVENTS)
     return [{"id": e.number, **e.payload, "kind": e.kind, "at": e.created_at} for e in found]
 
 
@@ -206,6 +212,10 @@ def submit_(
         if not service.is_local and (owner or weight != 1.0):
             raise UsageError("a service knows owner and weight from the account; leave out --owner and --weight")
         more = {} if service.is_local else request.options
+        if odd := sorted(more.keys() - _THERE):
+            raise UsageError(
+                f"a service takes no option {odd[0]!r}; `tunery compile MODEL -o FILE --server URL` fetches a file"
+            )
         if detach:
             report(status_of(submit(service, request, more, share)), as_json=json)
             return

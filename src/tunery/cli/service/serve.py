@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say
 from tunery.cli.console.remote import Socket
@@ -36,6 +37,10 @@ def serve(
     from tunery.web.server import serve_user
 
     choose_engine(engine)
+    if not listen and (certificate or key or behind_proxy):
+        raise UsageError("--tls-certificate, --tls-key and --behind-proxy are for --listen HOST:PORT; give it as well")
+    if listen and socket:
+        raise UsageError("--socket is for your own service; leave it out, or leave out --listen")
     if listen:
         _listen(store, listen, (certificate, key), strategy, behind_proxy=behind_proxy, as_json=json)
         return

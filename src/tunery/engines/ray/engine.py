@@ -23,7 +23,7 @@ from tunery._errors import HostError, UsageError
 from tunery._extras import pip_install
 from tunery._settings import settings
 from tunery.blobs import Blobs
-from tunery.engines._base import HERE
+from tunery.domain import HERE
 from tunery.engines.joined import JoinedEngine
 from tunery.engines.local.engine import LocalEngine
 from tunery.engines.ray import _bridge, _relay

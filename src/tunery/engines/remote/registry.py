@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from tunery._errors import UsageError
 from tunery._locks import own_directory
 from tunery._settings import hosts_file
-from tunery.engines._base import HERE
+from tunery.domain import HERE
 from tunery.engines.remote._connection import agent_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")

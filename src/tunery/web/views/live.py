@@ -8,12 +8,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from tunery.domain import JobState, JobStatus
+from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
 from tunery.reports.job import STAGES, JobView, view_of
 from tunery.service.manager import stages_event
 from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model
+from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, visible
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
 from tunery.web.views.hosts import devices_now, hosts_now
@@ -21,7 +22,6 @@ from tunery.web.views.hosts import devices_now, hosts_now
 router = APIRouter(prefix="/v1/live", include_in_schema=False)
 _JOBS = 50
 _LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 15.0, 600.0, 5.0
-_AT_REST = (JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.PAUSED)
 
 Sections = Mapping[str, Any]
 """What a page shows, by the name of its part."""
@@ -30,14 +30,14 @@ Sections = Mapping[str, Any]
 @router.get("/jobs")
 async def jobs(http: Request, service: TheService, caller: Reader) -> StreamingResponse:
     """Follow the account's latest jobs, an administrator those of all."""
-    return _streamed(http, _Latest(service, caller).look)
+    return _streamed(http, service, _Latest(service, caller).look)
 
 
 @router.get("/jobs/{job_id}")
 async def job(job_id: JobId, http: Request, service: TheService, caller: Reader) -> StreamingResponse:
     """Follow one job with all that is known of it."""
     await visible(service, caller, job_id)
-    return _streamed(http, _One(service, job_id).look)
+    return _streamed(http, service, _One(service, job_id).look)
 
 
 @router.get("/hosts")
@@ -50,7 +50,7 @@ async def hosts(http: Request, service: TheService, caller: Reader) -> Streaming
             "devices": [device.model_dump(mode="json") for device in await devices_now(service)],
         }
 
-    return _streamed(http, look)
+    return _streamed(http, service, look)
 
 
 class _Latest:
@@ -139,22 +139,24 @@ def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
         if event.kind == "state":
             said = ": ".join(str(event.payload[name]) for name in ("state", "message") if event.payload.get(name))
             yield {"at": at(event.created_at).isoformat(), "text": said}
-    if status.state in _AT_REST:
+    if status.state in AT_REST:
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
 
 
-def _streamed(http: Request, look: Callable[[], Awaitable[Sections]]) -> StreamingResponse:
-    return StreamingResponse(_events(http, look), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+def _streamed(http: Request, service: Service, look: Callable[[], Awaitable[Sections]]) -> StreamingResponse:
+    found = _events(http, service, look)
+    return StreamingResponse(found, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-async def _events(http: Request, look: Callable[[], Awaitable[Sections]]) -> AsyncIterator[str]:
+async def _events(http: Request, service: Service, look: Callable[[], Awaitable[Sections]]) -> AsyncIterator[str]:
     """Yield each part of a page when it is another than before.
 
-    The stream ends now and then: its client comes back, if its token still holds.
+    The stream ends now and then, and with the service: its client comes back, if its token still holds.
     """
     sent: dict[str, str] = {}
-    until, silent_s = asyncio.get_running_loop().time() + _LONGEST_S, 0.0
-    while asyncio.get_running_loop().time() < until and not await http.is_disconnected():
+    now_s = asyncio.get_running_loop().time
+    until_s, silent_s = now_s() + _LONGEST_S, 0.0
+    while not service.hub.closed and now_s() < until_s and not await http.is_disconnected():
         for name, data in (await look()).items():
             text = json.dumps(data)
             if sent.get(name) != text:

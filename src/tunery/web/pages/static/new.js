@@ -57,8 +57,8 @@ export async function open(main, { account }) {
     if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
   });
   zoo.addEventListener("input", () => {
-    if (!zoo.value.trim() && !name) model = null;
-    if (zoo.value.trim()) model = zoo.value.trim();
+    model = zoo.value.trim() || null;
+    name = "";
     submit.disabled = !model;
   });
   zoo.addEventListener("change", () => zoo.value.trim() && inspect());
