@@ -17,6 +17,9 @@ settings.load_profile("tunery")
 
 # Beside other work every measurement would wait for its patience; the watch has tests of its own.
 os.environ.setdefault("TUNERY_LOAD_WATCH", "off")
+# What the user has set for work of their own: their store, their service. What only tests read stays.
+USERS = [name for name in os.environ if name.startswith("TUNERY_") and not name.startswith("TUNERY_TEST_")
+         and name != "TUNERY_LOAD_WATCH"]  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,6 +34,8 @@ def _own_places_for_shared_fixtures(tmp_path_factory: pytest.TempPathFactory) ->
     """Fixtures that several tests share have a cache and a default store apart from those of the user."""
     places = tmp_path_factory.mktemp("places")
     with pytest.MonkeyPatch.context() as patch:
+        for name in USERS:
+            patch.delenv(name)
         patch.setenv("TUNERY_CACHE", str(places / "cache"))
         patch.setenv("XDG_DATA_HOME", str(places / "data"))
         patch.setenv("XDG_CONFIG_HOME", str(places / "config"))

@@ -27,7 +27,7 @@ TARGETS, FILES, INSTRUCTIONS = "targets", "files", "instructions"
 _MOST_MANIFEST_BYTES = 1 << 24
 _MOST_SIGNATURE_BYTES = 1 << 12
 _MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
-_MOST_MEMBERS, _MOST_TARGETS = 32, 8
+_MOST_MEMBERS, MOST_TARGETS = 32, 8
 _CHUNK = 1 << 20
 _PAGE = 4096
 _HEADER_BYTES, _ZIP64_BYTES, _PADDING_FIELD = 30, 20, 0xD935  # the field that Android's zipalign pads with
@@ -174,7 +174,7 @@ def _targets_in(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
     told = whole[TARGETS]
     if (
         not isinstance(told, list)
-        or not 0 < len(told) <= _MOST_TARGETS
+        or not 0 < len(told) <= MOST_TARGETS
         or not all(isinstance(one, dict) for one in told)
     ):
         raise ArchiveError("its targets are none, or too many")

@@ -37,7 +37,11 @@ def inspect(
         emit(said_in(found))
         return
     for name, text in _lines(found, verbose=verbose):
-        say(f"{name:<13} {text}")
+        say(f"{name:<13} {text.translate(_ONE_LINE)}")
+
+
+_ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r"})
+"""A text of the file is one line, and cannot pass for another one of ours."""
 
 
 def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:

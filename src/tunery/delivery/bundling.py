@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from tunery._errors import UsageError
-from tunery.delivery.loading import Trusted, identified
+from tunery.delivery.loading import Trusted, identified, undamaged
 
 
 def bundle(path: str | Path, directory: str | Path, *, trusted: Trusted | None = None) -> Path:
@@ -30,7 +30,8 @@ def bundle(path: str | Path, directory: str | Path, *, trusted: Trusted | None =
         scratch = Path(tempfile.mkdtemp(prefix=".tunery-", dir=directory.absolute().parent))
         try:
             (scratch / "bundle").mkdir()
-            compiler.bundle(path, scratch / "bundle", digest)
+            with undamaged(path, OSError):
+                compiler.bundle(path, scratch / "bundle", digest)
             os.replace(scratch / "bundle", directory)  # noqa: PTH105 - over an empty directory
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -3,12 +3,15 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tunery._errors import UsageError
+from tunery._extras import compiler_parts
 from tunery._outputs import NETWORK, check_output, publish
-from tunery.delivery.loading import Trusted, identified
-from tunery.delivery.signing import read_key
-from tunery.delivery.signing import sign as add_signature
+from tunery.delivery.loading import Trusted, identified, undamaged
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 def combine(
@@ -38,7 +41,7 @@ def combine(
         raise UsageError("name at least two different compiled files, of one network for different processors")
     inputs = [*paths, *([Path(sign)] if sign else [])]
     check_output(output, NETWORK, inputs=inputs, force=force)
-    key = read_key(Path(sign)) if sign else None
+    key = _key(Path(sign)) if sign else None
     found = [identified(path, trusted) for path in paths]
     compiler = found[0][0]
     if len({type(one) for one, _ in found}) > 1:
@@ -48,15 +51,19 @@ def combine(
     with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
         made = Path(scratch, "network")
         try:
-            compiler.combine({path: digest for path, (_, digest) in zip(paths, found, strict=True)}, made)
-        except (KeyError, TypeError, ValueError) as error:
-            names = ", ".join(map(str, paths))
-            raise UsageError(
-                f"one of {names} is damaged ({error}); write it again with `tunery compile MODEL -o FILE`"
-            ) from error
+            with compiler_parts("combining files"), undamaged(Path(" or ".join(map(str, paths))), OSError):
+                compiler.combine({path: digest for path, (_, digest) in zip(paths, found, strict=True)}, made)
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
         if key:
+            from tunery.delivery.signing import sign as add_signature
+
             add_signature(made, key)
         publish(made, output, NETWORK, inputs=inputs, force=force)
     return output
+
+
+def _key(path: Path) -> "Ed25519PrivateKey":
+    with compiler_parts("signing"):
+        from tunery.delivery.signing import read_key
+    return read_key(path)

@@ -294,8 +294,9 @@ def check_rivals_there(runtime: Runtime, against: Sequence[str]) -> None:
     Raises:
         UsageError: one is not.
     """
-    missing = sorted({"onnxruntime", *TORCH} & set(against))
-    if missing and not has_rivals(runtime):
+    needed = {"torch" if name in TORCH else name for name in against} & {"onnxruntime", "torch"}
+    missing = sorted(needed - runtime.host_facts.packages.keys()) if runtime.host_facts else []
+    if missing:
         raise UsageError(
             f"host {runtime.measure_host} has no {missing[0]} to compare with; install it there, or write "
             "--against untuned"

@@ -209,7 +209,7 @@ async def _compile_and_allow(
     ready: list[asyncio.Task[InitialModel | None]] = []
 
     def extracting(target: Target, compiler: str) -> None:
-        if policy is not None and not measuring:
+        if policy is not None and not measuring and not work.runtime.builds_for_another_kind:
             ready.append(asyncio.create_task(get_ready(work, target, compiler)))
 
     try:

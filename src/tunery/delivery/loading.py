@@ -1,7 +1,8 @@
 """Loading a compiled network from its file."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tunery._archive import Archive, ArchiveError, open_archive
@@ -32,16 +33,27 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
     compiler, digest = identified(path, trusted)
     try:
-        with compiler_parts(str(path)):
+        with undamaged(path), compiler_parts(str(path)):
             return compiler.load_network(path, threads, digest)
-    except TuneryError:
-        raise
     except ImportError as error:
         raise UsageError(
             f"{path} needs {error.name or 'a module'}, which cannot be imported here ({error}); install tunery again, "
             "with all that it needs"
         ) from error
+
+
+@contextmanager
+def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
+    """Say in one sentence that a file is damaged, whatever the block trips over; errors of kind `others` pass.
+
+    Raises:
+        UsageError: so it is.
+    """
+    try:
+        yield
     except Exception as error:  # archives, linkers and compilers have many words for a damaged file
+        if isinstance(error, (TuneryError, ImportError, *others)):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise UsageError(
             f"{path} cannot be loaded, it is damaged or from another version ({reason}); write it again with "

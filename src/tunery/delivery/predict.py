@@ -86,19 +86,21 @@ async def fill(
     known = await work.choices(imported)
     if policy is None or not any(task.open for task in known):
         return known
+    start, why = (
+        None,
+        (
+            f"there is no cost model for {imported.target}; train one with `tunery costmodel collect` and "
+            "`tunery costmodel train`"
+        ),
+    )
     if policy.few_shot:
         device = await introduce(work.runtime, work.store)
         start = start_for(work.request.dialect, imported.target, imported.compiler, device)
+    elif work.runtime.builds_for_another_kind:
+        # What ships was measured on other processors, and nothing of it can be checked here.
+        why = f"nothing is predicted for host {work.runtime.measure_host}; tune it, or measure some (--few-shot)"
     else:
         start = await (ready or get_ready(work, imported.target, imported.compiler))
-    why = (
-        f"there is no cost model for {imported.target}; train one with `tunery costmodel collect` and "
-        "`tunery costmodel train`"
-    )
-    if work.runtime.builds_for_another_kind and not policy.few_shot:
-        # What ships was measured on other processors, and nothing of it can be checked here.
-        host = work.runtime.measure_host
-        start, why = None, f"nothing is predicted for host {host}; tune it, or measure some (--few-shot)"
     if start is None:
         if policy.few_shot:
             raise UsageError(why)

@@ -193,7 +193,7 @@ class Session:
                 if not other.no_kernels:
                     found[target] = Path(other.path)
             if len(found) > 1:
-                combine([*found.values()], output, force=force, sign=sign)
+                _combined(found, output, force=force, sign=sign)
             else:
                 publish(Path(report.path), output, NETWORK, inputs=files_of(request), force=force)
         size_bytes = output.stat().st_size
@@ -330,6 +330,17 @@ class Session:
 
     def _remember(self, request: Request, imported: ImportedModel) -> None:
         self._models[_source(request)] = replace(imported, wall_s=0.0, core_s=0.0)
+
+
+def _combined(files: Mapping[str, Path], output: Path, *, force: bool, sign: Path | None) -> None:
+    """Put the files of several targets into one; what is wrong with one is told by its target."""
+    try:
+        combine([*files.values()], output, force=force, sign=sign)
+    except UsageError as error:
+        said = str(error)
+        for target, file in files.items():
+            said = said.replace(str(file), f"what was compiled for {target}")
+        raise UsageError(said) from error
 
 
 def _source(request: Request) -> tuple[object, ...]:

@@ -5,7 +5,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import FILES, INSTRUCTIONS, MEMBERS, TARGETS, Archive, ArchiveError, new_archive, open_archive
+from tunery._archive import (
+    FILES,
+    INSTRUCTIONS,
+    MEMBERS,
+    MOST_TARGETS,
+    TARGETS,
+    Archive,
+    ArchiveError,
+    new_archive,
+    open_archive,
+)
 from tunery._errors import UsageError
 from tunery.dialects.metaschedule.loading.archive import FORMAT, LIBRARY, SEGMENTS
 from tunery.dialects.metaschedule.loading.weights import WEIGHTS, write_shared
@@ -59,6 +69,8 @@ def _check(paths: Sequence[Path], archives: Sequence[Archive]) -> None:
     Raises:
         UsageError: they may not.
     """
+    if len(paths) > MOST_TARGETS:
+        raise UsageError(f"a file holds at most {MOST_TARGETS} targets, and these are {len(paths)}; leave some out")
     needs: dict[frozenset[str], Path] = {}
     for path, archive in zip(paths, archives, strict=True):
         manifest, first = archive.manifest, archives[0].manifest
