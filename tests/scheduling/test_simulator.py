@@ -101,11 +101,13 @@ def test_recorded_durations_drive_a_mix():
 
 
 def test_predictive_beats_greedy_over_mixes():
-    summary = {s.strategy: s for s in summarize(simulate_mixes(range(24), ("greedy", "predictive")))}
-    assert summary["predictive"].mixes == 24
+    summary = {s.strategy: s for s in summarize(simulate_mixes(range(40), ("greedy", "predictive")))}
+    assert summary["predictive"].mixes == 40, "the median of a few mixes is chance: 1.01 to 1.06 for eight of these"
     assert summary["predictive"].ratio_median <= 1.05
     assert summary["predictive"].ratio_median < summary["greedy"].ratio_median
     assert summary["predictive"].finish_of_greedy <= 1.0, "the mean job ends no later"
+    assert summary["predictive"].of_greedy_worst <= 1.07
+    assert summary["predictive"].owner_wait_worst <= 0.15
     assert summary["greedy"].of_greedy_worst == 1.0
 
 

@@ -164,7 +164,10 @@ def test_a_late_result_of_an_owner_that_lost_its_job_is_kept_marked_and_never_th
         silent = encode(replace(lease.this_process(), host="another"))
         old.write(lambda c: c.execute(sa.update(schema.jobs).values(owner=silent, heartbeat_at=0.0)))
         assert new.acquire_job(job_id)
+        assert new.claims.take(of.key, HERE, ["late"], job_id) == {"late"}
         old.add_record(of, record(of, "late", 1e-3, job_id=job_id))
+        assert "late" not in new.measured_keys(of.key, HERE), "its own job still measures it"
+        assert new.claims.take(of.key, HERE, ["late"], job_id) == {"late"}
         new.add_record(of, record(of, "next", 2e-3, job_id=job_id))
         new.release_job(job_id, JobState.DONE)
         old.add_record(of, record(of, "later", 1e-3, job_id=job_id))

@@ -39,12 +39,21 @@ def test_news_go_on_when_the_server_ends_the_session(postgres_database: str) -> 
                 await calls.write(end_listeners)
                 for _ in range(3):
                     await asyncio.wait_for(anext(news), PATIENCE_S)
+                async with asyncio.timeout(PATIENCE_S):
+                    while not await calls.read(listeners):
+                        await anext(news)
 
     asyncio.run(main())
 
 
 def announce(store: Store, number: int) -> None:
     store.announce_job(f"job-{number}")
+
+
+def listeners(store: Store) -> int:
+    """Count the sessions that wait for news of jobs."""
+    found = "SELECT count(*) FROM pg_stat_activity WHERE query = 'LISTEN tunery_jobs'"
+    return int(store.read(lambda connection: connection.exec_driver_sql(found).scalar_one()))
 
 
 def end_listeners(store: Store) -> None:

@@ -1,5 +1,6 @@
 """A concrete thing that runs kernels, and the host that it is part of."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -79,9 +80,9 @@ HERE = "here"
 class HostFacts:
     """What a host says of itself.
 
-    `version` is that of tunery, `packages` are those that tunery requires, by their versions, as far as they are
-    installed. `cores` are those that its agent may use, `granted` is how many of them at a time; `clock_s` is its time
-    (seconds since 1970) when it said all this.
+    `version` is that of tunery, `packages` are those that tunery and its extras require, by their versions, as far as
+    they are installed. `cores` are those that its agent may use, `granted` is how many of them at a time; `clock_s` is
+    its time (seconds since 1970) when it said all this.
     """
 
     version: str
@@ -95,3 +96,12 @@ class HostFacts:
     clock_s: float
     devices: tuple[DeviceDescription, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what others rely on.
+
+        Raises:
+            ValueError: no host is like that.
+        """
+        if not (1 <= self.granted <= len(self.cores) and self.memory_bytes > 0 and math.isfinite(self.clock_s)):
+            raise ValueError("no host has such cores, memory and time")

@@ -39,7 +39,13 @@ class JoinedEngine(Engine):
             self.add(host, engine)
 
     def add(self, host: str, engine: Engine) -> None:
-        """Have a further host's engine join."""
+        """Have a further host's engine join.
+
+        Raises:
+            EngineError: there is one of that name, or no host is called so.
+        """
+        if host in self._engines or "/" in host:
+            raise EngineError(f"two hosts are called {host!r}, or none may be; give one of them another name")
         if self._engines:
             self._followers.append(engine.blobs.release)
         if engine.control is None:

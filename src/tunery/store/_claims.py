@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tunery.domain import Mode, Outcome, Provenance, digest
-from tunery.store._entries import holds
+from tunery.store._entries import holds, tells
 from tunery.store._jobs import live_jobs
 from tunery.store.database import schema
 from tunery.store.database.connection import Database, batched, insert_new
@@ -40,6 +40,7 @@ class Claims:
                 measured = sa.select(_records.c.candidate_key).where(
                     _records.c.task_key == task_key,
                     holds(provenance),
+                    tells(),
                     sa.not_(_records.c.imported),
                     _records.c.outcome != Outcome.FILTERED.value,
                     _records.c.mode != Mode.FINAL.value,

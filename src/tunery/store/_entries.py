@@ -29,6 +29,14 @@ def holds(provenance: Provenance) -> sa.ColumnElement[bool]:
     return sa.and_(*(_records.c[name] == value for name, value in provenance_row(provenance).items()))
 
 
+def tells() -> sa.ColumnElement[bool]:
+    """Return the condition that a record tells of its candidate: one that came late, after its job was lost, does not.
+
+    It alone has a latency and no rank.
+    """
+    return sa.or_(_records.c.rank_s.is_not(None), _records.c.latency_s.is_(None))
+
+
 def entries(connection: Connection, task_key: str, provenance: Provenance, *, imported: bool = False) -> list[Entry]:
     """Return what ranking needs of all records of a task under these conditions, oldest first.
 

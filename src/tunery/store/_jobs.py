@@ -149,9 +149,7 @@ class Jobs(Database):
         query = sa.select(_jobs.c.updated_at, newest).where(_jobs.c.job_id == job_id)
         row = self.read(lambda connection: connection.execute(query).first())
         if row is None:
-            raise NothingFoundError(
-                f"the store {self.place} has no job {job_id}; `tunery jobs list` shows those it has"
-            )
+            raise _missing(self.place, job_id)
         return row[0], row[1] or 0
 
     def count_jobs(self, since: float, until: float, account: str | None = None) -> dict[str, int]:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Target, Task
 from tunery.store._claims import end_claims
-from tunery.store._entries import history, holds, ranked_entries
+from tunery.store._entries import history, holds, ranked_entries, tells
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._ranking import verdicts
 from tunery.store._rows import (
@@ -103,7 +103,6 @@ class Records(Database):
                 raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
         at = time.time()
         spent = list(charges)
-        measured = [(one.provenance, one.candidate.key) for one in records]
 
         def insert(connection: Connection) -> int:
             if task.key not in self._known_tasks:
@@ -114,6 +113,7 @@ class Records(Database):
                 row = record_row(as_late(one) if one.job_id in late else one, at)
                 number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
             insert_charges(connection, spent)
+            measured = [(one.provenance, one.candidate.key) for one in records if one.job_id not in late]
             end_claims(connection, task.key, measured)
             return number
 
@@ -166,10 +166,10 @@ class Records(Database):
     def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
         """Return the keys of the candidates that were tried under these conditions: no need to try them again.
 
-        What a filter dropped was not tried.
+        What a filter dropped was not tried, and what came late, for a job that was lost by then, does not count.
         """
         tried = _records.c.outcome != Outcome.FILTERED.value
-        here = (_records.c.task_key == task_key, holds(provenance), _own)
+        here = (_records.c.task_key == task_key, holds(provenance), tells(), _own)
         query = sa.select(_records.c.candidate_key).where(*here, tried)
         return set(self.read(lambda connection: connection.execute(query.distinct()).scalars().all()))
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
@@ -273,32 +273,26 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         kernel = _specification(network.program)
         candidate = chosen.get(kernel.key)
         configuration = _allowed(kernel, candidate.body) if candidate else kernel.default
-        self._write(output, network, kernel, configuration, target)
+        self._delivery.write(output, network, kernel, configuration, target)
         return Compiled(str(output), {kernel.key: candidate.key if candidate else None})
 
-    def _write(
-        self,
-        output: Path,
-        network: Network,
-        kernel: KernelSpecification,
-        configuration: Mapping[str, Value],
-        target: Target,
-    ) -> None:
-        from tunery.dialects.kernels.delivery import write
+    @property
+    def _delivery(self) -> ModuleType:
+        """The module of what is delivered: `write`, the class `Delivered`, and the `MEMBERS` that are texts."""
+        from tunery.dialects.kernels import delivery
 
-        write(output, network, kernel, configuration, target)
+        return delivery
 
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
-        from tunery.dialects.kernels.delivery import CompiledKernel
-
-        return CompiledKernel(path, threads, digest)
+        loaded: CompiledNetwork = self._delivery.Delivered(path, threads, digest)
+        return loaded
 
     @override
     def texts(self, path: Path) -> Mapping[str, str]:
         from tunery.dialects.kernels.delivery import texts
 
-        return texts(path)
+        return texts(path, self._delivery.MEMBERS)
 
 
 @lru_cache(maxsize=64)

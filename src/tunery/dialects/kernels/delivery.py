@@ -21,7 +21,7 @@ from tunery.domain import Network, Target, TensorSpec
 
 _FORMAT = "kernels-1"
 MADE_BY = "made by tunery"
-_MEMBERS = ("kernel.c", "kernel.h", "kernel.json")
+MEMBERS = ("kernel.c", "kernel.h", "kernel.json")
 
 
 def write(
@@ -90,7 +90,7 @@ def shapes_text(kernel: KernelSpecification) -> str:
     )  # fmt: skip
 
 
-def texts(path: Path, members: Sequence[str] = _MEMBERS) -> dict[str, str]:
+def texts(path: Path, members: Sequence[str]) -> dict[str, str]:
     """Return what of a written file is for people and their compilers, by the ending of a file's name.
 
     Raises:
@@ -108,7 +108,7 @@ def _member(archive: Archive, name: str) -> bytes:
         return b"".join(iter(lambda: file.read(1 << 20), b""))
 
 
-class CompiledKernel(CompiledNetwork):
+class Delivered(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays."""
 
     def __init__(self, path: Path, threads: int | None, digest: str) -> None:

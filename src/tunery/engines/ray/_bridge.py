@@ -18,6 +18,7 @@ from typing import Any
 _READ = 1 << 20
 _POLL_S = 0.5
 _MOST_LINE = 4096
+_SAID = 300
 
 
 class AgentPipe:
@@ -137,7 +138,7 @@ def main() -> None:
     try:
         asyncio.run(serve(*sys.argv[1:3]))
     except Exception as error:  # noqa: BLE001 - its last line is what the user is told
-        print(f"{type(error).__name__}: {error}".splitlines()[0], file=sys.stderr)  # noqa: T201
+        print(" ".join(f"{type(error).__name__}: {error}".split())[:_SAID], file=sys.stderr)  # noqa: T201
         sys.stderr.flush()
         os._exit(1)
 

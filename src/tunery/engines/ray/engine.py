@@ -65,7 +65,8 @@ class RayEngine(JoinedEngine):
         self._bridge: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
         self._joined = threading.Event()
-        self._known = False
+        self._known = self._heard_nodes = False
+        self._passed_over = set[str]()
         self._why = "it has not answered yet"
         self._following = threading.Thread(target=self._follow, name="tunery-ray", daemon=True)
         self._following.start()
@@ -82,17 +83,20 @@ class RayEngine(JoinedEngine):
     @override
     def close(self) -> None:
         self._over.set()
-        super().close()
         self._end_bridge()
-        self._following.join()
+        self._following.join()  # no node joins from here on
+        super().close()
         shutil.rmtree(self._place, ignore_errors=True)
 
     def _follow(self) -> None:
         retry_s = _FIRST_RETRY_S
         while not self._over.is_set():
+            self._heard_nodes = False
             with contextlib.suppress(OSError):
                 self._talk()
             self._end_bridge()
+            if self._heard_nodes:
+                retry_s = _FIRST_RETRY_S
             if self._known and not self._over.is_set():
                 _log.warning("the Ray cluster is away: %s", self._why)
             self._joined.set()  # the first try is over, well or not
@@ -140,10 +144,15 @@ class RayEngine(JoinedEngine):
             if name in self._agents:
                 self._agents[name].try_again()
                 continue
+            if name in self.hosts or "/" in name:
+                if name not in self._passed_over:
+                    _log.warning("the Ray node %s is not used: a host is called so already, or none may be", name)
+                    self._passed_over.add(name)
+                continue
             words = [sys.executable, "-I", "-S", str(_relay.__file__), str(self._socket), name, "agent", "--stdio"]
             self._agents[name] = AgentEngine(name, shlex.join(words), self._home, timing=self._timing)
             self.add(name, self._agents[name])
-        self._known = True
+        self._known = self._heard_nodes = True
         self._joined.set()
 
     def _end_bridge(self) -> None:

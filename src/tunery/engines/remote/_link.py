@@ -233,7 +233,8 @@ class Link:
                 self._heard_s = time.monotonic()
                 try:
                     action()
-                except (KeyError, TypeError, ValueError) as error:
+                except Exception as error:  # noqa: BLE001 - a call that nobody answers would wait for ever
+                    _log.debug("what the agent sent could not be acted on", exc_info=True)
                     self._lose(HostError(f"its agent sent what cannot be: {error!r}"), hopeless=False)
 
         self._inbox.put(act)

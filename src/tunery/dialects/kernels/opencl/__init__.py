@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 
 from pydantic import TypeAdapter
 from typing_extensions import override
@@ -17,12 +18,11 @@ from typing_extensions import override
 from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, connect, no_library
-from tunery.dialects import CompiledNetwork
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
-from tunery.domain import Check, CheckState, Environment, Network, Target
+from tunery.domain import Check, CheckState, Environment, Target
 
 _BUILD = "1"
 """Counts changes of how a configuration becomes a kernel."""
@@ -104,28 +104,9 @@ class OpenClDialect(KernelsDialect):
         program = TypeAdapter(Checked).validate_json(path.read_bytes())
         return OpenClKernel(kernel, program, connect())
 
+    @property
     @override
-    def _write(
-        self,
-        output: Path,
-        network: Network,
-        kernel: KernelSpecification,
-        configuration: Mapping[str, Value],
-        target: Target,
-    ) -> None:
-        from tunery.dialects.kernels.opencl.delivery import write
+    def _delivery(self) -> ModuleType:
+        from tunery.dialects.kernels.opencl import delivery
 
-        write(output, network, kernel, configuration, target)
-
-    @override
-    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
-        from tunery.dialects.kernels.opencl.delivery import CompiledOpenClKernel
-
-        return CompiledOpenClKernel(path, threads, digest)
-
-    @override
-    def texts(self, path: Path) -> Mapping[str, str]:
-        from tunery.dialects.kernels.delivery import texts
-        from tunery.dialects.kernels.opencl.delivery import MEMBERS
-
-        return texts(path, MEMBERS)
+        return delivery

@@ -1,6 +1,7 @@
 """A tuned kernel in OpenCL as a file: its source under its parameters, and a header for programs that launch it."""
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing_extensions import override
 from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
-from tunery.devices.opencl.platform import connect
+from tunery.devices.opencl.platform import MOST_THREADS, connect
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.kernels.delivery import MADE_BY, shapes_text
 from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.gcc import macros
-from tunery.dialects.kernels.opencl.program import OpenClKernel, build, sizes
+from tunery.dialects.kernels.opencl.program import OpenClKernel, Sizes, build
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec
 
@@ -38,7 +39,7 @@ def write(
         "global size": list(launch.whole), "local size": list(launch.group or ()),
     }  # fmt: skip
     source = f"/* {kernel.function}, tuned; {MADE_BY} */\n{macros(kernel.problem, configuration)}\n{kernel.source}"
-    texts = (source, _header(kernel, configuration), json.dumps(told, indent=2) + "\n")
+    texts = (source, _header(kernel, launch), json.dumps(told, indent=2) + "\n")
     with replacing(output) as part, new_archive(part) as archive:
         for name, text in zip(MEMBERS, texts, strict=True):
             with archive.member(name) as member:
@@ -49,8 +50,8 @@ def write(
         })  # fmt: skip
 
 
-def _header(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> str:
-    name, launch = kernel.function.upper(), sizes(kernel, configuration)
+def _header(kernel: KernelSpecification, launch: Sizes) -> str:
+    name = kernel.function.upper()
     shape = {f"{name}_GLOBAL_SIZE": launch.whole, f"{name}_LOCAL_SIZE": launch.group or ()}
     lines = "".join(f"#define {key} {{{', '.join(map(str, of))}}}\n" for key, of in shape.items() if of)
     return (
@@ -60,7 +61,7 @@ def _header(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> 
     )
 
 
-class CompiledOpenClKernel(CompiledNetwork):
+class Delivered(CompiledNetwork):
     """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here."""
 
     def __init__(self, path: Path, threads: int | None, digest: str) -> None:
@@ -76,6 +77,7 @@ class CompiledOpenClKernel(CompiledNetwork):
         except (ArchiveError, DialectError, KeyError, ValueError, TypeError) as error:
             again = f"write it again with `tunery compile KERNEL.toml -o {shlex.quote(str(path))}`"
             raise UsageError(f"{path} is damaged: {error}; {again}") from error
+        os.environ.setdefault(MOST_THREADS, str(self.threads))  # of the first kernel that a process loads
         try:
             program = build(connect(), kernel, kernel.source, kernel.function, configuration)
             self._loaded = OpenClKernel(kernel, program, connect())

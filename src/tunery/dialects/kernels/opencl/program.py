@@ -23,6 +23,8 @@ _TYPES = {
 _ZONE = 4096  # bytes on each side of an array that the device sees, and nobody may change
 _AT_ONCE = 64  # calls in the queue
 
+_MOST_ITEMS = 1 << 40
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -57,6 +59,8 @@ def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Si
         raise DialectError(
             f"the work groups of {list(group)} do not divide the {list(whole)} work items; a restriction can say so"
         )
+    if math.prod(whole) > _MOST_ITEMS:
+        raise DialectError(f"the launch has {math.prod(whole)} work items, and should have at most {_MOST_ITEMS}")
     return Sizes(whole, group or None)
 
 
@@ -65,8 +69,10 @@ def _size(text: str, kernel: KernelSpecification, configuration: Mapping[str, Va
         value = parse(text, kernel.parameters, kernel.problem)(configuration)
     except ExpressionError as error:
         raise DialectError(f"the launch's size {text!r:.60} has no value: {error}") from error
-    if isinstance(value, str) or not 1 <= value < 1 << 40 or value != int(value):
-        raise DialectError(f"the launch's size {text!r:.60} is {value!r:.40}, and should be a whole number from 1 on")
+    if isinstance(value, str) or not 1 <= value <= _MOST_ITEMS or value != int(value):
+        raise DialectError(
+            f"the launch's size {text!r:.60} is {value!r:.40}, and should be a whole number from 1 to {_MOST_ITEMS}"
+        )
     return int(value)
 
 
@@ -130,8 +136,9 @@ def _loaded(to: Connection, program: Checked) -> Any:
         DialectError: the device does not take it.
     """
     try:
-        return getattr(to.cl.Program(to.context, program.source).build(options=list(program.options)), program.function)
-    except (to.cl.Error, AttributeError) as error:
+        built = to.cl.Program(to.context, program.source).build(options=list(program.options))
+        return to.cl.Kernel(built, program.function)
+    except to.cl.Error as error:
         raise DialectError(f"the built kernel cannot be loaded: {_first_error(str(error))}") from error
 
 
