@@ -45,7 +45,7 @@ KNOWS_CPU = (
     "runtime/extraction.py",
     "runtime/__init__.py",
     "runtime/opening.py",
-    "runtime/pools.py",
+    "runtime/workers.py",
     "accounting/power.py",
     "cli/",
     "costmodels/training/",

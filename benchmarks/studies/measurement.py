@@ -80,7 +80,7 @@ async def _study(
         calibration = known[0] if known else await calibrate(
             runtime, store, subjects[0].task.target, dialect, "study", options.say
         )  # fmt: skip
-    specs = [runtime.measurer_spec(slot, _SERVICE) for slot in runtime.all_slots]
+    specs = [runtime.pools.measurer_spec(slot, _SERVICE) for slot in runtime.pools.all_slots]
     async with runtime.stage("study", "measure", Role.MEASURER):
         workers = SlotWorkers(runtime.engine, specs)
         spare = runtime.engine.start(specs[0])

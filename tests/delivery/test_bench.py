@@ -192,7 +192,7 @@ class Workers:
     measuring_environment, host_facts = environment.measuring(), None
 
     def __init__(self, *fails: tuple[str, str]) -> None:
-        self.engine, self.fails = self, fails
+        self.engine, self.pools, self.fails = self, self, fails
         self.calls, self.killed = Counter[tuple[str, str]](), list[str]()
 
     def start(self, spec: WorkerSpec) -> str:

@@ -124,8 +124,7 @@ def expect_nothing_held(runtime: Runtime) -> None:
     """Nothing is held, every worker can be had again, and the log tells the same story twice."""
     runtime.scheduler.validate_state()
     assert runtime.scheduler.snapshot().running == runtime.scheduler.snapshot().ready == 0
-    for pool in runtime._pools.values():
-        assert sorted(pool.idle) == sorted(pool.workers)
+    assert sorted(runtime.pools.all_idle()) == sorted(runtime.pools.everyone())
     assert runtime.dispatch.waiting == {}
     assert runtime.dispatch.pinned == {}
     Scheduler.replay(runtime.scheduler.log).validate_state()

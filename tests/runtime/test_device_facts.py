@@ -68,10 +68,10 @@ def test_a_dialect_that_is_not_installed_is_named(tmp_path: Path) -> None:
 
 def test_slots_beyond_the_first_get_measurers_when_a_calibration_allows_it(runtime: Runtime) -> None:
     runtime.share(None)
-    assert len(runtime.slots) == len(runtime.workers(Role.MEASURER)) == 1
+    assert len(runtime.pools.slots) == len(runtime.workers(Role.MEASURER)) == 1
     runtime.share(Calibration("d", "fake", 1, 2, (), {}, {"compute": 2}, 1.0, 1.0, 0.0))
-    expected = min(2, len(runtime.all_slots))
-    assert len(runtime.slots) == len(runtime.workers(Role.MEASURER)) == expected
+    expected = min(2, len(runtime.pools.all_slots))
+    assert len(runtime.pools.slots) == len(runtime.workers(Role.MEASURER)) == expected
 
 
 @pytest.mark.jobs

@@ -130,9 +130,9 @@ def test_nothing_is_pinned_to_a_core_that_is_being_measured_on(tmp_path: Path) -
     def listen(runtime: Runtime) -> None:
         original = runtime._place
 
-        def place(worker: str, role: Role) -> None:
+        def place(worker: str) -> None:
             nonlocal measured
-            original(worker, role)
+            original(worker)
             pinned = {name: pin.cores for name, pin in runtime.dispatch.pinned.items()}
             [measurer] = [runtime._name(worker) for worker in runtime.workers(Role.MEASURER)]
             if measurer not in pinned:

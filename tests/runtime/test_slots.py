@@ -105,7 +105,7 @@ def test_a_target_that_uses_all_cores_has_one_slot(tmp_path: Path, made: list[Ru
     cores = len(usable_cores())
     place = calibrated(tmp_path, threads=cores)
     tune(Request(SLOW, dialect="fake", threads=cores, budget=Budget(None, 8), store=place))
-    assert len(made[0].slots) == 1
+    assert len(made[0].pools.slots) == 1
     with open_store(place) as store:
         assert not store.records(modes=[Mode.SHARED])
 
@@ -114,7 +114,7 @@ def test_a_target_that_uses_all_cores_has_one_slot(tmp_path: Path, made: list[Ru
 @two_cores
 def test_a_device_that_was_never_calibrated_measures_one_at_a_time(tmp_path: Path, made: list[Runtime]) -> None:
     run_in(tmp_path, SLOW, "16trials")
-    assert len(made[0].slots) == 1
+    assert len(made[0].pools.slots) == 1
     assert not overlapping([span for span in made[0].dispatch.spans if span.kind == "measure"])
 
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_stopped_between_two_slots_leaves_nothing_behind_and_goes_
 
     assert tune(request, watch, stop).job.state is JobState.STOPPED
     expect_nothing_held(made[0])
-    assert made[0]._lock._holders == 0
+    assert made[0]._turn._holders == 0
     report: TuneReport = tune(request)
     assert (report.job.state, report.job.spend.trials) == (JobState.DONE, 32)
     with open_store(place) as store:

@@ -268,7 +268,7 @@ def _start(runtime: Runtime, service: str, path: Path | str, network: Network, *
     module = "torch_contestants" if torch else "contestants"
     compiled = service == "CompiledContestant"
     there = compiled or has_rivals(runtime)
-    environment = runtime.measuring_environment if compiled else runtime.environment
+    environment = runtime.pools.measuring_environment if compiled else runtime.pools.environment
     return runtime.engine.start(
         WorkerSpec(
             Role.MEASURER,

@@ -63,7 +63,7 @@ async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
         loop.call_soon_threadsafe(say, text)
 
     async with runtime.stage(job_id, "calibrate", Role.MEASURER):
-        workers = SlotWorkers(runtime.engine, [runtime.measurer_spec(slot) for slot in runtime.all_slots])
+        workers = SlotWorkers(runtime.engine, [runtime.pools.measurer_spec(slot) for slot in runtime.pools.all_slots])
         points: list[SharingPoint] = []
         taus: dict[str, float] = {}
         rates: dict[str, float] = {}
@@ -77,7 +77,7 @@ async def calibrate(  # noqa: PLR0917 - what is calibrated, and for whom
         device=(await runtime.device()).fingerprint,
         dialect=dialect,
         threads=runtime.threads,
-        slots=len(runtime.all_slots),
+        slots=len(runtime.pools.all_slots),
         points=tuple(points),
         isolated_tau=taus,
         degrees={kind: chosen_degree(points, kind, tau) for kind, tau in taus.items()},

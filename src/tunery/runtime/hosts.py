@@ -1,16 +1,17 @@
-"""Further hosts that build: they join and leave while jobs run."""
+"""Further hosts: those that build, which join and leave while jobs run, and the one that is measured on."""
 
 import asyncio
 import logging
 import platform
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
-from tunery._errors import EngineError
+from tunery._errors import EngineError, LostWorkerError
 from tunery.domain import HostFacts
 from tunery.engines import Engine
 
 _READY_DEADLINE_S = 300.0
+_AWAY_S, _LOOK_S = 600.0, 0.5  # how long measuring waits for its host, and how often it looks
 _log = logging.getLogger(__name__)
 
 
@@ -87,3 +88,32 @@ class FurtherHosts:
             _log.warning("host %s builds no more: %s", host, why)
             self.up.remove(host)
             self._resized(host, 0)
+
+
+class HostDevice:
+    """The device of another host, which one tunery at a time holds; `now` is the clock in seconds."""
+
+    def __init__(self, engine: Engine, host: str, now: Callable[[], float]) -> None:
+        self._engine, self._host, self._now = engine, host, now
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold the device until the block ends; its host may have to come back first.
+
+        Raises:
+            LostWorkerError: it does not come back.
+        """
+        end_s = self._now() + _AWAY_S
+        while True:
+            try:
+                let_go = await asyncio.wrap_future(self._engine.hold_device(self._host))
+            except LostWorkerError:
+                if self._now() > end_s:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+            else:
+                break
+        try:
+            yield
+        finally:
+            let_go()

@@ -6,7 +6,7 @@ import platform
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -18,27 +18,19 @@ from tunery._errors import BlobError, CrashError, EngineError, LostWorkerError, 
 from tunery._locks import hold_directory, is_held, own_directory
 from tunery._outputs import is_running
 from tunery.accounting.power import Power
-from tunery.devices import device_class
-from tunery.devices.cpu.placement import granted_bytes
 from tunery.devices.lock import DeviceLock
 from tunery.dialects import CrossCompiler, get_dialect
-from tunery.domain import HERE, Artifact, Calibration, DeviceDescription, HostFacts
-from tunery.engines import Engine, Role, WorkerSpec
-from tunery.runtime import preparer_environment, worker_bytes, worker_environment
+from tunery.domain import HERE, Artifact, Calibration, DeviceDescription
+from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
-from tunery.runtime.hosts import FurtherHosts
+from tunery.runtime.hosts import FurtherHosts, HostDevice
 from tunery.runtime.usage import StageUsage
+from tunery.runtime.workers import WorkerPools
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
-MEASURER = "tunery.runtime.services:MeasurerHost"
 DEVICE = f"{HERE}/device:cpu"
 _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
-_PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
-_MOST_IMPORTS = 4
-_AWAY_S, _LOOK_S = 600.0, 0.5  # how long measuring waits for its host, and how often it looks
-_GROWING = frozenset({Role.PREPARER, Role.IMPORTER})
-_NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
 
 
 @dataclass
@@ -59,16 +51,6 @@ class Reservation:
         """Return what a stage that goes on has used since its begin, or the last split: whoever splits it off pays."""
         wall_s, core_s = self.used()
         return Reservation(self.worker, core_s, wall_s, self.cores, self.share)
-
-
-@dataclass
-class WorkerPool:
-    """The workers of one role; `spec` is how a further one is started, `wanted` how many stages want or hold one."""
-
-    workers: list[str]
-    idle: list[str] = field(default_factory=list)
-    spec: WorkerSpec | None = None
-    wanted: int = 0
 
 
 class Runtime:
@@ -101,35 +83,32 @@ class Runtime:
         self.blobs = engine.blobs
         self.threads = threads
         self.dispatch = dispatch or Dispatch()
-        self.measure_host = on or HERE
         facts = engine.facts(on) if on else None
         self.host_facts = facts
         self.node = platform.node() if facts is None else facts.node
         self.cores = self.dispatch.cores if facts is None else facts.cores
-        self._measurer_bytes = worker_bytes(Role.MEASURER, None if facts is None else facts.memory_bytes)
+        self.measure_host = on or HERE
         self.device_share = f"{self.measure_host}/device:{device}"
         self.calibration: Calibration | None = None
-        self._dialect, self._kind, self._full_length = dialect, device, full_length
-        self.all_slots = device_class(device).slots(self.cores, threads)
-        self.slots = self.all_slots[:1]
-        self.measure_cores = self.slots[0]
-        self._lock = DeviceLock(scratch.parent / "measuring.lock")
+        self.pools = WorkerPools(engine, dialect, threads, device, self.cores, on, facts, full_length=full_length)
+        self.measure_cores = self.pools.slots[0]
+        self._turn = HostDevice(engine, on, self.dispatch.now) if on else DeviceLock(scratch.parent / "measuring.lock")
         self._label = label
-        self.environment = worker_environment(dialect)
-        self.measuring_environment = worker_environment(dialect, measuring=True) if on else self.environment
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
-        self._slot: dict[str, tuple[int, ...]] = {}
-        self._elsewhere: dict[str, str] = {}  # worker to host
         self._asked: Counter[str] = Counter()  # host to builds that wait or run
-        self._pools = self._start_workers(dialect)
+        self.pools.start(self.granted)
         self._described = self._ask_device()
-        self.target_worker = self._start_target_worker() if on and not self.builds_for_another_kind else None
-        hosts = {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
-        self.dispatch.add({self.resource(role, host): len(self._of(role, host)) for role, host in hosts.items()})
+        other = facts is not None and facts.machine != platform.machine()
+        self.builds_for_another_kind = other and isinstance(get_dialect(dialect), CrossCompiler)
+        self.target_worker = self.pools.start_target_worker() if on and not self.builds_for_another_kind else None
+        self.dispatch.add(
+            {self.resource(role, at): len(self.pools.of(role, at)) for role, at in self.pools.roles.items()}
+        )
         self.dispatch.add({self.device_share: len(self.cores)})
         if facts is not None:
             self.dispatch.add({core_of(on): max(facts.granted, len(self.measure_cores))})
-        self.hosts = FurtherHosts(engine, self._of(Role.BUILDER)[0], self._start_elsewhere, self._host_resized)
+        builder = self.pools.of(Role.BUILDER)[0]
+        self.hosts = FurtherHosts(engine, builder, self.pools.start_builders, self._host_resized)
         self._waiting_at: dict[str, str] = {}  # stage to host
         self._requests: dict[str, StageRequest] = {}  # of the workers that are held
         self.foreign = foreign
@@ -143,51 +122,9 @@ class Runtime:
         """The state machine, for its log and for tests."""
         return self.dispatch.scheduler
 
-    @property
-    def builds_for_another_kind(self) -> bool:
-        """Whether kernels are built here for a host of another kind of machine, where no compiler is needed."""
-        other = self.host_facts is not None and self.host_facts.machine != platform.machine()
-        return other and isinstance(get_dialect(self._dialect), CrossCompiler)
-
     def resource(self, role: str, host: str = HERE) -> str:
         """Return the scheduler's name for a host's workers of a role."""
         return f"{host}/{role}{self._label}"
-
-    def _of(self, role: str, host: str = HERE) -> list[str]:
-        return [worker for worker in self._pools[role].workers if self._elsewhere.get(worker, HERE) == host]
-
-    def _start_workers(self, dialect: str) -> dict[str, WorkerPool]:
-        def pool(role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> WorkerPool:
-            more = {"environment": self.environment, "memory_bytes": worker_bytes(role), **more}
-            spec = WorkerSpec(role, service, settings, **more)
-            workers = [self.engine.start(spec) for _ in range(count)]
-            return WorkerPool(workers, list(workers), spec)
-
-        here = "tunery.runtime.services"
-        narrow = _builders(self.granted, granted_bytes())
-        measurers = [self._start_measurer(slot) for slot in self.slots]
-        builders = pool(Role.BUILDER, narrow, f"{here}:Builder", {"dialect": dialect, "device": self._kind}, nice=_NICE)
-        return {
-            Role.PREPARER: pool(
-                Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
-            ),
-            Role.IMPORTER: pool(Role.IMPORTER, 1, f"{here}:Importer", {"dialect": dialect}),
-            Role.PROPOSER: pool(Role.PROPOSER, narrow, f"{here}:ProposerHost", {"dialect": dialect}, nice=_NICE),
-            Role.BUILDER: builders,
-            Role.MEASURER: WorkerPool(measurers, list(measurers)),
-            Role.TRAINER: pool(Role.TRAINER, 1, f"{here}:Trainer", {}, nice=_NICE),
-        }
-
-    def _start_elsewhere(self, host: str, facts: HostFacts) -> list[str]:
-        """Start builders on a further host, as many as it has room for."""
-        pool = self._pools[Role.BUILDER]
-        assert pool.spec is not None
-        spec = replace(pool.spec, host=host, memory_bytes=worker_bytes(Role.BUILDER, facts.memory_bytes))
-        workers = [self.engine.start(spec) for _ in range(_builders(facts.granted, facts.memory_bytes))]
-        self._elsewhere |= dict.fromkeys(workers, host)
-        pool.workers += workers
-        pool.idle += workers
-        return workers
 
     def _host_resized(self, host: str, builders: int) -> None:
         """Have a further host take so many builds at a time; those that wait for one that has left go elsewhere."""
@@ -195,38 +132,6 @@ class Runtime:
         self.dispatch.add({core_of(host): cores, self.resource(Role.BUILDER, host): builders})
         if not builders:
             self.dispatch.reroute([stage_id for stage_id, at in self._waiting_at.items() if at == host])
-
-    def _start_target_worker(self) -> str:
-        """Start what knows the processor that is measured on."""
-        spec = self._pools[Role.IMPORTER].spec
-        assert spec is not None
-        return self.engine.start(replace(spec, host=self.measure_host))
-
-    def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
-        """Return how a measurer of a slot is started; `settings` are further ones of its service."""
-        return WorkerSpec(
-            Role.MEASURER,
-            service,
-            {
-                "dialect": self._dialect,
-                "device": self._kind,
-                "cores": self.cores,
-                "slot": slot,
-                **settings,
-            },
-            cores=slot,
-            threads=len(slot),
-            memory_bytes=self._measurer_bytes,
-            environment=self.measuring_environment,
-            host=self.measure_host,
-        )
-
-    def _start_measurer(self, slot: tuple[int, ...]) -> str:
-        worker = self.engine.start(self.measurer_spec(slot, full_length=self._full_length))
-        self._slot[worker] = slot
-        if self.measure_host != HERE:
-            self._elsewhere[worker] = self.measure_host
-        return worker
 
     async def device(self) -> DeviceDescription:
         """Return the device that is measured on, as the measurer describes it; it is asked once.
@@ -248,25 +153,21 @@ class Runtime:
         return await asyncio.shield(asyncio.wrap_future(self._described))
 
     def _ask_device(self) -> Future[DeviceDescription]:
-        return self.engine.call(self._pools[Role.MEASURER].workers[0], "describe", deadline_s=_DESCRIBE_DEADLINE_S)
+        return self.engine.call(
+            self.pools.on(Role.MEASURER, [self.measure_host])[0], "describe", deadline_s=_DESCRIBE_DEADLINE_S
+        )
 
     def share(self, calibration: Calibration | None) -> None:
         """Start a measurer for each further slot that a calibration of the device allows to be used at once."""
         if calibration is None or self.calibration is not None:
             return
         self.calibration = calibration
-        pool = self._pools[Role.MEASURER]
-        for slot in self.all_slots[1 : max([1, *calibration.degrees.values()])]:
-            worker = self._start_measurer(slot)
-            pool.workers.append(worker)
-            pool.idle.append(worker)
-            self.slots.append(slot)
-        self.dispatch.add({self.resource(Role.MEASURER, self.measure_host): len(pool.workers)})
+        self.pools.use_slots(max([1, *calibration.degrees.values()]))
+        self.dispatch.add({self.resource(Role.MEASURER, self.measure_host): len(self.pools.slots)})
 
     def workers(self, role: Role) -> list[str]:
         """Return the ids of a role's workers on hosts that are there."""
-        there = (HERE, *self.hosts.up)
-        return [worker for worker in self._pools[role].workers if self._elsewhere.get(worker, HERE) in there]
+        return self.pools.on(role, (HERE, self.measure_host, *self.hosts.up))
 
     def submit(self, job_id: str) -> None:
         """Announce a job that has no owner."""
@@ -304,8 +205,8 @@ class Runtime:
             host, request = await self._admit(request, role, cores, wanted, worker, degree)
             ok = False
             try:
-                async with self._device_turn() if role is Role.MEASURER else nullcontext():
-                    with self._working(request, role, worker or self._idle(role, host), cores) as grant:
+                async with self._turn.held() if role is Role.MEASURER else nullcontext():
+                    with self._working(request, role, worker or self.pools.idle(role, host), cores) as grant:
                         yield grant
                 ok = True
             finally:
@@ -337,39 +238,34 @@ class Runtime:
     @contextmanager
     def _wanting(self, role: Role, host: str) -> Iterator[None]:
         """Count who wants a worker; importing starts another where all are taken: no job waits for another's import."""
-        pool = self._pools[role]
-        pool.wanted += 1
+        self.pools.want(role, 1)
         self._asked[host] += role is Role.BUILDER
         try:
-            if role in _GROWING and pool.spec and len(pool.workers) < min(pool.wanted, _MOST_IMPORTS):
-                worker = self.engine.start(pool.spec)
-                pool.workers.append(worker)
-                pool.idle.append(worker)
-                self.dispatch.add({self.resource(role.value): len(pool.workers)})
+            if self.pools.grow(role):
+                self.dispatch.add({self.resource(role.value): len(self.pools.of(role))})
             yield
         finally:
-            pool.wanted -= 1
+            self.pools.want(role, -1)
             self._asked[host] -= role is Role.BUILDER
 
     @contextmanager
     def _working(self, request: StageRequest, role: Role, worker: str, cores: int) -> Iterator[Reservation]:
         """Hold a worker on cores of its own, and tell what it used."""
-        pool, name = self._pools[role], self._name(worker)
-        with suppress(ValueError):
-            pool.idle.remove(worker)
+        name = self._name(worker)
+        self.pools.take(role, worker)
         start = self.dispatch.now()
         self.usage.begin(request.stage_id, request.job_id, worker, cores)
         share = request.needs.get(self.device_share, 0) / len(self.cores)
         grant = Reservation(worker, cores=cores, share=share, used=lambda: self.usage.split(request.stage_id))
         self._requests[worker] = request
         try:
-            self._place(worker, role)
+            self._place(worker)
             yield grant
         finally:
             grant.wall_s, grant.core_s = self.usage.end(request.stage_id)
             self.dispatch.pinned.pop(name, None)
             self._requests.pop(worker, None)
-            pool.idle.append(worker)
+            self.pools.give_back(role, worker)
             self.dispatch.ran(Span(request.job_id, request.kind, name, start, self.dispatch.now(), cores))
 
     def in_use(self, job_id: str | None = None) -> float:
@@ -385,7 +281,7 @@ class Runtime:
 
         Stages that have not ended are left out.
         """
-        return self.usage.unclaimed(worker for pool in self._pools.values() for worker in pool.workers)
+        return self.usage.unclaimed(self.pools.everyone())
 
     def hold(self, blob: str) -> bool:
         """Keep a blob until `release` was called as often as this; return whether it is there."""
@@ -422,15 +318,15 @@ class Runtime:
                     self.engine.kill(worker)
                 raise
             except (LostWorkerError, BlobError) as error:
-                host = self._elsewhere.get(worker)
-                if host is None:
+                host = self.pools.host(worker)
+                if host == HERE:
                     raise
-                if worker not in self._slot:
+                if self.pools.slot(worker) is None:
                     self.hosts.leave(host, str(error))
                     return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
                 if isinstance(error, BlobError) or losses == _TRIES:
                     raise
-                async with self._device_turn():  # that of before has gone with the connection
+                async with self._turn.held():  # that of before has gone with the connection
                     return await self.call(worker, method, *args, deadline_s=deadline_s, tries=tries, losses=losses + 1)
             except CrashError as error:
                 if tries <= 0 or error.out_of_memory:
@@ -444,28 +340,6 @@ class Runtime:
         self.usage.add(request.stage_id, grant.core_s)
         return result
 
-    @asynccontextmanager
-    async def _device_turn(self) -> AsyncIterator[None]:
-        """Hold the device that is measured on, here or on its host, which may have to come back first."""
-        if self.measure_host == HERE:
-            async with self._lock.held():
-                yield
-            return
-        end_s = self.dispatch.now() + _AWAY_S
-        while True:
-            try:
-                let_go = await asyncio.wrap_future(self.engine.hold_device(self.measure_host))
-            except LostWorkerError:
-                if self.dispatch.now() > end_s:
-                    raise
-                await asyncio.sleep(_LOOK_S)
-            else:
-                break
-        try:
-            yield
-        finally:
-            let_go()
-
     def _watch_others(self) -> None:
         """Keep an eye on the machine, and on further hosts, from now on; the event loop ends it with itself."""
         self.hosts.follow()
@@ -474,7 +348,7 @@ class Runtime:
 
     def _share_changed(self, share: Share) -> None:
         """Shrink or grow with what others leave us; a measurement that has waited long enough has room again."""
-        builders, measurers = (len(self._of(role)) for role in (Role.BUILDER, Role.MEASURER))
+        builders, measurers = (len(self.pools.of(role)) for role in (Role.BUILDER, Role.MEASURER))
         cores = min(share.cores, self.granted) if share.disturbed else self.granted
         now_s = self.dispatch.now()
         self.dispatch.decide(
@@ -486,13 +360,12 @@ class Runtime:
     def _name(self, worker: str) -> str:
         return f"{worker}{self._label}"
 
-    def _place(self, worker: str, role: Role) -> None:
+    def _place(self, worker: str) -> None:
         """Give a narrow stage a core of its own, apart from the measurer's where there is a choice."""
-        if worker in self._elsewhere:
+        if self.pools.host(worker) != HERE:
             return  # its host has cores of its own
         pinned = self.dispatch.pinned
-        if role is Role.MEASURER:
-            mine = self._slot[worker]
+        if mine := self.pools.slot(worker):
             pinned[self._name(worker)] = Pin(mine, lambda _: None)
             for other, pin in list(pinned.items()):
                 if other != self._name(worker) and set(pin.cores) & set(mine):
@@ -504,32 +377,16 @@ class Runtime:
 
     def _shunned(self) -> tuple[int, ...]:
         """Return the cores that measurements use, the first slot's last: that is where one that is alone runs."""
-        return tuple(core for slot in self.slots for core in slot)
+        return tuple(core for slot in self.pools.slots for core in slot)
 
     def _host_for(self, role: Role, worker: str | None) -> str:
         """Return where a stage runs: on its worker's host, else a build where the fewest are asked for."""
         if role is Role.MEASURER:
             return self.measure_host
         if worker is not None:
-            return self._elsewhere.get(worker, HERE)
+            return self.pools.host(worker)
         hosts = (HERE, *self.hosts.up) if role is Role.BUILDER else (HERE,)
-        return min(hosts, key=lambda host: self._asked[host] / len(self._of(Role.BUILDER, host)))
-
-    def _idle(self, role: Role, host: str) -> str:
-        """Return an idle worker.
-
-        Of measurers the first, so that one that is alone is always on the same cores; of importers the one that worked
-        last, which still knows what it has lowered.
-        """
-        idle = [worker for worker in self._pools[role].idle if self._elsewhere.get(worker, HERE) == host]
-        if role in _GROWING:
-            return idle[-1]
-        return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
-
-
-def _builders(cores: int, memory_bytes: int) -> int:
-    """Return how many builders a host has room for."""
-    return max(1, min(cores, 8, memory_bytes // _PAIR_BYTES))
+        return min(hosts, key=lambda host: self._asked[host] / len(self.pools.of(Role.BUILDER, host)))
 
 
 def make_scratch(root: Path) -> tuple[Path, int]:

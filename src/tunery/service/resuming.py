@@ -78,7 +78,7 @@ def beginning(imported: "ImportedModel", runtime: "Runtime") -> dict[str, Any]:
     """Return what a job's report tells beside its status, as plain data: it is known from the job's beginning."""
     return {
         "network": described(imported.network),
-        "slots": len(runtime.all_slots),
+        "slots": len(runtime.pools.all_slots),
         "calibrated_at": runtime.calibration.made_at if runtime.calibration else None,
         "elsewhere": dict(imported.elsewhere),
         "threads": imported.target.threads,

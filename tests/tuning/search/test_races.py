@@ -38,7 +38,8 @@ class Board:
         self.baseline_s = None
         self.best_s = 1.0
         self.recorded: list[tuple[str, Measurement]] = []
-        runtime = SimpleNamespace(slots=((0,), (1,)), calibration=TWO, foreign=None, discard=lambda _: None)
+        pools = SimpleNamespace(slots=((0,), (1,)))
+        runtime = SimpleNamespace(pools=pools, calibration=TWO, foreign=None, discard=lambda _: None)
         account = SimpleNamespace(take_back=lambda _: None)
         self.context: Any = SimpleNamespace(runtime=runtime, seed=0, job_id="job", account=account)
 

@@ -68,7 +68,7 @@ class Races:
         """Return how this task's candidates share the device; the seed is that of the first job that asks."""
         if self._beside is None:
             runtime = payer.runtime
-            self._beside = MeasurementConcurrency(self._task, len(runtime.slots), runtime.calibration, payer.seed)
+            self._beside = MeasurementConcurrency(self._task, len(runtime.pools.slots), runtime.calibration, payer.seed)
         return self._beside
 
     @property

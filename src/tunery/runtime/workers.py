@@ -1,0 +1,200 @@
+"""The workers of one runtime: how each is started, on which host it is, and which are idle."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tunery.devices import device_class
+from tunery.devices.cpu.placement import granted_bytes
+from tunery.domain import HERE, HostFacts
+from tunery.engines import Engine, Role, WorkerSpec
+from tunery.runtime import preparer_environment, worker_bytes, worker_environment
+
+MEASURER = "tunery.runtime.services:MeasurerHost"
+_SERVICES = "tunery.runtime.services"
+_PAIR_BYTES = 2 << 30  # memory that one builder and one proposer are given
+_MOST_IMPORTS = 4
+_GROWING = frozenset({Role.PREPARER, Role.IMPORTER})
+_NICE = 5  # of whatever does not measure: should it share a core with a measurement, it gets a quarter of it
+
+
+@dataclass
+class _Pool:
+    """The workers of one role; `spec` is how a further one is started, `wanted` how many stages want or hold one."""
+
+    workers: list[str]
+    idle: list[str] = field(default_factory=list)
+    spec: WorkerSpec | None = None
+    wanted: int = 0
+
+
+class WorkerPools:
+    """What an engine runs for one dialect and thread count; narrow roles have `builders` workers each.
+
+    The measurers are on the host `measure_host` of `facts` and open the device of a `kind`; each has one of the
+    `slots`, the first of `all_slots` to begin with. `Role.BUILDER` has workers on further hosts too; all others are on
+    this machine.
+    """
+
+    def __init__(  # noqa: PLR0917 - what distinguishes workers
+        self,
+        engine: Engine,
+        dialect: str,
+        threads: int,
+        kind: str,
+        cores: tuple[int, ...],
+        on: str = "",
+        facts: HostFacts | None = None,
+        *,
+        full_length: bool = False,
+    ) -> None:
+        self._engine, self._dialect, self._kind, self._full_length = engine, dialect, kind, full_length
+        self.measure_host = on or HERE
+        self._cores = cores
+        self.all_slots = device_class(kind).slots(cores, threads)
+        self.slots = self.all_slots[:1]
+        self._measurer_bytes = worker_bytes(Role.MEASURER, None if facts is None else facts.memory_bytes)
+        self.environment = worker_environment(dialect)
+        self.measuring_environment = worker_environment(dialect, measuring=True) if on else self.environment
+        self._slot: dict[str, tuple[int, ...]] = {}
+        self._elsewhere: dict[str, str] = {}  # worker to host
+        self._pools: dict[str, _Pool] = {}
+
+    def start(self, granted: int) -> None:
+        """Start every role's workers for a machine that grants so many cores."""
+        narrow, dialect = _most(granted, granted_bytes()), {"dialect": self._dialect}
+        self._pools = {
+            Role.PREPARER: self._pool(
+                Role.PREPARER, 1, "tunery.runtime.preparing:Preparer", {}, environment=preparer_environment()
+            ),
+            Role.IMPORTER: self._pool(Role.IMPORTER, 1, f"{_SERVICES}:Importer", dialect),
+            Role.PROPOSER: self._pool(Role.PROPOSER, narrow, f"{_SERVICES}:ProposerHost", dialect, nice=_NICE),
+            Role.BUILDER: self._pool(
+                Role.BUILDER, narrow, f"{_SERVICES}:Builder", {**dialect, "device": self._kind}, nice=_NICE
+            ),
+            Role.MEASURER: _Pool([]),
+            Role.TRAINER: self._pool(Role.TRAINER, 1, f"{_SERVICES}:Trainer", {}, nice=_NICE),
+        }
+        for slot in self.slots:
+            self._start_measurer(slot)
+
+    def _pool(self, role: Role, count: int, service: str, settings: Mapping[str, Any], **more: Any) -> _Pool:
+        more = {"environment": self.environment, "memory_bytes": worker_bytes(role), **more}
+        spec = WorkerSpec(role, service, settings, **more)
+        workers = [self._engine.start(spec) for _ in range(count)]
+        return _Pool(workers, list(workers), spec)
+
+    def start_builders(self, host: str, facts: HostFacts) -> list[str]:
+        """Start builders on a further host, as many as it has room for, and return their ids."""
+        pool = self._pools[Role.BUILDER]
+        assert pool.spec is not None
+        spec = replace(pool.spec, host=host, memory_bytes=worker_bytes(Role.BUILDER, facts.memory_bytes))
+        workers = [self._engine.start(spec) for _ in range(_most(facts.granted, facts.memory_bytes))]
+        self._elsewhere |= dict.fromkeys(workers, host)
+        pool.workers += workers
+        pool.idle += workers
+        return workers
+
+    def start_target_worker(self) -> str:
+        """Start what knows the processor that is measured on, where that is another host's; return its id."""
+        spec = self._pools[Role.IMPORTER].spec
+        assert spec is not None
+        return self._engine.start(replace(spec, host=self.measure_host))
+
+    def measurer_spec(self, slot: tuple[int, ...], service: str = MEASURER, **settings: object) -> WorkerSpec:
+        """Return how a measurer of a slot is started; `settings` are further ones of its service."""
+        about = {"dialect": self._dialect, "device": self._kind, "cores": self._cores, "slot": slot}
+        return WorkerSpec(
+            Role.MEASURER,
+            service,
+            {**about, **settings},
+            cores=slot,
+            threads=len(slot),
+            memory_bytes=self._measurer_bytes,
+            environment=self.measuring_environment,
+            host=self.measure_host,
+        )
+
+    def use_slots(self, degree: int) -> None:
+        """Start a measurer for each further slot, so that `degree` of them may be used at once."""
+        for slot in self.all_slots[len(self.slots) : degree]:
+            self._start_measurer(slot)
+            self.slots.append(slot)
+
+    def _start_measurer(self, slot: tuple[int, ...]) -> None:
+        worker = self._engine.start(self.measurer_spec(slot, full_length=self._full_length))
+        self._slot[worker] = slot
+        if self.measure_host != HERE:
+            self._elsewhere[worker] = self.measure_host
+        pool = self._pools[Role.MEASURER]
+        pool.workers.append(worker)
+        pool.idle.append(worker)
+
+    def grow(self, role: Role) -> bool:
+        """Start one more worker of a role where all are taken and it is one that grows; return whether that was so."""
+        pool = self._pools[role]
+        if role not in _GROWING or pool.spec is None or len(pool.workers) >= min(pool.wanted, _MOST_IMPORTS):
+            return False
+        worker = self._engine.start(pool.spec)
+        pool.workers.append(worker)
+        pool.idle.append(worker)
+        return True
+
+    def want(self, role: Role, more: int) -> None:
+        """Count who wants or holds a worker of a role: `more` is 1 for one who comes, -1 for one who goes."""
+        self._pools[role].wanted += more
+
+    @property
+    def roles(self) -> dict[Role, str]:
+        """The roles, and the first host of each."""
+        return {role: self.measure_host if role is Role.MEASURER else HERE for role in map(Role, self._pools)}
+
+    def of(self, role: Role, host: str = HERE) -> list[str]:
+        """Return the ids of a host's workers of a role."""
+        return [worker for worker in self._pools[role].workers if self.host(worker) == host]
+
+    def on(self, role: Role, hosts: Iterable[str]) -> list[str]:
+        """Return the ids of a role's workers on any of some hosts."""
+        hosts = set(hosts)
+        return [worker for worker in self._pools[role].workers if self.host(worker) in hosts]
+
+    def everyone(self) -> Iterator[str]:
+        """Yield the ids of all workers."""
+        return (worker for pool in self._pools.values() for worker in pool.workers)
+
+    def all_idle(self) -> Iterator[str]:
+        """Yield the ids of all workers that nobody has taken."""
+        return (worker for pool in self._pools.values() for worker in pool.idle)
+
+    def host(self, worker: str) -> str:
+        """Return the host that a worker is on."""
+        return self._elsewhere.get(worker, HERE)
+
+    def slot(self, worker: str) -> tuple[int, ...] | None:
+        """Return the cores that a measurer has; None for other workers."""
+        return self._slot.get(worker)
+
+    def idle(self, role: Role, host: str) -> str:
+        """Return an idle worker.
+
+        Of measurers the first, so that one that is alone is always on the same cores; of importers the one that worked
+        last, which still knows what it has lowered.
+        """
+        idle = [worker for worker in self._pools[role].idle if self.host(worker) == host]
+        if role in _GROWING:
+            return idle[-1]
+        return min(idle, key=list(self._slot).index) if role is Role.MEASURER else idle[0]
+
+    def take(self, role: Role, worker: str) -> None:
+        """Say that a worker is not idle."""
+        if worker in self._pools[role].idle:
+            self._pools[role].idle.remove(worker)
+
+    def give_back(self, role: Role, worker: str) -> None:
+        """Say that a worker that was taken is idle."""
+        self._pools[role].idle.append(worker)
+
+
+def _most(cores: int, memory_bytes: int) -> int:
+    """Return how many builders, or proposers, a host has room for."""
+    return max(1, min(cores, 8, memory_bytes // _PAIR_BYTES))
