@@ -8,6 +8,8 @@ print(tuned.compile("resnet18.tunery").benchmark(against=["onnxruntime"]))
 network = tunery.load_compiled("resnet18.tunery")
 outputs = network(image)
 
+`tunery.connect(url).load("resnet18.onnx")` begins the same chain at a service.
+
 Nothing heavy is imported before it is used. Everything that is not named here is private.
 """
 
@@ -35,14 +37,15 @@ if TYPE_CHECKING:
     from tunery.delivery.combining import combine
     from tunery.delivery.inference_session import InferenceSession
     from tunery.delivery.loading import load_compiled
+    from tunery.web.client import ServiceClient, connect
 
     __version__: str
 
 __all__ = [
     "Benchmark", "BudgetError", "CompiledModel", "CrashError", "DeadlineError", "DialectError", "EngineError",
-    "InferenceSession", "Model", "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError", "StoreError",
-    "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__", "bundle", "combine", "load",
-    "load_compiled",
+    "InferenceSession", "Model", "ModelError", "NothingFoundError", "Placed", "Planned", "RemoteError",
+    "ServiceClient", "StoreError", "TargetError", "Tuned", "TuneryError", "UsageError", "WorkError", "__version__",
+    "bundle", "combine", "connect", "load", "load_compiled",
 ]  # fmt: skip
 
 
@@ -63,6 +66,11 @@ def __getattr__(name: str) -> object:
         from tunery.delivery.inference_session import InferenceSession
 
         return InferenceSession
+    if name in {"ServiceClient", "connect"}:
+        from tunery.web import client
+
+        found: object = getattr(client, name)
+        return found
     if name == "__version__":
         from importlib.metadata import version
 

@@ -2,17 +2,19 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from tunery._errors import UsageError
+from tunery._errors import UsageError, WorkError
 from tunery._extras import compiler_parts
 from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork
+    from tunery.domain import JobStatus
     from tunery.domain.request import BenchReport, CompileReport, Progress, Request, TuneReport
+    from tunery.web.client import ServiceClient
 
 
 class StepError(UsageError, AttributeError):
@@ -45,11 +47,12 @@ _WHERE = {
 
 @dataclass(frozen=True)
 class Model(_Step):
-    """A model and the shapes of its dynamic inputs."""
+    """A model and the shapes of its dynamic inputs; what is done to it is done at the `service`, if it has one."""
 
     source: str
     shapes: Mapping[str, tuple[int, ...]]
     trust: bool = False
+    service: "ServiceClient | None" = None
 
     def on(self, target: str = "native", threads: int = 0, *, dialect: str = DEFAULT_DIALECT) -> "Placed":
         """Say what to tune for: `target` is `native`, a name or a JSON object; `threads` 0 means all usable cores."""
@@ -112,8 +115,6 @@ class Planned(_Step):
             UsageError: the model, shapes, target, effort or store are wrong.
             WorkError: the model cannot be imported.
         """
-        with compiler_parts("tuning"):
-            from tunery.service.session import tune
         from tunery.dialects import file_dialect
         from tunery.domain import Budget
         from tunery.domain.request import Request
@@ -135,15 +136,21 @@ class Planned(_Step):
             latency_target_s=self.latency_target_s,
             trust=self.placed.model.trust,
         )
+        if (service := self.placed.model.service) is not None:
+            return Tuned(request, _tune_there(service, request, on_progress or _ignore), service)
+        with compiler_parts("tuning"):
+            from tunery.service.session import tune
+
         return Tuned(request, tune(request, on_progress or _ignore))
 
 
 @dataclass(frozen=True, repr=False)
 class Tuned(_Step):
-    """What tuning reached; its records are in the store."""
+    """What tuning reached; its records are in the store, which is the service's where one did it."""
 
     request: "Request"
     result: "TuneReport"
+    service: "ServiceClient | None" = None
 
     def report(self) -> str:
         """Return a table: each task untuned and tuned, the totals, where it is stored and how to use it."""
@@ -157,8 +164,11 @@ class Tuned(_Step):
 
     def _repr_html_(self) -> str:
         """Return the gain, its curve and the operators for a notebook."""
-        from tunery.reports.job import job_view
+        from tunery.reports.job import job_view, view_of
         from tunery.reports.page import notebook
+
+        if self.service is not None:
+            return notebook(view_of(self.result.job, (), ()))  # measurements stay at the service: no curve
         from tunery.store import open_store
 
         with open_store(self.request.store, create=False, keep=False) as store:
@@ -188,10 +198,15 @@ class Tuned(_Step):
         from tunery.domain.request import FillPolicy
         from tunery.reports.format import file_name
 
+        output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
+        if self.service is not None:
+            if sign is not None:
+                raise UsageError("a service does not sign; fetch the file, and sign on a machine that has the key")
+            return CompiledModel(self.request, output, _compile_there(self.service, self.request, output, force=force),
+                                 self.service)  # fmt: skip
         with compiler_parts("compiling"):
             from tunery.service.session import compile_model
 
-        output = Path(path) if path is not None else Path(file_name(self.result.network.name, self.request))
         report, _ = compile_model(self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None)
         return CompiledModel(self.request, output, report)
 
@@ -203,6 +218,7 @@ class CompiledModel(_Step):
     request: "Request"
     path: Path
     result: "CompileReport"
+    service: "ServiceClient | None" = None
 
     def load(self) -> "CompiledNetwork":
         """Load it into this process; call the result with one NumPy array per input."""
@@ -213,10 +229,14 @@ class CompiledModel(_Step):
     def benchmark(self, against: Sequence[str] = ("onnxruntime", "untuned"), *, seconds: float = 10.0) -> "Benchmark":
         """Measure this file, interleaved with its rivals on the same number of threads.
 
+        A service measures the network that it compiled, on its own machine.
+
         Raises:
             UsageError: a rival is unknown.
             WorkError: the network does not run.
         """
+        if self.service is not None:
+            return Benchmark(_bench_there(self.service, self.request, against, seconds))
         with compiler_parts("benchmarking"):
             from tunery.service.session import bench
 
@@ -241,12 +261,16 @@ class Benchmark(_Step):
 
 
 def load(
-    model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None, *, trust: bool = False
+    model: str | os.PathLike[str],
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    trust: bool = False,
+    service: "ServiceClient | None" = None,
 ) -> Model:
     """Name a model: an ONNX file, a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`.
 
     `shapes` binds dynamic inputs by name. The file is read when it is needed, in another process. `trust`
-    lets a torch program run code that it holds.
+    lets a torch program run code that it holds. With a `service` (`tunery.connect`) all is done there.
 
     Raises:
         UsageError: a shape is not a sequence of positive integers.
@@ -261,7 +285,50 @@ def load(
             raise UsageError(
                 f"the shape {bound[name]} of {name!r} must be positive integers, for example (1, 3, 224, 224)"
             )
-    return Model(os.fspath(model), bound, trust)
+    return Model(os.fspath(model), bound, trust, service)
+
+
+def _tune_there(
+    service: "ServiceClient", request: "Request", on_progress: "Callable[[Progress], None]"
+) -> "TuneReport":
+    from tunery.service.resuming import report_from
+    from tunery.web.client import Watcher, progress_of, run_there
+
+    def show(kind: str, data: dict[str, Any]) -> None:
+        if (progress := progress_of(kind, data)) is not None:
+            on_progress(progress)
+
+    if request.store:
+        raise UsageError("a service keeps its own records; leave out `store`")
+    status, began = run_there(service, request, {}, Watcher(show=show))
+    return report_from(_done(status), began, service.url)
+
+
+def _compile_there(service: "ServiceClient", request: "Request", output: Path, *, force: bool) -> "CompileReport":
+    from tunery._outputs import NETWORK, check_output
+    from tunery.web.client import compile_there
+
+    inputs = [] if ":" in request.model else [Path(request.model)]
+    check_output(output, NETWORK, inputs=inputs, force=force)
+    return compile_there(service, request, output, {"predict": True})[0]
+
+
+def _bench_there(service: "ServiceClient", request: "Request", against: Sequence[str], seconds: float) -> "BenchReport":
+    from tunery.domain import Budget
+    from tunery.reports.data import bench_report
+    from tunery.web.client import run_there
+
+    there = replace(request, kind="bench", budget=Budget(), latency_target_s=None)
+    status, answer = run_there(service, there, {"against": list(against), "seconds": seconds})
+    _done(status)
+    return bench_report(answer)
+
+
+def _done(status: "JobStatus") -> "JobStatus":
+    """Return the job if it is done: somebody may have paused or cancelled it meanwhile."""
+    if status.state != "done":
+        raise WorkError(f"job {status.job_id} is {status.state.value}, and not done")
+    return status
 
 
 def _ignore(_: object) -> None:

@@ -11,11 +11,10 @@ from typing import Any
 
 import psutil
 
-from tunery.cli.console.remote import status_of, submit
 from tunery.domain import Budget, JobState, JobStatus, Mode, Origin
 from tunery.domain.request import Progress, Request, ShareRequest
 from tunery.store import open_store
-from tunery.web.client import ServiceClient
+from tunery.web.client import ServiceClient, status_of, submit
 
 PATIENCE_S = 120.0
 MARK = "TUNERY_TEST_FAMILY"

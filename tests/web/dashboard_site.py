@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import uvicorn
+from onnx import TensorProto, helper, numpy_helper
 from web_tools import PATIENCE_S, Site, site_in
 
 from tunery.store import StoredAccount, StoredToken
@@ -60,7 +62,6 @@ class Served:
 @contextmanager
 def served(directory: Path) -> Iterator[Served]:
     """Serve in the block."""
-    loop = asyncio.new_event_loop()
     ready = threading.Event()
     found: list[Served] = []
     server: list[uvicorn.Server] = []
@@ -72,11 +73,11 @@ def served(directory: Path) -> Iterator[Served]:
             )
             server.append(uvicorn.Server(config))
             listening = config.bind_socket()
-            found.append(Served(site, f"http://127.0.0.1:{listening.getsockname()[1]}", loop))
+            found.append(Served(site, f"http://127.0.0.1:{listening.getsockname()[1]}", asyncio.get_running_loop()))
             ready.set()
             await server[0].serve([listening])
 
-    thread = threading.Thread(target=lambda: loop.run_until_complete(main()))
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
     thread.start()
     try:
         assert ready.wait(PATIENCE_S)
@@ -84,7 +85,6 @@ def served(directory: Path) -> Iterator[Served]:
     finally:
         server[0].should_exit = True
         thread.join(PATIENCE_S)
-        loop.close()
 
 
 @contextmanager
@@ -127,3 +127,15 @@ def compile_and_download(page: Any, directory: Path) -> Path:
     path = directory / download.value.suggested_filename
     download.value.save_as(path)
     return path
+
+
+def matmul_model(name: str) -> bytes:
+    """Return a small network in ONNX, of a product and a Relu: `x` to `z`, both of 16 x 32."""
+    weights = numpy_helper.from_array(np.random.default_rng(0).standard_normal((32, 32), dtype=np.float32), "w")
+    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, 32]) for name in "xz")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name=name), helper.make_node("Relu", ["y"], ["z"])]
+    model = helper.make_model(helper.make_graph(nodes, name, [x], [z], [weights]),
+                              opset_imports=[helper.make_opsetid("", 17)])  # fmt: skip
+    model.ir_version = 10
+    content: bytes = model.SerializeToString()
+    return content

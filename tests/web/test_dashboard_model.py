@@ -8,8 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from dashboard_site import Served, chromium, compile_and_download, drop, log_in, served
-from onnx import TensorProto, helper, numpy_helper
+from dashboard_site import Served, chromium, compile_and_download, drop, log_in, matmul_model, served
 
 import tunery
 
@@ -23,19 +22,8 @@ def site(tmp_path: Path) -> Iterator[Served]:
         yield one
 
 
-def tiny() -> bytes:
-    weights = numpy_helper.from_array(np.random.default_rng(0).standard_normal((32, 32), dtype=np.float32), "w")
-    x, z = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [16, 32]) for name in "xz")
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name=NAME), helper.make_node("Relu", ["y"], ["z"])]
-    graph = helper.make_graph(nodes, NAME, [x], [z], [weights])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 10
-    content: bytes = model.SerializeToString()
-    return content
-
-
 def test_a_model_is_dropped_tuned_compiled_downloaded_and_run(site: Served, tmp_path: Path) -> None:
-    content = tiny()
+    content = matmul_model(NAME)
     with chromium() as browser:
         page: Any = browser.new_page()
         log_in(page, site, site.token("ann"), "new")

@@ -11,7 +11,7 @@ import typer
 from tunery._errors import WorkError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say, width
-from tunery.cli.console.remote import Server, run_there, server_of
+from tunery.cli.console.remote import Server, server_of, watching
 
 if TYPE_CHECKING:
     from tunery.domain.request import BenchReport, Progress, Request
@@ -68,11 +68,11 @@ def _there(url: str, request: "Request", rivals: tuple[str, ...], seconds: float
     """Compare at a service, on its machine."""
     from tunery.domain import JobState
     from tunery.reports.data import bench_report
-    from tunery.web.client import connect
+    from tunery.web.client import connect, run_there
 
-    with connect(url) as service:
+    with connect(url) as service, watching(service, verbose=verbose) as watcher:
         more = {"against": list(rivals), "seconds": seconds}
-        status, answer = run_there(service, replace(request, kind="bench"), more, verbose=verbose)
+        status, answer = run_there(service, replace(request, kind="bench"), more, watcher)
     if status.state is not JobState.DONE:
         raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compared")
     return bench_report(answer)

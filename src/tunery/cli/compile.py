@@ -11,7 +11,7 @@ import typer
 from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, compile_there, fetched_file, server_of
+from tunery.cli.console.remote import Server, fetched_file, server_of, watching
 from tunery.cli.tune import network_file
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ def compile_(
         if sign:
             raise UsageError("--sign needs the key here; fetch the file first, and sign on a machine of your own")
         from tunery.reports.data import compile_data
-        from tunery.web.client import connect
+        from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=force)
-        with connect(url) as service:
-            report, network = compile_there(service, request, path, options.fill_of(guess), verbose=verbose)
+        with connect(url) as service, watching(service, verbose=verbose) as watcher:
+            report, network = compile_there(service, request, path, options.fill_of(guess), watcher)
         if json:
             emit(compile_data(report))
         else:

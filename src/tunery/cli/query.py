@@ -11,7 +11,7 @@ import typer
 from tunery._errors import NothingFoundError, WorkError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import Server, run_there, server_of
+from tunery.cli.console.remote import Server, server_of, watching
 
 if TYPE_CHECKING:
     from tunery.domain.request import FillPolicy, Request
@@ -74,11 +74,11 @@ def _here(request: "Request", policy: "FillPolicy | None") -> dict[str, Any]:
 def _there(url: str, request: "Request", policy: "FillPolicy | None", *, verbose: bool) -> dict[str, Any]:
     """Ask a service, which knows what was measured on its machines."""
     from tunery.domain import JobState
-    from tunery.web.client import connect
+    from tunery.web.client import connect, run_there
 
-    with connect(url) as service:
+    with connect(url) as service, watching(service, verbose=verbose) as watcher:
         there = replace(request, kind="query")
-        status, answer = run_there(service, there, options.fill_of(policy), verbose=verbose)
+        status, answer = run_there(service, there, options.fill_of(policy), watcher)
     if status.state is not JobState.DONE:
         raise WorkError(f"job {status.job_id} is {status.state.value}; it has no answer")
     return answer

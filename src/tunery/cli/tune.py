@@ -9,7 +9,7 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.following import report
 from tunery.cli.console.output import emit, output_path, say, width
-from tunery.cli.console.remote import Server, compile_there, default_name, fetched_file, run_there, server_of
+from tunery.cli.console.remote import Server, default_name, fetched_file, server_of, watching
 from tunery.domain import JobState
 
 if TYPE_CHECKING:
@@ -76,16 +76,18 @@ def tune(
 def _tune_there(url: str, request: "Request", output: Path | None, *, as_json: bool, verbose: bool) -> None:
     """Tune at a service, and fetch the compiled network."""
     from tunery.service.resuming import report_from
-    from tunery.web.client import connect
+    from tunery.web.client import compile_there, connect, run_there
 
     with connect(url) as service:
-        status, began = run_there(service, request, {}, verbose=verbose)
+        with watching(service, verbose=verbose) as watcher:
+            status, began = run_there(service, request, {}, watcher)
         if not began or status.state is not JobState.DONE:
             report(status, as_json=as_json)
             raise typer.Exit(1)
         found, compiled = report_from(status, began, service.url), None
         if output is not None:
-            compiled, _ = compile_there(service, request, output, {"predict": True}, verbose=verbose)
+            with watching(service, verbose=verbose) as watcher:
+                compiled, _ = compile_there(service, request, output, {"predict": True}, watcher)
     if as_json:
         emit(_data(found, compiled, None))
     else:

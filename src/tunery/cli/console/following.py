@@ -27,13 +27,10 @@ class Follower:
 
     def show(self, kind: str, data: dict[str, Any]) -> None:
         """Show an event, if it is progress."""
-        if kind != "progress":
-            return
-        from tunery.domain import Spend
-        from tunery.domain.request import Progress
+        from tunery.web.client import progress_of
 
-        spend = Spend(**data["spend"]) if data.get("spend") else None
-        self._live.show(Progress(**{**data, "spend": spend}))
+        if (progress := progress_of(kind, data)) is not None:
+            self._live.show(progress)
 
     def left(self) -> None:
         """Say how to come back."""

@@ -1,31 +1,24 @@
-"""Commands that a service carries out: this user's own on its socket, or one on the network.
+"""Commands that a service carries out: this user's own on its socket, or one on the network."""
 
-To one on the network the model goes once, and the compiled file comes back from there.
-"""
-
-import uuid
-from collections.abc import Mapping
-from dataclasses import fields, replace
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunery._errors import UsageError, WorkError
+from tunery._errors import UsageError
 from tunery.cli.console.following import followed
 from tunery.cli.console.output import output_path, remark
 
 if TYPE_CHECKING:
-    from tunery.domain import JobStatus, Network
-    from tunery.domain.request import CompileReport, Request, ShareRequest
-    from tunery.web.client import ServiceClient
+    from tunery.domain.request import Request
+    from tunery.web.client import ServiceClient, Watcher
 
 Server = Annotated[
     str, typer.Option("--server", metavar="URL", help="Let this service do it, where `tunery login` was given a token.")
 ]
 Socket = Annotated[str, typer.Option("--socket", metavar="FILE", help="Where your own service listens.")]
-_TRIES = 3
 
 
 def server_of(given: str, *instead: str) -> str:
@@ -108,110 +101,10 @@ def own_store(socket: str) -> str:
         return str(service.about()["store"])
 
 
-def submit(
-    service: "ServiceClient", request: "Request", more: Mapping[str, Any], share: "ShareRequest | None" = None
-) -> dict[str, Any]:
-    """Submit a job; where no answer comes, once more with the same key, so that it is one job."""
-    body, key = {**_body(service, request, share), **more}, uuid.uuid4().hex
-    for _ in range(_TRIES - 1):
-        try:
-            return service.submit(body, key)
-        except WorkError:
-            continue
-    return service.submit(body, key)
-
-
-def run_there(
-    service: "ServiceClient", request: "Request", more: Mapping[str, Any], *, verbose: bool
-) -> tuple["JobStatus", dict[str, Any]]:
-    """Have a request done by a service; return how its job ended, and what it answered.
-
-    Raises:
-        WorkError: the job has failed.
-    """
-    from tunery.domain import JobState
+@contextmanager
+def watching(service: "ServiceClient", *, verbose: bool) -> "Iterator[Watcher]":
+    """Show the job that is done in the block as it goes; a Ctrl-C ends the watching, not the job."""
+    from tunery.web.client import Watcher
 
     with followed(verbose=verbose, server=service.name) as live:
-        job = submit(service, request, more)
-        live.began(job["id"])
-        job = service.follow(job["id"], live.show)
-    status = status_of(job)
-    if status.state is JobState.FAILED:
-        raise WorkError(status.message)
-    return status, job["answer"] or {}
-
-
-def compile_there(
-    service: "ServiceClient", request: "Request", output: Path, fill: Mapping[str, Any], *, verbose: bool
-) -> "tuple[CompileReport, Network]":
-    """Have a service compile a model, and fetch the file to `output`.
-
-    Raises:
-        WorkError: the job has failed, or was cancelled.
-    """
-    from tunery.domain import Budget, JobState
-    from tunery.reports.data import compile_report
-
-    there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
-    status, answer = run_there(service, there, fill, verbose=verbose)
-    if status.state is not JobState.DONE:
-        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
-    service.download(status.job_id, output)
-    return compile_report({**answer, "path": str(output), "texts": []})
-
-
-def status_of(job: Mapping[str, Any]) -> "JobStatus":
-    """Return a job as a service shows it."""
-    from pydantic import TypeAdapter
-
-    from tunery.domain import JobStatus, TaskState
-
-    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
-    known = {field.name for field in fields(TaskState)}
-    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
-    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
-    same = {name: job[name] for name in ("state", "request", "spend", "message", "remaining", "outlook")}
-    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
-
-
-def _body(service: "ServiceClient", request: "Request", share: "ShareRequest | None") -> dict[str, Any]:
-    """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
-    model, priority = request.model, share.priority if share else 0
-    local = None
-    if service.is_local:
-        from tunery.runtime.preparing import absolute
-
-        model = absolute(model)  # the service has another working directory
-        local = {"options": dict(request.options), "prices": request.prices, "trust": request.trust, "on": request.on}
-        local |= {"owner": share.owner, "weight": share.weight} if share else {}
-    else:
-        _check_elsewhere(request)
-        if not model.startswith(("zoo:", f"{request.dialect}:")):
-            remark("sending the model")
-            model = service.upload(Path(model))
-    return {
-        "kind": request.kind,
-        "model": model,
-        "shapes": {name: list(shape) for name, shape in request.shapes.items()},
-        "target": request.target,
-        "threads": request.threads,
-        "budget": "" if request.budget.unlimited else str(request.budget),
-        "effort": request.effort,
-        "latency_target_s": request.latency_target_s,
-        "seed": request.seed,
-        "dialect": request.dialect,
-        "priority": priority,
-        "local": local,
-    }
-
-
-def _check_elsewhere(request: "Request") -> None:
-    """Refuse what a service on the network does not do for an account.
-
-    Raises:
-        UsageError: the request asks for it.
-    """
-    given = (("--trust", request.trust), ("--prices", request.prices), ("--on", request.on))
-    for name, value in given:
-        if value:
-            raise UsageError(f"{name} is for this machine, not for a service; leave it out, or leave out --server")
+        yield Watcher(remark, live.began, live.show)

@@ -10,16 +10,7 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.following import followed, report, summary
 from tunery.cli.console.output import emit, say, width
-from tunery.cli.console.remote import (
-    Server,
-    Socket,
-    own_service,
-    server_of,
-    service_at,
-    service_or_none,
-    status_of,
-    submit,
-)
+from tunery.cli.console.remote import Server, Socket, own_service, server_of, service_at, service_or_none
 
 if TYPE_CHECKING:
     from tunery.domain import JobStatus
@@ -67,6 +58,8 @@ def list_(
 
 def _latest(store: str, socket: str, server: str, limit: int) -> "list[JobStatus]":
     if service := service_or_none(server, socket, store):
+        from tunery.web.client import status_of
+
         with service:
             return [status_of(job) for job in service.jobs(limit)]
     from tunery.store import open_store
@@ -117,6 +110,8 @@ def _one(
 ) -> "tuple[JobStatus, dict[str, Any] | None, list[dict[str, Any]]]":
     """Return how a job stands, what it has answered, and what has happened to it."""
     if service := service_or_none(server, socket, store):
+        from tunery.web.client import status_of
+
         with service:
             found = service.job(job_id)
             return status_of(found), found["answer"], list(service.log(job_id))
@@ -201,6 +196,7 @@ def submit_(
 ) -> None:
     """Give a job to a service and follow it; it goes on without us."""
     from tunery.domain.request import ShareRequest
+    from tunery.web.client import status_of, submit
 
     request = options.make_request(
         model, target=target, budget=budget, effort=effort, store="", threads=threads, shapes=shape, seed=seed,
@@ -235,6 +231,8 @@ def watch(
     verbose: options.Verbose = False,
 ) -> None:
     """Follow a job of a service to its end; Ctrl-C leaves it running."""
+    from tunery.web.client import status_of
+
     with service_at(server, socket) as service, followed(verbose=verbose, server=service.name) as live:
         live.began(service.job(job)["id"])
         status = status_of(service.follow(job, live.show))
@@ -266,6 +264,8 @@ def pause(
 
 
 def _act(what: str, job: str, socket: str, server: str, *, as_json: bool) -> None:
+    from tunery.web.client import status_of
+
     with service_at(server, socket) as service:
         status = status_of(service.act(job, what))
     report(status, as_json=as_json)
@@ -294,6 +294,8 @@ def resume(
 
 
 def _resume_there(service: "ServiceClient", job: str, *, detach: bool, as_json: bool, verbose: bool) -> None:
+    from tunery.web.client import status_of
+
     status = status_of(service.act(job, "resume"))
     if not detach:
         with followed(verbose=verbose, server=service.name) as live:

@@ -7,16 +7,19 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import httpx
 
 from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery._outputs import replacing
 from tunery._settings import login_file, settings
+
+if TYPE_CHECKING:
+    from tunery._api import Model
 
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
 _CHUNK, _PAGE = 1 << 20, 500
@@ -75,6 +78,16 @@ class ServiceClient:
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
+
+    def load(self, model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None) -> "Model":
+        """Name a model that this service shall tune: the first step of the chain that `tunery.load` begins here.
+
+        Example:
+            tunery.connect().load("bert.onnx").on("native").within("10min").tune().compile("bert.tunery")
+        """
+        from tunery._api import load
+
+        return load(model, shapes, service=self)
 
     def me(self) -> dict[str, Any]:
         """Return the account."""
@@ -170,7 +183,7 @@ class ServiceClient:
     def records(self, key: str) -> list[dict[str, Any]]:
         """Return the best records of a task or workload, by the start of its key."""
         found: list[dict[str, Any]] = []
-        cursor: str | None = ""
+        cursor: int | None = 0
         while cursor is not None:
             page = self._json("GET", "/v1/records", params={"task": key, "cursor": cursor})
             found += page["records"]

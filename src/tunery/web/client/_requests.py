@@ -1,0 +1,151 @@
+"""Requests of ours as a service takes them, and what it answers as ours.
+
+To a service on the network the model goes once, and the compiled file comes back from there.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunery._errors import UsageError, WorkError
+from tunery.domain import Budget, JobState, JobStatus, Spend, TaskState
+from tunery.domain.request import CompileReport, Progress, Request, ShareRequest
+from tunery.web.client._http import ServiceClient
+
+if TYPE_CHECKING:
+    from tunery.domain import Network
+
+_TRIES = 3
+
+
+def _ignore(*_: object) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Who is told of a job: `say` what goes on before it, `began` its id, `show` the kind and data of each event."""
+
+    say: Callable[[str], None] = _ignore
+    began: Callable[[str], None] = _ignore
+    show: Callable[[str, dict[str, Any]], None] = _ignore
+
+
+NOBODY = Watcher()
+
+
+def submit(
+    service: ServiceClient,
+    request: Request,
+    more: Mapping[str, Any],
+    share: ShareRequest | None = None,
+    watcher: Watcher = NOBODY,
+) -> dict[str, Any]:
+    """Submit a job; where no answer comes, once more with the same key, so that it is one job."""
+    body, key = {**_body(service, request, share, watcher), **more}, uuid.uuid4().hex
+    for _ in range(_TRIES - 1):
+        try:
+            return service.submit(body, key)
+        except WorkError:
+            continue
+    return service.submit(body, key)
+
+
+def run_there(
+    service: ServiceClient, request: Request, more: Mapping[str, Any], watcher: Watcher = NOBODY
+) -> tuple[JobStatus, dict[str, Any]]:
+    """Have a request done by a service; return how its job ended, and what it answered.
+
+    Raises:
+        WorkError: the job has failed.
+    """
+    job = submit(service, request, more, None, watcher)
+    watcher.began(job["id"])
+    job = service.follow(job["id"], watcher.show)
+    status = status_of(job)
+    if status.state is JobState.FAILED:
+        raise WorkError(status.message)
+    return status, job["answer"] or {}
+
+
+def compile_there(
+    service: ServiceClient, request: Request, output: Path, fill: Mapping[str, Any], watcher: Watcher = NOBODY
+) -> "tuple[CompileReport, Network]":
+    """Have a service compile a model, and fetch the file to `output`.
+
+    Raises:
+        WorkError: the job has failed, or was cancelled.
+    """
+    from tunery.reports.data import compile_report
+
+    there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
+    status, answer = run_there(service, there, fill, watcher)
+    if status.state is not JobState.DONE:
+        raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
+    service.download(status.job_id, output)
+    return compile_report({**answer, "path": str(output), "texts": []})
+
+
+def status_of(job: Mapping[str, Any]) -> JobStatus:
+    """Return a job as a service shows it."""
+    from pydantic import TypeAdapter
+
+    names = {"task": "task_key", "workload": "workload_key", "candidate": "best_candidate"}
+    known = {field.name for field in fields(TaskState)}
+    tasks = [{k: v for key, v in one.items() if (k := names.get(key, key)) in known} for one in job["tasks"]]
+    made = {name: datetime.fromisoformat(job[name]).timestamp() for name in ("created_at", "updated_at")}
+    same = {name: job[name] for name in ("state", "request", "spend", "message", "remaining", "outlook")}
+    return TypeAdapter(JobStatus).validate_python({"job_id": job["id"], **same, **made, "tasks": tasks})
+
+
+def progress_of(kind: str, data: Mapping[str, Any]) -> Progress | None:
+    """Return the progress that an event tells; None where it tells of something else."""
+    if kind != "progress":
+        return None
+    return Progress(**{**data, "spend": Spend(**data["spend"]) if data.get("spend") else None})
+
+
+def _body(service: ServiceClient, request: Request, share: ShareRequest | None, watcher: Watcher) -> dict[str, Any]:
+    """Return a request as a service takes it; a model that is a file is sent first, if the service is elsewhere."""
+    model, priority = request.model, share.priority if share else 0
+    local = None
+    if service.is_local:
+        from tunery.runtime.preparing import absolute
+
+        model = absolute(model)  # the service has another working directory
+        local = {"options": dict(request.options), "prices": request.prices, "trust": request.trust, "on": request.on}
+        local |= {"owner": share.owner, "weight": share.weight} if share else {}
+    else:
+        _check_elsewhere(request)
+        if not model.startswith(("zoo:", f"{request.dialect}:")):
+            watcher.say("sending the model")
+            model = service.upload(Path(model))
+    return {
+        "kind": request.kind,
+        "model": model,
+        "shapes": {name: list(shape) for name, shape in request.shapes.items()},
+        "target": request.target,
+        "threads": request.threads,
+        "budget": "" if request.budget.unlimited else str(request.budget),
+        "effort": request.effort,
+        "latency_target_s": request.latency_target_s,
+        "seed": request.seed,
+        "dialect": request.dialect,
+        "priority": priority,
+        "local": local,
+    }
+
+
+def _check_elsewhere(request: Request) -> None:
+    """Refuse what a service on the network does not do for an account.
+
+    Raises:
+        UsageError: the request asks for it.
+    """
+    given = (("trust", request.trust), ("prices", request.prices), ("on", request.on))
+    for name, value in given:
+        if value:
+            raise UsageError(f"a service takes no {name!r}, which is for this machine; leave it out, or the service")

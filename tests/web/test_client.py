@@ -1,0 +1,106 @@
+"""The chain of the Python API at a service, and commands there beside the same commands on its store."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from dashboard_site import Served, matmul_model, served
+from typer.testing import CliRunner
+
+import tunery
+from tunery.cli.app import app
+from tunery.domain.request import Progress
+
+pytestmark = pytest.mark.jobs
+NET = "fake:far?tasks=2&ops=elementwise"
+HOW = ("--dialect", "fake", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp("service")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNERY_CACHE", str(directory / "cache"))
+        patch.setenv("TUNERY_STORE", str(directory / "store.db"))
+        with served(directory) as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def tuned(site: Served) -> Iterator[tunery.Tuned]:
+    """A network that the service has tuned."""
+    with tunery.connect(site.url, site.admin_token) as client:
+        yield client.load(NET).on("native", threads=1, dialect="fake").within("12trials").tune()
+
+
+def command(*words: str) -> Any:
+    """Return what a command prints as JSON."""
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_the_chain_at_a_service_is_the_one_of_this_machine(site: Served, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    with tunery.connect(site.url, site.admin_token) as client:
+        placed = client.load("fake:chain?tasks=2").on("native", threads=1, dialect="fake")
+        tuned = placed.within("10trials").tune(on_progress=seen.append)
+        assert tuned.result.job.spend.trials == 10
+        assert tuned.result.job.job_id in {one.job_id for one in seen} & {one["id"] for one in client.jobs()}
+        assert tuned.result.job.job_id in tuned.report() == str(tuned)
+        assert tuned.result.after_s < tuned.result.before_s
+        compiled = tuned.compile(tmp_path / "net.bin")
+        assert compiled.path.stat().st_size == compiled.result.size_bytes
+        assert {rung for rung, _ in compiled.result.coverage.values()} <= {"exact", "zero-shot"}
+        with pytest.raises(tunery.UsageError, match="store"):
+            placed.tune(store=str(tmp_path / "mine.db"))
+        with pytest.raises(tunery.UsageError, match="sign"):
+            tuned.compile(tmp_path / "signed.bin", sign=tmp_path / "key")
+        with pytest.raises(tunery.UsageError, match="trust"):
+            tunery.load("fake:chain", trust=True, service=client).on(dialect="fake").tune()
+
+
+def test_a_model_of_this_machine_is_sent_and_one_that_is_none_is_told(site: Served, tmp_path: Path) -> None:
+    with tunery.connect(site.url, site.admin_token) as client, pytest.raises(tunery.UsageError, match="cannot be read"):
+        client.load(tmp_path / "missing.onnx").on(dialect="fake").tune()
+
+
+def test_commands_at_a_service_answer_as_on_its_store(
+    site: Served, tuned: tunery.Tuned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    there, job = ("--server", site.url), tuned.result.job.job_id
+    task = tuned.result.job.tasks[0].task_key
+    for words in (("query", NET, *HOW), ("query", task), ("spend", job), ("spend",), ("jobs", "log", job)):
+        assert command(*words, *there) == command(*words), words
+    shown, mine = command("jobs", "show", job, *there), command("jobs", "show", job)
+    assert {name: value for name, value in shown.items() if mine[name] != value}.keys() <= {"created_at", "updated_at"}
+    counted, here = command("records", "stats", *there), command("records", "stats")
+    assert counted | {"place": ""} == here | {"place": ""}
+    devices, mine = command("devices", "list", *there)["devices"], command("devices", "list")["devices"]
+    known = {one["fingerprint"]: one for one in mine}
+    assert all(one["records"] > 0 for one in devices)
+    same = ("kind", "name", "fingerprint", "records", "calibrations")
+    for one, own in ((one, known[one["fingerprint"]]) for one in devices if one["fingerprint"] in known):
+        assert {name: one[name] for name in same} == {name: own[name] for name in same}
+    assert [(one["name"], one["state"]) for one in command("hosts", "list", *there)["hosts"]] == [("here", "up")]
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+def test_a_model_sent_is_tuned_fetched_and_compared_at_the_service(site: Served, tmp_path: Path) -> None:
+    (tmp_path / "tiny.onnx").write_bytes(matmul_model("tiny"))
+    with tunery.connect(site.url, site.admin_token) as client:
+        tuned = client.load(tmp_path / "tiny.onnx").on("native", threads=1).within("6trials").tune()
+        compiled = tuned.compile(tmp_path / "tiny.tunery")
+        compared = compiled.benchmark(["onnxruntime"], seconds=0.2)
+    assert compared.result.latency_s.keys() == {"onnxruntime", "tunery"}
+    assert "ONNX Runtime" in str(compared)
+    x = np.random.default_rng(0).standard_normal((16, 32), dtype=np.float32)
+    (ours,) = tunery.InferenceSession(compiled.path).run(None, {"x": x})
+    (theirs,) = onnxruntime.InferenceSession(tmp_path / "tiny.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
