@@ -4,12 +4,13 @@ from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_samples import CHECKED, HALF_CHECKED, HERE, WRONG, multiply, record, task
 
-from tunery.domain import Mode, Origin, Outcome, Record
-from tunery.store import Store, open_store
+from tunery.domain import Mode, Origin, Outcome, Record, Task
+from tunery.store import Standing, Store, open_store
 from tunery.store._entries import entries as stored_entries
 from tunery.store._ranking import Entry, kept, ranked
 
@@ -136,6 +137,46 @@ def test_the_store_ranks_as_the_rule_does(store: Store, stored: Sequence[Record]
         for limit in (None, 1, 3):
             best = store.best(one.key, HERE, limit=limit, origin=origin)
             assert [r.candidate.key for r in best] == expected[:limit]
+    standing = store.standings([one.key, "another task"], HERE)
+    assert [standing[one.key].best] == (store.best(one.key, HERE) or [None])
+    assert [standing[one.key].baseline] == (store.best(one.key, HERE, origin=Origin.BASELINE) or [None])
+    assert standing["another task"] == Standing(None, None)
+
+
+def test_what_is_known_of_many_tasks_takes_as_many_queries_as_of_one(store: Store) -> None:
+    every = [task(f"op{number}") for number in range(12)]
+    for one in every:
+        store.add_records(one, [record(one, "base", 5e-3, origin=Origin.BASELINE), record(one, "fast", 1e-3)])
+        store.add_records(one, [record(one, key, at, mode=Mode.FINAL) for key, at in (("fast", 2e-3), ("f", 2.001e-3))])
+    queries = list[str]()
+
+    def count_query(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        queries.append(statement)
+
+    def asked(tasks: Sequence[Task]) -> int:
+        queries.clear()
+        found = store.standings([one.key for one in tasks], HERE)
+        assert [found[one.key].best.candidate.key for one in tasks] == ["fast"] * len(tasks)
+        assert all(found[one.key].searched for one in tasks)
+        return len(queries)
+
+    sa.event.listen(sa.Engine, "before_cursor_execute", count_query)
+    try:
+        assert asked(every) == asked(every[:1])
+    finally:
+        sa.event.remove(sa.Engine, "before_cursor_execute", count_query)
+
+
+def test_a_default_that_lost_the_finals_is_known_as_it_was_timed_in_them(store: Store) -> None:
+    store.add_record(CONV, record(CONV, "base", 1e-3, origin=Origin.BASELINE))
+    assert not store.standings([CONV.key], HERE)[CONV.key].searched
+    store.add_record(CONV, record(CONV, "fast", 2e-3))
+    store.add_record(CONV, record(CONV, "fast", 2e-3, mode=Mode.FINAL))
+    lost = record(CONV, "base", 5e-3, mode=Mode.FINAL, origin=Origin.BASELINE, verification=None)
+    store.add_record(CONV, lost)
+    known = store.standings([CONV.key], HERE)[CONV.key]
+    assert known.best is not None
+    assert (known.best.candidate.key, known.default_final_s, known.searched) == ("fast", 5e-3, True)
 
 
 @pytest.mark.parametrize("mode", [Mode.RACE, Mode.FINAL])

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tunery.domain import Artifact, Choice, Mode, Origin, Outcome, Provenance, Record, Rung, Task
+from tunery.domain import Artifact, Choice, Provenance, Rung, Task
 from tunery.domain.request import TaskShare
 from tunery.measuring.inputs import size_bytes
-from tunery.store import Skipped, Store
-
-_RUN = frozenset({Outcome.OK, Outcome.ABANDONED})
-_NOT_BASELINE = frozenset(Origin) - {Origin.BASELINE}
+from tunery.store import Skipped, Standing, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +57,16 @@ class KnownTask:
 
 def choose(store: Store, tasks: Sequence[Task], provenance: Provenance) -> tuple[KnownTask, ...]:
     """Return the best verified record of each task, made under exactly these conditions, or the compiler's default."""
-    return tuple(_choose(store, task, provenance) for task in tasks)
+    known = store.standings({task.key for task in tasks}, provenance)
+    unknown = [task for task in tasks if known[task.key].best is None]
+    skipped = store.skipped_of(unknown, provenance) if unknown else {}
+    return tuple(_choose(task, known[task.key], tuple(skipped.get(task.key, ()))) for task in tasks)
 
 
-def _choose(store: Store, task: Task, provenance: Provenance) -> KnownTask:
-    best, baseline = _best(store, task, provenance), _best(store, task, provenance, Origin.BASELINE)
+def _choose(task: Task, known: Standing, skipped: tuple[Skipped, ...]) -> KnownTask:
+    best, baseline = known.best, known.baseline
     if best is None:
-        return KnownTask(task, Choice(task.key, Rung.DEFAULT), tuple(store.skipped(task, provenance)))
-    baseline_s = None if best == baseline else _untuned_s(store, task, provenance)
-    baseline_s = baseline_s or (baseline.measurement.latency_s if baseline else None)
+        return KnownTask(task, Choice(task.key, Rung.DEFAULT), skipped)
+    baseline_s = known.default_final_s or (baseline.measurement.latency_s if baseline else None)
     choice = Choice(task.key, Rung.EXACT, best.candidate, best.measurement.latency_s, baseline_s)
-    untried = task.tunable and best == baseline and not _tried(store, task, provenance)
-    return KnownTask(task, choice, untried=untried)
-
-
-def _best(store: Store, task: Task, provenance: Provenance, origin: Origin | None = None) -> Record | None:
-    found = store.best(task.key, provenance, origin=origin)
-    return found[0] if found else None
-
-
-def _untuned_s(store: Store, task: Task, provenance: Provenance) -> float | None:
-    """Return the compiler's default in the last finals, timed beside what won; None where there were none.
-
-    A default that loses is not verified to the end there, so of what may be delivered only its first race is known.
-    """
-    finals = store.records(task.key, provenance=provenance, modes=[Mode.FINAL], origins=[Origin.BASELINE])
-    held = [record.measurement.latency_s for record in finals]
-    return next((latency_s for latency_s in reversed(held) if latency_s), None)
-
-
-def _tried(store: Store, task: Task, provenance: Provenance) -> bool:
-    """Return whether a candidate of a task's search was run: then the compiler's default has won, or was beaten."""
-    return bool(store.records(task.key, provenance=provenance, outcomes=_RUN, origins=_NOT_BASELINE, limit=1))
+    return KnownTask(task, choice, untried=task.tunable and best == baseline and not known.searched)

@@ -4,7 +4,7 @@ from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._ledger import Charge
-from tunery.store._records import KnownOperator, Trial
+from tunery.store._records import KnownOperator, Standing, Trial
 from tunery.store._skipped import Skipped
 from tunery.store._store import AsyncStore, Store, missing, open_store
 from tunery.store._upkeep import StoreStats
@@ -21,6 +21,7 @@ __all__ = [
     "KnownDevice",
     "KnownOperator",
     "Skipped",
+    "Standing",
     "Store",
     "StoreStats",
     "StoredAccount",

@@ -1,10 +1,15 @@
 """Which of a task's records answer "the best known candidate", and which survive pruning: pure functions."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from tunery.domain import Contender, Measurement, Mode, Origin, Outcome, best_first, interval
+from tunery.domain.ties import CLOSE, CLOSE_BASELINE
+
+MODES = (Mode.FINAL, Mode.RACE, Mode.SHARED)
+"""From those that outrank all others to those that are outranked by all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +17,7 @@ class Entry:
     """What ranking needs to know of one record; all entries of a call share task and provenance.
 
     `rank_s` is its place among those of its mode: a final's median at its rounds' pace, else the latency. `samples_s`
-    are those of a final, at their rounds' pace; without them its latency stands for all of them.
+    are those of a final, at their rounds' pace; without them its place stands for all of them.
     """
 
     row_id: int
@@ -40,17 +45,18 @@ def rank_of(measurement: Measurement) -> float | None:
     return rankable_latency(interval(measurement.paced_s)[1]) or latency_s
 
 
-def ranked(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
+def ranked(entries: Iterable[Entry], *, verified: bool = True, origin: Origin | None = None) -> list[Entry]:
     """Return one entry per candidate that may be used, best first; `entries` come oldest first.
 
     Finals outrank races, and races alone those beside others. Among finals `tunery.domain.best_first` decides (ties
     included), among the rest latency, then the candidate's key. The latest final is a candidate's latency; a candidate
     that ever computed a wrong result, or whose latest final failed, is out. Without `verified`, records that nobody
-    checked count too.
+    checked count too. With `origin`, only what stands for a candidate and is of that origin takes part.
     """
-    found = verdicts(entries, verified=verified)
-    finals = finals_in_order([entry for entry in found if entry.mode == Mode.FINAL])
-    return finals + sorted((entry for entry in found if entry.mode != Mode.FINAL), key=_order)
+    found = [entry for entry in verdicts(entries, verified=verified) if origin in {None, entry.origin}]
+    finals = [entry for entry in found if entry.mode == Mode.FINAL]
+    order = [finals[i] for i in best_first([_contender(entry) for entry in finals])]
+    return order + sorted((entry for entry in found if entry.mode != Mode.FINAL), key=_order)
 
 
 def verdicts(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
@@ -59,9 +65,29 @@ def verdicts(entries: Iterable[Entry], *, verified: bool = True) -> list[Entry]:
     return [entry for entry in found if entry is not None]
 
 
-def finals_in_order(finals: Sequence[Entry]) -> list[Entry]:
-    """Return finals of different candidates, best first."""
-    return [finals[i] for i in best_first([_contender(entry) for entry in finals])]
+def tied(entries: Iterable[Entry], origin: Origin | None = None) -> list[Entry]:
+    """Return the finals whose samples decide which is the best: those near the fastest; none where it is alone."""
+    finals = [e for e in verdicts(entries) if e.mode == Mode.FINAL and origin in {None, e.origin}]
+    fastest_s = min(map(_latency, finals), default=math.inf)
+    near = [e for e in finals if _latency(e) <= fastest_s * (1 + _closeness(e))]
+    return near if len(near) > 1 else []
+
+
+def certain(order: Sequence[Entry], unread_s: Mapping[Mode, float]) -> list[Entry]:
+    """Return the part of a ranking that holds whatever else there is: no other record changes it.
+
+    `unread_s` has for each mode the least `rank_s` of records that were not read, and infinity where all were.
+    """
+    found: list[Entry] = []
+    for mode in MODES:
+        part, unread = [entry for entry in order if entry.mode == mode], unread_s[mode]
+        fastest_s = min(map(_latency, part), default=0.0)
+        if mode is Mode.FINAL and unread <= fastest_s * (1 + CLOSE_BASELINE):
+            break  # one of the others may be tied with the fastest
+        found += takewhile(lambda entry: _latency(entry) < unread, part)  # noqa: B023 - used at once
+        if unread < math.inf:
+            break
+    return found
 
 
 def kept(entries: Sequence[Entry], keep: int) -> set[int]:
@@ -107,12 +133,18 @@ def _contender(entry: Entry) -> Contender:
     return Contender(entry.candidate_key, entry.samples_s or (_latency(entry),), entry.origin == Origin.BASELINE)
 
 
+def _closeness(entry: Entry) -> float:
+    return CLOSE_BASELINE if entry.origin == Origin.BASELINE else CLOSE
+
+
 def _by_median(entry: Entry) -> tuple[float, str]:
     return _latency(entry), entry.candidate_key
 
 
 def _latency(entry: Entry) -> float:
-    return math.inf if entry.latency_s is None else entry.latency_s
+    """Return what an entry is ranked by."""
+    place = entry.rank_s if entry.rank_s is not None else entry.latency_s
+    return math.inf if place is None else place
 
 
 def _order(entry: Entry) -> tuple[bool, float, str]:

@@ -3,8 +3,8 @@
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,9 +13,9 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Target, Task
 from tunery.store._claims import end_claims
-from tunery.store._entries import history, holds, ranked_entries, tells
+from tunery.store._entries import best_entries, histories, holds, is_default, tells
 from tunery.store._ledger import Charge, insert_charges
-from tunery.store._ranking import verdicts
+from tunery.store._ranking import Entry, verdicts
 from tunery.store._rows import (
     as_late,
     provenance_row,
@@ -33,6 +33,7 @@ from tunery.store.database.connection import Database, batched, insert_new
 
 _records = schema.records
 _own = sa.not_(_records.c.imported)
+_RUN = (Outcome.OK.value, Outcome.ABANDONED.value)
 _HINTS_READ = 200
 
 
@@ -73,6 +74,21 @@ class KnownOperator:
     baseline_s: float | None
     origin: str
     mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The best that is known of a task, and of the compiler's default for it, under one set of conditions.
+
+    `default_final_s` is what the default took in the last finals, timed beside what won (None where there were none): a
+    default that loses is not verified to the end there, so of what may be delivered only its first race is known.
+    `searched` says that a candidate of a search was run: then the default has won, or was beaten.
+    """
+
+    best: Record | None
+    baseline: Record | None
+    default_final_s: float | None = None
+    searched: bool = False
 
 
 class Records(Database):
@@ -184,15 +200,32 @@ class Records(Database):
         origin take part. The time it takes grows with what it returns, not with the number of records.
         """
 
-        def ask(connection: Connection) -> list[RowMapping]:
-            ranking = ranked_entries(connection, task_key, provenance, origin)
-            chosen = [entry.row_id for entry in islice(ranking, limit)]
-            query = sa.select(_records.c.id, _records.c.body, _records.c.document)
-            parts = (connection.execute(query.where(_records.c.id.in_(ids))).mappings() for ids in batched(chosen))
-            rows = {row["id"]: row for part in parts for row in part}
-            return [rows[number] for number in chosen]
+        def ask(connection: Connection) -> list[Record]:
+            ranking = best_entries(connection, [task_key], provenance, limit, origin)[task_key]
+            rows = _records_of(connection, ranking)
+            return [rows[entry.row_id] for entry in ranking]
 
-        return [to_record(row) for row in self.read(ask)]
+        return self.read(ask)
+
+    def standings(self, task_keys: Collection[str], provenance: Provenance) -> dict[str, Standing]:
+        """Return for each task the best that is known under exactly these conditions; all are asked for at once."""
+
+        def ask(connection: Connection) -> dict[str, Standing]:
+            best = best_entries(connection, task_keys, provenance)
+            defaults = best_entries(connection, task_keys, provenance, origin=Origin.BASELINE)
+            rows = _records_of(connection, chain(*best.values(), *defaults.values()))
+            first = {key: rows[each[0].row_id] for key, each in best.items() if each}
+            default = {key: rows[each[0].row_id] for key, each in defaults.items() if each}
+            found = {key: Standing(first.get(key), default.get(key)) for key in task_keys}
+            beaten = [key for key, one in found.items() if one.best and one.best != one.baseline]
+            held = _default_finals(connection, beaten, provenance)
+            searched = _searched(connection, set(task_keys).difference(beaten), provenance)
+            return {
+                key: replace(one, default_final_s=held.get(key), searched=key in beaten or key in searched)
+                for key, one in found.items()
+            }
+
+        return self.read(ask)
 
     def hints(self, task_key: str, provenance: Provenance, limit: int) -> list[str]:
         """Return bodies of the candidates that imported records of a task call fast, those of this device first.
@@ -223,27 +256,40 @@ class Records(Database):
 
     def skipped(self, task: Task, provenance: Provenance) -> list[Skipped]:
         """Say which records of the task's workload `best` did not use, and why."""
+        return self.skipped_of([task], provenance)[task.key]
+
+    def skipped_of(self, tasks: Collection[Task], provenance: Provenance) -> dict[str, list[Skipped]]:
+        """Do as `skipped` for several tasks at once; return it by the tasks' keys."""
         columns = (_records.c.task_key, schema.tasks.c.target_key, _records.c.dialect, _records.c.compiler,
                    _records.c.device, _records.c.settings, _records.c.outcome, _records.c.deliverable,
                    _records.c.imported)  # fmt: skip
-        base = sa.select(*columns, sa.func.count().label("count")).join_from(_records, schema.tasks)
+        workload = schema.tasks.c.workload_key
+        base = sa.select(workload, *columns, sa.func.count()).join_from(_records, schema.tasks)
+        names = [column.name for column in columns]
 
-        def ask(connection: Connection) -> Counter[tuple[Any, ...]]:
-            every = base.where(schema.tasks.c.workload_key == task.workload.key).group_by(*columns)
-            counts = Counter({tuple(group): count for *group, count in connection.execute(every)})
-            own = history(connection, task.key, provenance)
+        def ask(connection: Connection) -> dict[str, list[Skipped]]:
+            counts: dict[str, Counter[tuple[Any, ...]]] = {task.workload.key: Counter() for task in tasks}
+            for some in batched(counts):
+                for of, *group, count in connection.execute(
+                    base.where(workload.in_(some)).group_by(workload, *columns)
+                ):
+                    counts[of][tuple(group)] = count
+            own = histories(connection, [task.key for task in tasks if counts[task.workload.key]], provenance)
+            return {task.key: reasons(task, counts[task.workload.key], own.get(task.key, [])) for task in tasks}
+
+        def reasons(task: Task, counts: Counter[tuple[Any, ...]], own: Sequence[Entry]) -> list[Skipped]:
             used = {entry.candidate_key for entry in verdicts(own) if entry.rank_s is not None}
             here = (task.key, task.target.key, *provenance_row(provenance).values())
-            counts.subtract(
+            left = Counter(counts)
+            left.subtract(
                 (*here, entry.outcome, True, False)
                 for entry in own
                 if entry.deliverable and entry.candidate_key in used
             )
-            return counts
+            rows = ({**dict(zip(names, group, strict=True)), "count": count} for group, count in left.items())
+            return classify((row for row in rows if row["count"]), task.key, provenance)
 
-        names = [column.name for column in columns]
-        rows = ({**dict(zip(names, group, strict=True)), "count": count} for group, count in self.read(ask).items())
-        return classify((row for row in rows if row["count"]), task.key, provenance)
+        return self.read(ask)
 
     def tasks(self, *, workload_key: str | None = None, kind: str | None = None) -> list[Task]:
         """Return the stored tasks, of one workload or one kind if given, by key; their weight is 1."""
@@ -313,7 +359,21 @@ class Records(Database):
             described = described.where(sa.or_(*(name.icontains(text, autoescape=True) for name in names)))
 
         def ask(connection: Connection) -> list[KnownOperator]:
-            return [_operator(connection, row) for row in connection.execute(described).mappings().all()]
+            rows = connection.execute(described).mappings().all()
+            by_conditions: dict[Provenance, list[str]] = {}
+            for row in rows:
+                by_conditions.setdefault(_provenance(row), []).append(row["task_key"])
+            found: dict[tuple[Provenance, Origin | None], dict[str, list[Entry]]] = {
+                (conditions, origin): best_entries(connection, keys, conditions, origin=origin)
+                for conditions, keys in by_conditions.items()
+                for origin in (None, Origin.BASELINE)
+            }
+            return [
+                _operator(
+                    row, *(found[_provenance(row), origin][row["task_key"]] for origin in (None, Origin.BASELINE))
+                )
+                for row in rows
+            ]
 
         return self.read(ask)
 
@@ -323,13 +383,41 @@ class Records(Database):
         return self.read(lambda connection: connection.execute(query).scalar())
 
 
-def _operator(connection: Connection, row: RowMapping) -> KnownOperator:
-    provenance = Provenance(row["dialect"], row["compiler"], row["device"], row["settings"])
-    best = next(ranked_entries(connection, row["task_key"], provenance), None)
-    baseline = next(ranked_entries(connection, row["task_key"], provenance, Origin.BASELINE), None)
+def _records_of(connection: Connection, entries: Iterable[Entry]) -> dict[int, Record]:
+    """Return the records that entries stand for, by their numbers."""
+    query = sa.select(_records.c.id, _records.c.body, _records.c.document)
+    ids = {entry.row_id for entry in entries}
+    parts = (connection.execute(query.where(_records.c.id.in_(some))).mappings() for some in batched(ids))
+    return {row["id"]: to_record(row) for part in parts for row in part}
+
+
+def _default_finals(connection: Connection, task_keys: Collection[str], provenance: Provenance) -> dict[str, float]:
+    """Return by task what the compiler's default took in the last finals that it has ended."""
+    query = sa.select(_records.c.task_key, _records.c.latency_s).where(holds(provenance), _own, tells())
+    query = query.where(_records.c.mode == Mode.FINAL.value, is_default())
+    query = query.where(_records.c.latency_s.is_not(None)).order_by(_records.c.id)
+    parts = (connection.execute(query.where(_records.c.task_key.in_(some))) for some in batched(task_keys))
+    return {key: latency_s for part in parts for key, latency_s in part}
+
+
+def _searched(connection: Connection, task_keys: Collection[str], provenance: Provenance) -> set[str]:
+    """Return those tasks of which a candidate of a search was run."""
+    run = sa.select(_records.c.id).where(_records.c.task_key == schema.tasks.c.key, holds(provenance), _own)
+    run = run.where(_records.c.outcome.in_(_RUN), _records.c.origin != Origin.BASELINE.value)
+    query = sa.select(schema.tasks.c.key).where(run.exists())
+    parts = (connection.execute(query.where(schema.tasks.c.key.in_(some))).scalars() for some in batched(task_keys))
+    return {key for part in parts for key in part}
+
+
+def _provenance(row: RowMapping) -> Provenance:
+    return Provenance(row["dialect"], row["compiler"], row["device"], row["settings"])
+
+
+def _operator(row: RowMapping, bests: Sequence[Entry], baselines: Sequence[Entry]) -> KnownOperator:
+    best, baseline = next(iter(bests), None), next(iter(baselines), None)
     return KnownOperator(
         row["name"], row["kind"], row["task_key"], row["workload_key"], str(decode(Target, row["document"])),
-        provenance, row["records"], row["last_at"], best.candidate_key if best else None,
+        _provenance(row), row["records"], row["last_at"], best.candidate_key if best else None,
         best.rank_s if best else None, baseline.rank_s if baseline else None, best.origin if best else "",
         best.mode if best else "",
     )  # fmt: skip

@@ -10,6 +10,9 @@ from tunery.domain import Outcome, Provenance, Record, Target, Task, Workload, c
 from tunery.store._ranking import rank_of, rankable_latency
 from tunery.store.database.codec import decode, encode, pack, unpack
 
+CONDITIONS = ("dialect", "compiler", "device", "settings")
+"""The columns that all must agree for records to be compared."""
+
 
 def workload_row(workload: Workload) -> dict[str, Any]:
     """Return the row of `workloads`; the program, by far its largest part, is compressed."""
@@ -88,12 +91,7 @@ def record_row(record: Record, created_at: float) -> dict[str, Any]:
 
 def provenance_row(provenance: Provenance) -> dict[str, str]:
     """Return the columns that all must agree for records to be compared."""
-    return {
-        "dialect": provenance.dialect,
-        "compiler": provenance.compiler,
-        "device": provenance.device,
-        "settings": provenance.settings,
-    }
+    return {name: getattr(provenance, name) for name in CONDITIONS}
 
 
 def to_record(row: RowMapping) -> Record:

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0010"
+HEAD = "0011"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -69,8 +69,12 @@ records = sa.Table(
     ),
     # An index of only the deliverable ones: what can be best is a part of all, and imported ones are not among them.
     sa.Index(
-        "ix_records_rank", "task_key", "dialect", "compiler", "device", "settings", "mode", "rank_s", "origin",
+        "ix_records_rank", "task_key", "dialect", "compiler", "device", "settings", "mode", "origin", "rank_s",
         sqlite_where=sa.text("deliverable = 1"), postgresql_where=sa.text("deliverable"),  # in the words of queries
+    ),
+    sa.Index(
+        "ix_records_default", "task_key", "dialect", "compiler", "device", "settings", "imported", "mode",
+        sqlite_where=sa.text("origin = 'baseline'"), postgresql_where=sa.text("origin = 'baseline'"),
     ),
     sqlite_autoincrement=True,
 )  # fmt: skip
