@@ -1,5 +1,4 @@
 import json
-import os
 import platform
 import zipfile
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import pytest
 
 import tunery
 from tunery._errors import TuneryError, UsageError
-from tunery.dialects import CompiledNetwork
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain.request import Request
 from tunery.service.session import compile_model
@@ -121,25 +119,6 @@ def test_a_damaged_network_of_the_compiler_is_refused_and_a_sound_one_serves_thr
         for _ in range(50):
             together = pool.map(lambda image: network(image)[0], images)
             assert all(np.array_equal(a, b) for a, b in zip(alone, together, strict=True))
-    _expect_own_threads(whole)
-
-
-def _expect_own_threads(path: Path) -> None:
-    """Two networks in one process keep their numbers of threads."""
-    from tunery.dialects.metaschedule._tvm import tvm
-
-    used = tvm.get_global_func("runtime.NumThreads")
-    most = len(os.sched_getaffinity(0))
-    narrow, wide = tunery.load_compiled(path), tunery.load_compiled(path, most)
-    image = np.zeros(narrow.inputs[0].shape, np.float32)
-
-    def threads_of(network: CompiledNetwork) -> int:
-        network(image)
-        return int(used())
-
-    assert [threads_of(network) for network in (narrow, wide, narrow)] == [1, most, 1]
-    narrow.time([image], 1)
-    assert used() == 1
 
 
 MANIFESTS = {

@@ -151,9 +151,39 @@ if not child:
 assert os.waitpid(child, 0)[1] == 0
 assert right(*one)
 """
+AT_WORK = """
+one, done = opened(), []
+def work():
+    while not done:
+        right(*one) or os._exit(2)
+threads = [threading.Thread(target=work) for _ in range(2)]
+[thread.start() for thread in threads]
+for _ in range(count):
+    child = os.fork()
+    if not child:
+        os._exit(0 if right(*one) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+done.append(1)
+[thread.join() for thread in threads]
+assert right(*one)
+"""
+ALONE = """
+several = [opened(1) for _ in range(2)]
+before = tasks()
+def work():
+    assert all(right(*one) for one in several)
+work()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+while tasks() > before:  # a thread that ended may still be there for a moment; the timeout of the test is the limit
+    time.sleep(0.01)
+wide = opened(2)
+assert tasks() > before and right(*wide) and right(*several[0])
+"""
 CASES = {
     "together": (TOGETHER, 100), "short": (SHORT, 100), "unloaded": (UNLOADED, 30), "idle": (IDLE, 1),
-    "failing": (FAILING, 1), "forked": (FORKED, 1),
+    "failing": (FAILING, 1), "forked": (FORKED, 1), "at work": (AT_WORK, 10), "alone": (ALONE, 1),
 }  # fmt: skip
 
 

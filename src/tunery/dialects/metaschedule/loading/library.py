@@ -71,13 +71,16 @@ def versions() -> dict[str, str]:
 
 
 tvm_ffi = _import_ffi()
-ctypes.CDLL(str(runtime_library()), ctypes.RTLD_GLOBAL)
+_runtime = ctypes.PyDLL(str(runtime_library()), ctypes.RTLD_GLOBAL)
 _allocate = tvm_ffi.get_global_func("runtime.TVMTensorAllocWithScope")
 _fill = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromBytes")
 _read = tvm_ffi.get_global_func("runtime.TVMTensorCopyToBytes")
 _load_library = tvm_ffi.get_global_func("ffi.Module.load_from_file.so")
 configure_threads = tvm_ffi.get_global_func("runtime.config_threadpool")
 """Takes an affinity (1: any cores, fastest first) and how many threads kernels use that this thread calls."""
+limit_threads = _runtime._ZN3tvm7runtime9threading17SetMaxConcurrencyEi  # tvm::runtime::threading::SetMaxConcurrency
+"""Takes 1 to have this thread run kernels alone, without a pool of threads, or 0 to end that."""
+limit_threads.argtypes, limit_threads.restype = [ctypes.c_int], None
 
 
 def empty(shape: Sequence[int], dtype: str) -> Any:

@@ -8,12 +8,14 @@ import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from statistics import median
 from typing import Any, TypeVar
 
 from typing_extensions import override
 
 from tunery._errors import WorkError
+from tunery._processor import usable_cores
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
 from tunery.dialects.metaschedule.loading import callers, library
@@ -28,6 +30,9 @@ _SUFFIXES = ("_prepacked", "_transformed")
 
 _PROFILED = 20
 """Executions that a profile is the median of."""
+
+_CONTEXTS = 8
+"""Contexts that a network has at most, where there are not more cores: to wait for one costs more than a small call."""
 
 
 class TvmNetwork(CompiledNetwork):
@@ -45,81 +50,76 @@ class TvmNetwork(CompiledNetwork):
             **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
             **manifest.get("kernels", {}),
         }  # fmt: skip
+        self._most_contexts = max(_CONTEXTS, usable_cores())
+        self._contexts: weakref.WeakSet[_Context] = weakref.WeakSet()
+        self._idle: SimpleQueue[_Context] = SimpleQueue()
+        self._idle.put(self._new_context(self._segments))
         self.begin_anew()
         _networks.add(self)
-        self._buffers = [library.Input(spec) for spec in self.inputs]
-        self._outputs = _Outputs(len(self.outputs))
-        machine = library.Machine(self._library)
-        if machine.parameters("main") != len(self._buffers) + len(self._weights):
-            raise ValueError("it has not the weights that its code takes")
-        self._arguments = [*(buffer.tensor for buffer in self._buffers), *self._weights]
-        self._call = machine.bound("main", self._arguments)
+
+    def _new_context(self, segments: SegmentCalls) -> "_Context":
+        context = _Context(self._library, self.inputs, len(self.outputs), self._weights, segments)
+        self._contexts.add(context)
+        return context
+
+    def begin_anew(self) -> None:
+        """Forget, in a process that was forked, the threads that were calling, and what they used."""
+        idle, self._idle = self._idle, SimpleQueue()
+        self._contexts = weakref.WeakSet()
+        while not idle.empty():
+            context = idle.get()
+            self._contexts.add(context)
+            self._idle.put(context)
+        self._adding, self._at_work = threading.RLock(), set[int]()
+
+    def _alone(self, threads: int, function: Callable[..., A], *given: Any) -> A:
+        """Return what a function returns of a context that no other call has, and of what is given.
+
+        With 0 `threads`, they are the network's, or one where the call is not the only one: others have the cores.
+
+        Raises:
+            WorkError: this thread is in it already, and called from a signal's handler: it might wait for itself.
+        """
+        thread = threading.get_ident()
+        if thread in self._at_work:
+            raise WorkError("the network is at work for this very thread; call it when the signal's handler is done")
+        try:
+            self._at_work.add(thread)
+            try:
+                context = self._idle.get_nowait()
+            except Empty:
+                context = self._another_context()
+            try:
+                threads = threads or (self.threads if len(self._at_work) == 1 else 1)
+                return callers.run(threads, function, context, *given)
+            finally:
+                self._idle.put(context)
+        finally:
+            self._at_work.discard(thread)
+
+    def _another_context(self) -> "_Context":
+        """Return a new context if there are not the most of them, else the next that is idle."""
+        with self._adding:
+            if len(self._contexts) < self._most_contexts:
+                return self._new_context(self._segments.another())
+        return self._idle.get()
 
     @override
     def _run(self, arrays: Sequence[Array]) -> list[Array]:
-        return self._alone(self._run_here, arrays)
-
-    def _run_here(self, arrays: Sequence[Array]) -> list[Array]:
-        library.configure_threads(1, self.threads)
-        if not self._outputs.known:
-            self._fill(arrays)
-            with self._segments:
-                return self._outputs.taken(self._call())
-        for buffer, array in zip(self._buffers, arrays, strict=True):
-            buffer.place(array)
-        try:
-            if not self._segments:
-                return self._outputs.taken(self._call())
-            with self._segments:
-                return self._outputs.taken(self._call())
-        finally:
-            for buffer in self._buffers:
-                buffer.reset()
-
-    def begin_anew(self) -> None:
-        """Forget, in a process that was forked, that another thread may have been calling."""
-        self._running, self._at_work = threading.RLock(), False
-
-    def _alone(self, function: Callable[..., A], *given: Any) -> A:
-        """Return what a function returns, called when no other is: buffers and virtual machine serve one at a time.
-
-        Raises:
-            WorkError: this thread is in it already, and called from a signal's handler: it would wait for itself.
-        """
-        with self._running:
-            if self._at_work:
-                raise WorkError(
-                    "the network is at work for this very thread; call it when the signal's handler is done"
-                )
-            self._at_work = True
-            try:
-                return callers.run(function, *given)
-            finally:
-                self._at_work = False
+        return self._alone(0, _Context.run, arrays)
 
     @override
     def time(self, arrays: Sequence[Array], calls: int) -> float:
         checked = self.checked(arrays)
-        return self._alone(self._time, checked, calls)
-
-    def _time(self, arrays: Sequence[Array], calls: int) -> float:
-        library.configure_threads(1, self.threads)
-        self._fill(arrays)
-        run = self._call
-        with self._segments:
-            start = time.perf_counter_ns()
-            for _ in range(calls):
-                run()
-        return (time.perf_counter_ns() - start) * 1e-9
+        return self._alone(self.threads, _Context.time, checked, calls)
 
     @override
     def profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
         checked = self.checked(arrays)
-        return self._alone(self._profile, checked)
+        return self._alone(self.threads, self._profile, checked)
 
-    def _profile(self, arrays: Sequence[Array]) -> Mapping[str, float]:
-        library.configure_threads(1, self.threads)
-        self._fill(arrays)
+    def _profile(self, context: "_Context", arrays: Sequence[Array]) -> Mapping[str, float]:
+        context.fill(arrays)
         spent: Counter[str] = Counter()
         started = [0]
 
@@ -130,15 +130,15 @@ class TvmNetwork(CompiledNetwork):
             started[0] = time.perf_counter_ns()
             return 0
 
-        with self._segments:
-            self._call()
+        with context.segments:
+            context.call()
         # An instrument cannot be taken off again, so this is another machine on the same library.
         run = library.Machine(self._library).watched("main", watch)
         taken: list[Counter[str]] = []
         for _ in range(1 + _PROFILED):
             spent.clear()
-            with self._segments:
-                run(*self._arguments)
+            with context.segments:
+                run(*context.arguments)
             taken.append(Counter(spent))
         # Without the new machine's first call; and medians, as the network itself is told by.
         by_workload: defaultdict[str, float] = defaultdict(float)
@@ -156,7 +156,51 @@ class TvmNetwork(CompiledNetwork):
             function = function.removesuffix(suffix)
         return self._workloads.get(function) or self._workloads.get(name.rpartition("_")[2], name)
 
-    def _fill(self, arrays: Sequence[Array]) -> None:
+
+class _Context:
+    """What one call at a time needs: a virtual machine with buffers of its own, and the network's weights."""
+
+    def __init__(
+        self, code: Any, inputs: Sequence[TensorSpec], outputs: int, weights: Sequence[Any], segments: SegmentCalls
+    ) -> None:
+        self._buffers = [library.Input(spec) for spec in inputs]
+        self._outputs = _Outputs(outputs)
+        self.segments = segments
+        machine = library.Machine(code)
+        if machine.parameters("main") != len(self._buffers) + len(weights):
+            raise ValueError("it has not the weights that its code takes")
+        self.arguments = [*(buffer.tensor for buffer in self._buffers), *weights]
+        self.call = machine.bound("main", self.arguments)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the outputs."""
+        if not self._outputs.known:
+            self.fill(arrays)
+            with self.segments:
+                return self._outputs.taken(self.call())
+        for buffer, array in zip(self._buffers, arrays, strict=True):
+            buffer.place(array)
+        try:
+            if not self.segments:
+                return self._outputs.taken(self.call())
+            with self.segments:
+                return self._outputs.taken(self.call())
+        finally:
+            for buffer in self._buffers:
+                buffer.reset()
+
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        """Return the seconds that so many calls took."""
+        self.fill(arrays)
+        run = self.call
+        with self.segments:
+            start = time.perf_counter_ns()
+            for _ in range(calls):
+                run()
+        return (time.perf_counter_ns() - start) * 1e-9
+
+    def fill(self, arrays: Sequence[Array]) -> None:
+        """Copy the inputs to where calls read them."""
         for buffer, array in zip(self._buffers, arrays, strict=True):
             buffer.copy(array)
 

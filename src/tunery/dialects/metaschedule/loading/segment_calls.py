@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from tunery.dialects._sessions import Session
@@ -23,6 +24,12 @@ class SegmentCalls:
         self._sessions = [_Session(model, threads) for model in models]
         for number in range(len(models)):
             _register(number)
+
+    def another(self) -> "SegmentCalls":
+        """Return the same segments for calls at the same time as these."""
+        made = copy(self)
+        made._sessions = [session.another() for session in self._sessions]
+        return made
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -60,6 +67,11 @@ class _Session:
         self._bound_to: Any = None
         self._places: list[Any] = []
         self._growing = [at for at, one in enumerate(graph.input) if not _is_static(one.type.tensor_type)]
+
+    def another(self) -> "_Session":
+        made = copy(self)
+        made._binding, made._bound_to, made._places = None, None, []
+        return made
 
     def run(self, given: Sequence[Any]) -> Any:
         """Run on inputs, followed by the outputs where the sizes of all are known; else return the outputs."""

@@ -37,6 +37,9 @@ struct tunery_network {
   pthread_mutex_t running;
 };
 
+/* Of TVM's runtime: 1 has this thread run kernels alone, without a pool of threads, 0 ends that. */
+void limit_threads(int most) __asm__("_ZN3tvm7runtime9threading17SetMaxConcurrencyEi");
+
 static _Thread_local char failure[1024];
 
 const char *tunery_error(void) { return failure; }
@@ -413,10 +416,15 @@ static int run_locked(tunery_network *network) {
     if (!aligned) memcpy(input->own, input->bound, input->told.bytes);
     of(input->tensor)->data = aligned ? input->bound : input->own;
   }
-  if (call(network->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
-  drop(&result);
-  if (call(network->call, NULL, 0, &result)) return fail_of_tvm("the network cannot be run");
-  int failed = take_all(network, &result);
+  if (network->threads > 1) {
+    if (call(network->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
+    drop(&result);
+  }
+  limit_threads(network->threads == 1);
+  int failed = call(network->call, NULL, 0, &result);
+  limit_threads(0);
+  if (failed) return fail_of_tvm("the network cannot be run");
+  failed = take_all(network, &result);
   drop(&result);
   return failed;
 }

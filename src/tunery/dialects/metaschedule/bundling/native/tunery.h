@@ -1,7 +1,7 @@
 /* Compiled networks of tunery from C and C++: open, bind, run, close.
  *
  * A function that fails returns NULL or -1, and tunery_error() is one sentence that says why. A network may be used by
- * any thread, and runs one call at a time; each thread that runs networks keeps its own pool of threads.
+ * any thread, and runs one call at a time; each thread that runs networks with several threads keeps its own pool.
  */
 #ifndef TUNERY_H
 #define TUNERY_H
