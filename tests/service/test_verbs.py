@@ -1,6 +1,7 @@
 """Jobs of every kind in one manager: queued, charged, answered, refused, and taken up again after a kill."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,40 @@ def test_no_job_is_queued_that_would_replace_the_store(tmp_path: Path) -> None:
 def test_a_job_that_cannot_answer_fails_with_the_reason_and_pays_for_what_it_used(tmp_path: Path) -> None:
     async def run(store: Store) -> JobStatus:
         async with JobManager(store) as manager:
-            return await manager.wait(await manager.submit(request("query")))
+            asked = replace(request("query"), model="fake:x?unsupported=1")
+            return await manager.wait(await manager.submit(asked))
 
     with open_store(str(tmp_path / "store.db")) as store:
         status = asyncio.run(run(store))
     assert status.state is JobState.FAILED
-    assert "no verified record" in status.message
+    assert "Scripted" in status.message
     assert status.spend.wall_s > 0
+
+
+def test_what_is_not_known_is_said_with_what_tuning_it_would_take(tmp_path: Path) -> None:
+    other = replace(request("query"), model="fake:other?tasks=3", latency_target_s=1e-9)
+
+    async def run(store: Store) -> None:
+        async with JobManager(store) as manager:
+
+            async def asked(one: Request) -> Any:
+                return answer_of(store, await manager.wait(await manager.submit(one)))
+
+            before = await asked(other)
+            assert "no verified record" in before["nothing"]
+            assert (before["tuning"], before["latency_s"], before["unknown"], before["met"]) == (None, None, 3, False)
+            tuned = await manager.wait(await manager.submit(request()))
+            known = await asked(replace(request("query"), latency_target_s=1.0))
+            assert known["latency_s"] == sum(task.weight * (task.best_s or 0.0) for task in tuned.tasks)
+            assert (known["met"], known["tuning"], known["nothing"]) == (True, None, "")
+            after = (await asked(other))["tuning"]
+            assert (after["trials"], after["jobs"]) == (64 * after["tasks"], 1)
+            assert 0 < after["tasks"] <= 3
+            assert after["wall_s"] == pytest.approx(after["trials"] * tuned.spend.wall_s / tuned.spend.trials)
+            assert after["speedup"] > 1.0
+
+    with open_store(str(tmp_path / "store.db")) as store:
+        asyncio.run(run(store))
 
 
 def test_a_queued_job_of_another_kind_is_done_by_the_next_manager(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_commands_at_a_service_answer_as_on_its_store(
 def test_a_model_sent_is_tuned_fetched_and_compared_at_the_service(site: Served, tmp_path: Path) -> None:
     (tmp_path / "tiny.onnx").write_bytes(matmul_model("tiny"))
     with tunery.connect(site.url, site.admin_token) as client:
+        asked = client.answer(client.upload(tmp_path / "tiny.onnx"), {"threads": 1, "latency_target_s": 1.0})
+        assert (asked["state"], asked["answer"]["met"], len(asked["answer"]["tasks"])) == ("done", False, 1)
         tuned = client.load(tmp_path / "tiny.onnx").on("native", threads=1).within("6trials").tune()
         compiled = tuned.compile(tmp_path / "tiny.tunery")
         compared = compiled.benchmark(["onnxruntime"], seconds=0.2)

@@ -1,5 +1,6 @@
 """What a service shows of its work: operators, hosts, devices and usage, and the files of the dashboard."""
 
+import hashlib
 import re
 from datetime import UTC, datetime
 
@@ -105,3 +106,35 @@ def test_the_pages_need_no_other_machine() -> None:
     for path in Pages().directory.iterdir():  # type: ignore[union-attr]
         text = re.sub(r"http://www\.w3\.org/\S+", "", path.read_text())
         assert not re.search(r"https?://|//[a-z]+\.", text), path.name
+
+
+@pytest.mark.jobs
+def test_only_who_has_uploaded_a_network_may_ask_about_it(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        blob = b"a network"
+        place = f"sha256:{hashlib.sha256(blob).hexdigest()}"
+        assert (await ann.put(f"/v1/blobs/{place}", content=blob)).status_code == 201
+        ask, question = f"/v1/networks/{place}/answer", {"dialect": "fake", "threads": 1}
+        later = await ann.post(ask, json=question, params={"wait": 0})
+        assert (later.status_code, later.json()["kind"]) == (202, "query")
+        assert (await ann.get(later.headers["Location"])).status_code == 200
+        assert (await bob.post(ask, json=question)).status_code == 404
+        assert (await ann.post(ask, json={**question, "kind": "tune"})).status_code == 422
+        assert (await ann.post(ask, json=question)).json()["state"] == "failed", "the fake dialect reads no file"
+
+    serve(main)
+
+
+@pytest.mark.jobs
+def test_a_latency_that_is_known_to_be_met_is_answered_without_a_trial(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        job = {"model": "fake:good?tasks=1&space=16x16x2", "dialect": "fake", "threads": 1, "latency_target_s": 3e-4}
+        first = await ended(client, (await submitted(client, {**job, "budget": "200trials"}))["id"])
+        assert 0 < first["spend"]["trials"] < 200
+        again = await ended(client, (await submitted(client, {**job, "budget": "100trials"}))["id"])
+        assert (again["state"], again["spend"]["trials"]) == ("done", 0)
+        assert "nothing was tuned" in again["message"]
+
+    serve(main)

@@ -1,7 +1,8 @@
 """`tunery query`: what the store already knows."""
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from tunery.cli.console.remote import Server, server_of, watching
 if TYPE_CHECKING:
     from tunery.domain.request import FillPolicy, Request
 
-_DOCUMENTED = ("network", "target", "tasks", "skipped", "refused")
+_DOCUMENTED = ("network", "target", "tasks", "skipped", "refused", "latency_s", "unknown", "target_s", "met", "tuning")
 _KEY = re.compile(r"[0-9a-f]{4,16}")
 
 
@@ -35,6 +36,7 @@ def query(
     ] = False,
     few_shot: options.FewShot = 0,
     few_shot_budget: options.FewShotBudget = None,
+    latency_target: options.LatencyTarget = "",
     target: options.TargetName = "native",
     on: options.HostName = "",
     store: options.StoreUrl = "",
@@ -46,16 +48,23 @@ def query(
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show the best verified records for a model on this machine, or of one task under all conditions."""
+    """Show what is known of a model on this machine, how fast it would be, and what tuning the rest would take.
+
+    Of a task, show the best verified records under all conditions.
+    """
     if _KEY.fullmatch(subject) and not Path(subject).exists():
         _query_task(subject, store, server, as_json=json)
         return
     request = options.make_request(
-        subject, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
-    )
+        subject, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust,
+        latency_target=latency_target,
+    )  # fmt: skip
     policy = options.guess(few_shot, few_shot_budget, wanted=zero_shot)
     url = server_of(server, store)
     answer = _there(url, request, policy, verbose=verbose) if url else _here(request, policy)
+    if answer["nothing"]:
+        expected = "".join(f"; {line}" for line in _tuning_line(answer))
+        raise NothingFoundError(f"{answer['nothing']}{expected}; run `tunery tune {shlex.quote(subject)}`")
     if json:
         emit({name: answer[name] for name in _DOCUMENTED})
     else:
@@ -101,13 +110,43 @@ def _print(answer: Mapping[str, Any]) -> None:
     also = f", {guessed} a prediction that is verified, not measured" if guessed else ""
     say(f"{answer['network']} on {answer['target']}: {known} of {len(rows)} tasks have a verified record{also}")
     say(as_text(table, width()))
-    for line in batch_lines(answer["batch_of_one"]):
+    for line in (*_expected(answer), *batch_lines(answer["batch_of_one"])):
         say(line)
     for reason in answer["not_used"]:
         say(f"not used: {reason}")
     names = {row["task"]: row["name"] for row in rows}
     for key, why in answer["refused"].items():
         say(f"{names[key]} has no prediction: {why}")
+
+
+def _expected(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how fast the network would be, whether that is good enough, and what tuning the rest would take."""
+    from tunery.reports.format import milliseconds
+
+    if answer["latency_s"]:
+        yield f"sum of tasks as known: {milliseconds(answer['latency_s'])} ms"
+    else:
+        yield f"{answer['unknown']} of {len(answer['tasks'])} tasks have no latency yet"
+    if answer["met"]:
+        yield f"the latency target of {milliseconds(answer['target_s'])} ms is met: nothing needs to be tuned"
+    elif answer["met"] is False:
+        yield f"the latency target of {milliseconds(answer['target_s'])} ms is not met by what is known"
+    yield from _tuning_line(answer)
+
+
+def _tuning_line(answer: Mapping[str, Any]) -> Iterator[str]:
+    from tunery.reports.format import duration, milliseconds, money
+
+    if (one := answer["tuning"]) is None:
+        return
+    price = f", {money(one['money'], one['currency'])}" if one["money"] is not None else ""
+    gain = f", {one['speedup']:.2g} times faster" if one["speedup"] else ""
+    then = f", {milliseconds(one['latency_s'])} ms in all" if one["latency_s"] else ""
+    past = "the last job" if one["jobs"] == 1 else f"the last {one['jobs']} jobs"
+    yield (
+        f"tuning the other {one['tasks']} would take about {duration(one['wall_s'])}{price} for {one['trials']} "
+        f"trials{gain}{then}, going by {past}"
+    )
 
 
 def _query_task(key: str, store_url: str, server: str, *, as_json: bool) -> None:

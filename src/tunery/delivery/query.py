@@ -1,10 +1,9 @@
 """What the store knows of a model."""
 
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tunery._errors import NothingFoundError
+from tunery.delivery.forecast import HISTORY, Forecast, forecast
 from tunery.delivery.predict import fill
 from tunery.delivery.work import Work
 from tunery.domain import Choice, Network, Target, Task
@@ -18,7 +17,8 @@ _SHOWN = 4
 class Answer:
     """What the store knows of a network: one choice per task, and what it holds but did not use, with reasons.
 
-    `open` are the keys of tunable tasks that were neither searched nor predicted.
+    `open` are the keys of tunable tasks that were neither searched nor predicted. `nothing` says why no task has a
+    record that may be delivered, where none has.
     """
 
     network: Network
@@ -28,6 +28,8 @@ class Answer:
     skipped: tuple[tuple[str, Skipped], ...]
     refused: Mapping[str, str] = field(default_factory=dict)
     open: frozenset[str] = frozenset()
+    forecast: Forecast = field(default_factory=lambda: Forecast(None, 0))
+    nothing: str = ""
 
 
 async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
@@ -35,23 +37,24 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
 
     Raises:
         UsageError: the model, shapes or target are wrong.
-        NothingFoundError: no task of the model has a record that may be delivered; the message says why.
     """
     imported = await work.model()
     known = await fill(work, imported, policy)
+    request = work.request
+    jobs = await work.store.read(lambda store: store.jobs(HISTORY))
+    jobs = [job for job in jobs if job.request.get("dialect") == request.dialect]
+    expected = forecast(known, jobs, request.effort, imported.target.key, request.latency_target_s)
     skipped = tuple((each.task.key, reason) for each in known for reason in each.skipped)
     refused = {each.task.key: each.refused for each in known if each.refused}
+    nothing = ""
     if not any(each.choice.candidate for each in known):
         names = {task.key: task.workload.name for task in imported.tasks}
         said = [*skipped_lines(skipped, names), *sorted(set(refused.values()))]
         reasons = "; ".join(said) or "nothing was measured yet"
-        raise NothingFoundError(
-            f"no verified record for {imported.network.name} on {imported.target}: {reasons}; "
-            f"run `tunery tune {shlex.quote(work.request.model)}`"
-        )
+        nothing = f"no verified record for {imported.network.name} on {imported.target}: {reasons}"
     return Answer(
         imported.network, imported.target, imported.tasks, tuple(each.choice for each in known), skipped, refused,
-        frozenset(each.task.key for each in known if each.untuned),
+        frozenset(each.task.key for each in known if each.untuned), expected, nothing,
     )  # fmt: skip
 
 

@@ -145,6 +145,8 @@ def query_data(answer: "Answer") -> dict[str, Any]:
         "skipped": [{"task": key, "reason": str(why)} for key, why in answer.skipped],
         "refused": dict(answer.refused),
         "open": sorted(answer.open),
+        **plain(answer.forecast),
+        "nothing": answer.nothing,
         "not_used": skipped_lines(answer.skipped, names),
         "batch_of_one": list(answer.network.batch_of_one),
     }

@@ -143,7 +143,6 @@ class Session:
 
         Raises:
             UsageError: the model, shapes or target are wrong.
-            NothingFoundError: no task of the model has a record that may be delivered; the message says why.
         """
         measures = policy is not None and policy.few_shot > 0
         return self._do("query", request, lambda work: query_work(work, policy), charged=measures)

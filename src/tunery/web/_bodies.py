@@ -33,27 +33,32 @@ class LocalIn(_Body):
     on: str = Field("", max_length=100, description="The host to measure on.")
 
 
-class JobIn(_Body):
+class QuestionIn(_Body):
+    """What an uploaded model is asked about for, or is to be done for it."""
+
+    shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000, description="Shapes of dynamic inputs.")
+    target: str = Field("native", max_length=10_000)
+    threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
+    effort: str = Field("standard", max_length=20, description="quick, standard or full, where there is no budget.")
+    latency_target_s: float | None = Field(None, gt=0, le=1e6, description="A network latency that is good enough.")
+    predict: bool | None = Field(None, description="Predict what was not measured: compile does, query does not.")
+    dialect: str = Field(DEFAULT_DIALECT, max_length=100)
+
+
+class JobIn(QuestionIn):
     """A job: a model, a target, and what it may cost."""
 
     kind: JobKind = "tune"
     model: str = Field(
         max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`; a path if `local`."
     )
-    shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000, description="Shapes of dynamic inputs.")
-    target: str = Field("native", max_length=10_000)
-    threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
     budget: str = Field("", max_length=200, description="`10min`, `500trials`, `$2`, `50kJ`; several by commas.")
-    effort: str = Field("standard", max_length=20, description="quick, standard or full, where there is no budget.")
-    latency_target_s: float | None = Field(None, gt=0, le=1e6)
     seed: int = Field(0, ge=0, le=2**31 - 1)
     priority: int = Field(0, ge=0, le=10, description="Each step doubles the share, up to the account's own priority.")
     few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
     few_shot_seconds: float | None = Field(None, gt=0, le=1e6, description="Measure no longer than this.")
-    predict: bool | None = Field(None, description="Predict what was not measured: compile does, query does not.")
     against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
     seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
-    dialect: str = Field(DEFAULT_DIALECT, max_length=100)
     local: LocalIn | None = None
 
 

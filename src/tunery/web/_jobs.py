@@ -45,7 +45,7 @@ async def submit(
     idempotency_key: Annotated[str, Header(max_length=200)] = "",
 ) -> JobOut:
     """Submit a job. The same `Idempotency-Key` of an account is one job, however often it is sent."""
-    request, account = await _request(job, service, caller), caller.account
+    request, account = await request_of(job, service, caller), caller.account
     claim = ShareRequest(account.name, account.weight, min(job.priority, account.priority))
     if job.local is not None:
         claim = ShareRequest(job.local.owner, job.local.weight, job.priority)
@@ -96,7 +96,7 @@ async def show(  # noqa: PLR0917 - what FastAPI hands over
     """Show a job; with `wait`, as soon as it has ended or after so many seconds."""
     status = await visible(service, caller, job_id)
     if wait and status.state not in AT_REST:
-        await _rest(service, job_id, wait)
+        await rest(service, job_id, wait)
         status = await visible(service, caller, job_id)
     shown = await _shown(service, status)
     etag = f'"{hashlib.sha256(shown.model_dump_json().encode()).hexdigest()[:16]}"'
@@ -184,7 +184,7 @@ async def _known(service: Service, job_id: str) -> JobStatus | None:
         return None
 
 
-async def _request(job: JobIn, service: Service, caller: Caller) -> Request:
+async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     """Return the job in the manager's words; it names no path but those that the service has chosen.
 
     Raises:
@@ -275,7 +275,7 @@ async def check_month(service: Service, caller: Caller) -> None:
         )  # fmt: skip
 
 
-async def _rest(service: Service, job_id: str, within_s: float) -> None:
+async def rest(service: Service, job_id: str, within_s: float) -> None:
     """Wait until nothing happens to a job of itself any more, for at most so long."""
     with suppress(TimeoutError), service.hub.watch(job_id, _NO_EVENTS) as watch:
         async with asyncio.timeout(within_s):

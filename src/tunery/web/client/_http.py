@@ -117,6 +117,11 @@ class ServiceClient:
         """Submit a job (`POST /v1/jobs`); with a `key`, however often this is done, it is one job."""
         return self._json("POST", "/v1/jobs", json=dict(job), headers={"Idempotency-Key": key} if key else {})
 
+    def answer(self, digest: str, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask what is known of an uploaded model (`POST /v1/networks/DIGEST/answer`); return the job that answers."""
+        job = self._json("POST", f"/v1/networks/{digest}/answer", json=dict(question))
+        return job if job["state"] in _REST else self.follow(job["id"])
+
     def job(self, job_id: str) -> dict[str, Any]:
         """Return how a job stands."""
         return self._json("GET", f"/v1/jobs/{job_id}")
