@@ -14,7 +14,7 @@ NETWORKS ?= zoo:resnet18 zoo:mobilenet_v2 zoo:bert-small
 POSTGRES := $(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) $(shell command -v initdb))
 ROOT := $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-hostile test-browser test-arm test-python lint format bench bench-stock bench-networks \
+.PHONY: setup postgres opencl demo test test-fast test-slow test-ray test-hostile test-browser test-arm test-iree test-python lint format bench bench-stock bench-networks \
   conformance random-graphs clean
 
 setup: $(STAMP)
@@ -75,6 +75,12 @@ test-browser: setup
 	@command -v chromium >/dev/null || { $(ROOT) apt-get update -q && $(ROOT) env DEBIAN_FRONTEND=noninteractive \
 	  apt-get install -q -y --no-install-recommends chromium; }
 	$(BIN)/pytest -m "browser and not slow" -n $(PROCESSES) --dist load
+
+# The dialect iree: makes its environment below the user's data directory (1 GB), then runs what needs it.
+test-iree: setup
+	$(BIN)/tunery dialects install iree
+	TUNERY_TEST_IREE="$$($(BIN)/python -c 'from tunery._settings import environments_directory as at; print(at())')" \
+	  $(BIN)/pytest -m iree
 
 # ARM end to end, on an emulated machine that is made once, in the user's cache directory (800 MB, from Debian and Python's
 # index); it needs binutils-aarch64-linux-gnu, and is no part of `make test`.

@@ -21,13 +21,17 @@ PROCESSOR = ("avx", "x86", "sse", "neon", "amx")
 SYSTEM = ("/proc", "/sys", "schedstat", "rapl", "cgroup", "cgroups", "sched_setaffinity", "sched_getaffinity")
 SCRIPTED = ("fake:",)
 ROOMS = {
-    COMPILER: ("dialects/metaschedule/",),
+    COMPILER: ("dialects/metaschedule/", "dialects/iree/"),
     PROCESSOR: ("dialects/metaschedule/", "devices/cpu/", "_processor.py"),
     SYSTEM: ("devices/cpu/", "engines/local/"),  # a local engine starts, places and ends processes of this system
     SCRIPTED: ("dialects/fake/",),
 }
 # Imports of a plug-in by its name: others find it by its entry point.
-PLUGINS = {"dialects/metaschedule/": "tunery.dialects.metaschedule", "dialects/fake/": "tunery.dialects.fake"}
+PLUGINS = {
+    "dialects/metaschedule/": "tunery.dialects.metaschedule",
+    "dialects/fake/": "tunery.dialects.fake",
+    "dialects/iree/": "tunery.dialects.iree",
+}
 EXCEPTIONS = {
     ("domain/request.py", "metaschedule"): "the dialect of a request that names none",
     ("_extras.py", "tvm"): "the extra that brings the compiler goes by this name, and so does what it brings",

@@ -20,7 +20,18 @@ LEVELS = (
     {"scheduling", "engines", "accounting"},
     {"dialects", "measuring", "devices", "costmodels", "store", "models"},
     {"blobs"},
-    {"domain", "_errors", "_archive", "_extras", "_inputs", "_locks", "_outputs", "_processor", "_settings"},
+    {
+        "domain",
+        "_errors",
+        "_archive",
+        "_environments",
+        "_extras",
+        "_inputs",
+        "_locks",
+        "_outputs",
+        "_processor",
+        "_settings",
+    },
 )
 LEVEL = {room: depth for depth, rooms in enumerate(LEVELS) for room in rooms}
 # Rooms beside one another that are allowed to know each other, beyond what lies below.
@@ -35,6 +46,9 @@ BESIDE = {
     ("_outputs", "_errors"),
     ("_archive", "_processor"),
     ("_extras", "_errors"),
+    ("_environments", "_errors"),
+    ("_environments", "_locks"),
+    ("_environments", "_settings"),
 }
 # What may import `devices.cpu`: a host's own cores and load, and the tools that run on one. The rules of measuring and
 # tuning know a device by its contract.
@@ -63,6 +77,7 @@ ONLY = {
     "_errors": set(),
     "_archive": {"_processor"},
     "_processor": set(),
+    "_environments": {"_errors", "_locks", "_settings"},
     "_extras": {"_errors"},
     "_inputs": set(),
     "_locks": set(),

@@ -71,6 +71,11 @@ def models_directory() -> Path:
     return settings().models or _data() / "models"
 
 
+def environments_directory() -> Path:
+    """Return where the virtual environments of dialects are."""
+    return _data() / "environments"
+
+
 def hosts_file() -> Path:
     """Return where the hosts are kept that this user has added."""
     return user_config_path("tunery") / "hosts.json"

@@ -32,10 +32,10 @@ def test_all_commands_are_there() -> None:
         "serve", "spend", "tune", "version",
         "accounts create", "accounts list", "accounts token",
         "costmodel collect", "costmodel evaluate", "costmodel list", "costmodel train", "devices calibrate",
-        "devices list", "hosts add", "hosts check", "hosts list", "hosts remove", "jobs cancel",
-        "jobs list", "jobs log", "jobs pause", "jobs resume", "jobs show", "jobs submit", "jobs watch", "keys create",
-        "records export", "records import", "records prune", "records stats",
-        "zoo extract", "zoo list",
+        "devices list", "dialects check", "dialects install", "dialects list", "dialects remove", "hosts add",
+        "hosts check", "hosts list", "hosts remove", "jobs cancel", "jobs list", "jobs log", "jobs pause",
+        "jobs resume", "jobs show", "jobs submit", "jobs watch", "keys create", "records export", "records import",
+        "records prune", "records stats", "zoo extract", "zoo list",
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from tunery.cli import (
     combine,
     compile,  # noqa: A004 - the command's name
     costmodel,
+    dialects,
     doctor,
     extract,
     inspect,
@@ -98,7 +99,7 @@ for module in (
 GROUPS = {
     "accounts": accounts,
     "jobs": jobs, "records": records, "costmodel": costmodel, "zoo": zoo, "devices": devices, "hosts": hosts,
-    "keys": keys,
+    "dialects": dialects, "keys": keys,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group.app, name=name)

@@ -3,11 +3,17 @@
 import platform
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tunery.domain import Check
 
 _LIBRARIES = ("onnx", "onnxruntime", "numpy", "lightgbm")
 
@@ -25,11 +31,16 @@ def doctor(
 ) -> None:
     """Check this machine: each line says ok, warn or fail, and what to do."""
     from tunery.cli.console.checks import all_checks
+
+    tell_checks(list(all_checks(store)), as_json=json)
+
+
+def tell_checks(found: "Sequence[Check]", *, as_json: bool) -> NoReturn:
+    """Print what checks have found, and end with exit code 1 if one failed."""
     from tunery.domain import CheckState
 
-    found = list(all_checks(store))
     failed = any(check.state is CheckState.FAIL for check in found)
-    if json:
+    if as_json:
         emit({"ok": not failed, "checks": found})
     else:
         for check in found:

@@ -42,6 +42,8 @@ class Dialect(ABC):
     name: ClassVar[str]
     packages: ClassVar[tuple[str, ...]] = ()
     """The distributions that the compiler comes in, for `tunery version`."""
+    requirements: ClassVar[tuple[str, ...]] = ()
+    """What `tunery dialects install` puts, pinned, into a virtual environment for this dialect; (): it needs none."""
     device: ClassVar[str] = "cpu"
     """The kind of device that its kernels run on."""
 

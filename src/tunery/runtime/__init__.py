@@ -1,5 +1,6 @@
 """Workers on hosts: pools of them, the services they run, and the scheduler that says when each stage may run."""
 
+from tunery._environments import check_environment
 from tunery._errors import CrashError, DeadlineError, EngineError
 from tunery.devices.cpu.placement import granted_bytes
 from tunery.dialects import get_dialect
@@ -30,9 +31,11 @@ def worker_environment(dialect: str, *, measuring: bool = False) -> Environment:
     `measuring` is for those that only run kernels, on a host that need not have the compiler.
 
     Raises:
-        UsageError: no installed dialect has that name.
+        UsageError: no installed dialect has that name, or its virtual environment is not there.
     """
-    environment = get_dialect(dialect).environment()
+    found = get_dialect(dialect)
+    check_environment(dialect, found.requirements)
+    environment = found.environment()
     return (environment.measuring() if measuring else environment).preloading(*_SERVICES)
 
 

@@ -1,0 +1,313 @@
+"""IREE as a dialect: ONNX networks through its importer, for its CPU backend.
+
+tools           its programs, in the environment of this dialect
+dispatches      a network's dispatches as modules of their own: the tasks
+configurations  what may be chosen for a product of tensors, and IREE's tuning spec of what was chosen
+flags, network  sets of flags, one file of a whole network
+kernel          IREE's runtime in this process
+"""
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+
+from typing_extensions import override
+
+from tunery._environments import environment_fault, environment_python
+from tunery._errors import DialectError, TargetError
+from tunery.devices import Device
+from tunery.dialects import (
+    Built,
+    Codegen,
+    Compiled,
+    CompiledNetwork,
+    Dialect,
+    Kernel,
+    NetworkCompiler,
+    Observation,
+    Proposer,
+    Space,
+    Suggestions,
+    TaskSource,
+)
+from tunery.dialects.iree import tools
+from tunery.dialects.iree.dispatches import DEVICE, Contraction, Dispatch, contraction, dispatches
+from tunery.dialects.iree.flags import TUNED
+from tunery.domain import (
+    Candidate,
+    Check,
+    CheckState,
+    Environment,
+    Network,
+    Origin,
+    Target,
+    Task,
+    TensorSpec,
+    Workload,
+    canonical_json,
+    digest,
+)
+
+_BUILD = "1"
+"""Counts changes of how networks become tasks, or configurations become code."""
+_KIND = "llvm-cpu"
+_DEFAULT = canonical_json({"default": True})
+_REFERENCE = canonical_json({"reference": True})
+
+
+class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
+    """IREE's compiler and runtime, in an environment of their own."""
+
+    name = tools.NAME
+    requirements = tools.REQUIREMENTS
+
+    @property
+    @override
+    def compiler(self) -> str:
+        return f"iree {tools.VERSION} build {_BUILD}"
+
+    @override
+    def environment(self) -> Environment:
+        return Environment(python=str(environment_python(self.name)))
+
+    @override
+    def doctor(self) -> Iterable[Check]:
+        if fault := environment_fault(self.name, self.requirements):
+            found, _, advice = fault.partition("; ")
+            return (Check(self.name, CheckState.OK, found, advice),)
+        return (Check(self.name, CheckState.OK, f"{tools.VERSION}, in an environment of its own"),)
+
+    @override
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        if threads < 1:
+            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        if spec == "native":
+            return Target(self.name, {"kind": _KIND, "mcpu": tools.native_processor()}, threads)
+        try:
+            config = json.loads(spec)
+            known = config["kind"] == _KIND and config.keys() == {"kind", "mcpu"} and isinstance(config["mcpu"], str)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            known = False
+        if not known:
+            raise TargetError(
+                f'unknown target {spec!r:.60}; use native, or an object as {{"kind": "{_KIND}", "mcpu": "..."}}'
+            )
+        tools.device_line(config["mcpu"])
+        return Target(self.name, config, threads)
+
+    @override
+    def extract(self, network: Network, target: Target) -> list[Task]:
+        with tempfile.TemporaryDirectory(prefix="tunery-iree-") as scratch:
+            source = Path(scratch) / "network.mlir"
+            tools.import_onnx(Path(network.path), source)
+            flags = [*tools.cpu_flags(target.config["mcpu"]), *TUNED, "--compile-to=flow",
+                     "--mlir-elide-elementsattrs-if-larger=16"]  # fmt: skip
+            flow = tools.compile_module(source, flags)
+        found: dict[str, Task] = {}
+        for dispatch in dispatches(flow):
+            workload = _workload(dispatch)
+            before = found[workload.key].weight if workload.key in found else 0
+            found[workload.key] = Task(workload, target, before + dispatch.calls, dispatch.contraction is not None)
+        return sorted(found.values(), key=lambda task: -task.weight * task.workload.flop)
+
+    @override
+    def open(
+        self,
+        task: Task,
+        history: Sequence[Observation],
+        cost_model: str | None,
+        seed: int,
+        *,
+        warm_start: bool = False,
+        generic_only_reason: str | None = None,
+    ) -> Proposer:
+        from tunery.dialects.iree.configurations import space_of, starts
+        from tunery.dialects.kernels.search import ConfigurationSearch, KernelProposer
+        from tunery.dialects.kernels.space import Choices
+
+        product = _product(task)
+        space = space_of(product)
+
+        def choices_of(candidate: Candidate) -> Choices | None:
+            try:
+                return space.choices(_configuration(candidate.body))
+            except DialectError:
+                return None
+
+        def candidate_of(choices: Choices) -> Candidate:
+            return _candidate(task, canonical_json({"tiles": space.configuration(choices)}), Origin.SEARCH)
+
+        first = [choices for one in starts(product) if (choices := space.choices(one)) is not None]
+        proposer = KernelProposer(ConfigurationSearch(space, seed, first), candidate_of, choices_of)
+        proposer.observe(history)
+        return proposer
+
+    @override
+    def suggest(
+        self,
+        task: Task,
+        n: int,
+        cost_model: str,
+        seed: int,
+        transfer_states: Sequence[str] = (),
+        *,
+        several_fallbacks: bool = False,
+    ) -> Suggestions:
+        return Suggestions(())  # what nobody has timed is no better than IREE's default
+
+    @override
+    def build(self, task: Task, candidate: Candidate, directory: Path) -> Built:
+        from tunery.dialects.iree.configurations import tuning_spec
+
+        flags = ["--compile-from=flow", *TUNED[:1], "--mlir-disable-threading"]
+        spec = directory / f"{candidate.key}.mlir"
+        if candidate.body not in {_DEFAULT, _REFERENCE}:
+            product = _product(task)
+            spec.write_text(tuning_spec([(product, _allowed(product, candidate.body))]))
+            flags.append(f"--iree-codegen-tuning-spec-path={spec}")
+        module = task.workload.program.replace(DEVICE, tools.device_line(task.target.config["mcpu"]))
+        path = directory / candidate.key
+        try:
+            tools.compile_module(module, flags, path)
+        except DialectError:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            spec.unlink(missing_ok=True)
+        return Built(candidate.key, path, f"{task.key} {digest(path.read_bytes())}")
+
+    @override
+    def load(self, task: Task, built: Built, device: Device) -> Kernel:
+        from tunery.dialects.iree.kernel import IreeKernel, Module, check_device
+
+        check_device(device)
+        try:
+            binary = built.path.read_bytes()
+        except OSError as error:
+            raise DialectError(f"the built dispatch cannot be read: {error.strerror}") from error
+        if built.manifest != f"{task.key} {digest(binary)}":
+            raise DialectError("the built dispatch is damaged, or another task's")
+        module = Module(binary, "main", task.target.threads)
+        return IreeKernel(module, task.workload.input_specs, task.workload.output_specs)
+
+    @override
+    def reference(self, task: Task) -> Candidate:
+        return _candidate(task, _REFERENCE, Origin.PLANTED)
+
+    @override
+    def baseline(self, task: Task) -> Candidate:
+        return _candidate(task, _DEFAULT, Origin.BASELINE)
+
+    @override
+    def compile(
+        self,
+        network: Network,
+        target: Target,
+        chosen: Mapping[str, Candidate],
+        output: Path,
+        parts: Mapping[str, Built] = MappingProxyType({}),
+    ) -> Compiled:
+        from tunery.dialects.iree.configurations import tuning_spec
+        from tunery.dialects.iree.network import TUNED_NAME, fastest, write
+
+        output.unlink(missing_ok=True)
+        tasks = self.extract(network, target)
+        products: dict[str, tuple[Contraction, dict[str, int]]] = {}
+        coverage: dict[str, str | None] = dict.fromkeys((task.workload.key for task in tasks), None)
+        for task in tasks:  # the heaviest first: a spec has one configuration for equal products
+            candidate = chosen.get(task.workload.key)
+            if candidate is None:
+                continue
+            if candidate.body in {_DEFAULT, _REFERENCE}:
+                coverage[task.workload.key] = candidate.key
+                continue
+            product = _product(task)
+            configuration = _allowed(product, candidate.body)
+            if products.setdefault(product.text, (product, configuration))[1] == configuration:
+                coverage[task.workload.key] = candidate.key
+        spec = tuning_spec(list(products.values())) if products else ""
+        with tempfile.TemporaryDirectory(prefix="tunery-iree-") as scratch:
+            source = Path(scratch) / "network.mlir"
+            tools.import_onnx(Path(network.path), source)
+            made = fastest(network, source, target, spec, Path(scratch))
+            write(output, network, target, made, spec)
+        if made.name != TUNED_NAME:
+            defaults = {key for key, one in chosen.items() if one.body in {_DEFAULT, _REFERENCE}}
+            coverage = {key: found if key in defaults else None for key, found in coverage.items()}
+        return Compiled(str(output), coverage)
+
+    @override
+    def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
+        from tunery.dialects.iree.network import IreeNetwork
+
+        return IreeNetwork(path, threads, digest)
+
+    @override
+    def texts(self, path: Path) -> Mapping[str, str]:
+        from tunery.dialects.iree.network import SPEC, members
+
+        found = members(path)
+        return {".mlir": found[SPEC].decode()} if SPEC in found else {}
+
+    @override
+    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:
+        from tunery.dialects.iree.network import members
+
+        for name, content in members(path, digest).items():
+            (directory / name).write_bytes(content)
+
+
+def _workload(dispatch: Dispatch) -> Workload:
+    inputs, outputs = (
+        tuple(TensorSpec(f"{name}{at}", shape, dtype) for at, (shape, dtype) in enumerate(of))
+        for name, of in (("input", dispatch.inputs), ("output", dispatch.outputs))
+    )
+    product = dispatch.contraction
+    written = sum(spec.size for spec in outputs)
+    return Workload(
+        digest(dispatch.module), dispatch.name, "dense" if product else "other", dispatch.module,
+        (*inputs, *outputs), len(outputs), product.flop if product else float(written),
+    )  # fmt: skip
+
+
+def _candidate(task: Task, body: str, origin: Origin) -> Candidate:
+    return Candidate(digest(task.workload.key, task.target.key, body), task.key, body, origin)
+
+
+@lru_cache(maxsize=256)
+def _read(program: str) -> Contraction | None:
+    return contraction(program)
+
+
+def _product(task: Task) -> Contraction:
+    found = _read(task.workload.program)
+    if found is None:
+        raise DialectError(f"{task.workload.name} has no configuration that could be chosen")
+    return found
+
+
+def _configuration(body: str) -> dict[str, int]:
+    """Return a candidate's tiles.
+
+    Raises:
+        DialectError: it has none.
+    """
+    try:
+        found = json.loads(body)["tiles"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DialectError(f"{body[:80]!r} is no candidate of IREE's") from error
+    if not isinstance(found, dict):
+        raise DialectError(f"{body[:80]!r} is no candidate of IREE's")
+    return found
+
+
+def _allowed(product: Contraction, body: str) -> dict[str, int]:
+    from tunery.dialects.iree.configurations import space_of
+
+    configuration = _configuration(body)
+    if space_of(product).choices(configuration) is None:
+        raise DialectError(f"{body[:80]!r} is no configuration of this product")
+    return configuration

@@ -1,0 +1,19 @@
+"""What `iree-compile` is told of a whole network: sets of flags, of which each network gets the best."""
+
+from collections.abc import Mapping
+
+_O3 = "--iree-opt-level=O3"
+_CHANNELS_LAST = (
+    "--iree-preprocessing-pass-pipeline=builtin.module(util.func(iree-preprocessing-convert-conv-to-channels-last))"
+)
+_IM2COL = "--iree-global-opt-use-im2col-for-convs"
+TUNED = (_O3, _CHANNELS_LAST, _IM2COL)
+"""Those that tasks are taken with: convolutions become products of matrices, which configurations are searched for."""
+FLAGS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "O3": (_O3,),
+    "data-tiling": (_O3, "--iree-opt-data-tiling"),
+    "channels-last": (_O3, _CHANNELS_LAST),
+    "im2col": TUNED,
+    "im2col-data-tiling": (*TUNED, "--iree-opt-data-tiling"),
+}

@@ -1,0 +1,207 @@
+"""Whole networks: compiled with several sets of flags and the tuning spec, of which the fastest one is delivered.
+
+IREE's own best flags are among them and may win: a tuned network is never slower than these, as far as this machine's
+noise can tell.
+"""
+
+import re
+import shlex
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._archive import Archive, ArchiveError, new_archive, open_archive
+from tunery._errors import DialectError, UsageError
+from tunery._outputs import replacing
+from tunery.dialects import Array, CompiledNetwork
+from tunery.dialects._loaded import thread_count
+from tunery.dialects.iree.flags import FLAGS, TUNED
+from tunery.dialects.iree.kernel import Module, numpy_dtype
+from tunery.dialects.iree.tools import NAME, VERSION, compile_module, cpu_flags
+from tunery.domain import Network, Target, TensorSpec
+
+_FORMAT = "iree-1"
+MODULE, SPEC, README = "network.vmfb", "tuning.mlir", "README.md"
+_ROUNDS = 7
+_LEAST_S = 0.02
+_TOLERANCE = 1e-2
+TUNED_NAME = "tuned"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A network compiled in the way called `name`; `latencies_s` has the median seconds of all ways that work."""
+
+    name: str
+    flags: tuple[str, ...]
+    function: str
+    path: Path
+    latencies_s: Mapping[str, float]
+    refused: Mapping[str, str]
+
+
+def fastest(network: Network, source: Path, target: Target, spec: str, directory: Path) -> Made:
+    """Compile a network in each way, `spec` included if there is one, time them in turns, and return the fastest.
+
+    Raises:
+        DialectError: it compiles in no way.
+    """
+    function = function_of(source)
+    modules: dict[str, Module] = {}
+    refused: dict[str, str] = {}
+    ways = dict(FLAGS)
+    if spec:
+        (directory / SPEC).write_text(spec)
+        ways[TUNED_NAME] = (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}")
+    for name, flags in ways.items():
+        path = directory / f"{name}.vmfb"
+        try:
+            compile_module(source, [*cpu_flags(target.config["mcpu"]), *flags], path)
+            modules[name] = Module(path.read_bytes(), function, target.threads)
+        except DialectError as error:
+            refused[name] = str(error)
+    if not modules:
+        raise DialectError(next(iter(refused.values())))
+    refused |= _wrong(network, modules)
+    times = _timed({name: module for name, module in modules.items() if name not in refused})
+    best = min(times, key=lambda name: times[name])
+    return Made(best, ways[best], function, directory / f"{best}.vmfb", times, refused)
+
+
+def function_of(source: Path) -> str:
+    """Return the name of the function in a module that the importer has written."""
+    with source.open(encoding="utf-8", errors="replace") as file:
+        found = re.search(r"func\.func @([\w$.-]+|\"[^\"]+\")\(", file.read(1 << 16))
+    if found is None:
+        raise DialectError("IREE's importer has written no function")
+    return found[1].strip('"')
+
+
+def _wrong(network: Network, modules: Mapping[str, Module]) -> dict[str, str]:
+    """Run each on the same inputs; return which ones compute something else than the first, the compiler's default."""
+    rng = np.random.default_rng(0)
+    inputs = [_random(spec, rng) for spec in network.inputs]
+    expected: list[Array] = []
+    wrong = {}
+    for name, module in modules.items():
+        module.give(inputs)
+        try:
+            module.call()
+            found = module.results(network.outputs)
+        except DialectError as error:
+            wrong[name] = str(error)
+            continue
+        if not expected:
+            expected = found
+        elif not all(_close(one, other) for one, other in zip(found, expected, strict=True)):
+            wrong[name] = "it computes something else than IREE's default"
+    return wrong
+
+
+def _close(found: Array, expected: Array) -> bool:
+    if found.dtype.kind in "biu":
+        return bool(np.array_equal(found, expected))
+    left, right = found.astype(np.float64), expected.astype(np.float64)
+    return bool(
+        np.allclose(left, right, _TOLERANCE, _TOLERANCE * max(1e-6, float(np.nanmax(np.abs(right), initial=0))))
+    )
+
+
+def _random(spec: TensorSpec, rng: np.random.Generator) -> Array:
+    dtype = numpy_dtype(spec.dtype)
+    if dtype.kind in "biu":
+        return rng.integers(0, 2, spec.shape).astype(dtype)
+    return rng.standard_normal(spec.shape).astype(dtype)
+
+
+def _timed(modules: Mapping[str, Module]) -> dict[str, float]:
+    """Return the median seconds of a call, measured in turns."""
+    if not modules:
+        raise DialectError("IREE computes nothing of this network")
+    calls = {name: max(1, min(50, round(_LEAST_S / module.call()))) for name, module in modules.items()}
+    samples: dict[str, list[float]] = {name: [] for name in modules}
+    for _ in range(_ROUNDS):
+        for name, module in modules.items():
+            samples[name].append(module.call(calls[name]) / calls[name])
+    return {name: statistics.median(found) for name, found in samples.items()}
+
+
+def write(output: Path, network: Network, target: Target, made: Made, spec: str) -> None:
+    """Write a compiled network with its tuning spec and how to use both without tunery."""
+    flags = [one for one in made.flags if "tuning-spec-path" not in one]
+    told = f"--iree-codegen-tuning-spec-path={SPEC}"
+    command = shlex.join([
+        "iree-compile", "network.mlir", *cpu_flags(target.config["mcpu"]), *flags,
+        *([told] if made.name == TUNED_NAME else []), "-o", MODULE,
+    ])  # fmt: skip
+    readme = (
+        f"# {network.name}, tuned\n\n`{MODULE}` runs with IREE {VERSION}'s runtime, by `--function={made.function}`.\n"
+        f"It was made by\n\n    iree-import-onnx network.onnx -o network.mlir --opset-version 17\n    {command}\n"
+    )
+    with replacing(output) as part, new_archive(part) as archive:
+        archive.add(MODULE, made.path)
+        for name, text in ((SPEC, spec), (README, readme)):
+            if text:
+                with archive.member(name) as member:
+                    member.write(text.encode())
+        archive.finish({
+            "dialect": NAME, "format": _FORMAT, "network": network.name, "digest": network.digest,
+            "threads": target.threads, "iree": VERSION, "flags": made.name, "function": made.function,
+            "latencies_s": {name: round(found, 9) for name, found in made.latencies_s.items()},
+            "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
+            "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
+        })  # fmt: skip
+
+
+def members(path: Path, digest: str = "") -> dict[str, bytes]:
+    """Return what a compiled network holds, by name.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        with open_archive(path, digest) as archive:
+            return {name: _member(archive, name) for name in (MODULE, SPEC, README) if name in archive.sizes}
+    except ArchiveError as error:
+        raise UsageError(_damaged(path, error)) from error
+
+
+def _member(archive: Archive, name: str) -> bytes:
+    with archive.open(name) as file:
+        return b"".join(iter(lambda: file.read(1 << 20), b""))
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return f"{path} is damaged: {error}; write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
+
+
+class IreeNetwork(CompiledNetwork):
+    """A whole network in IREE's runtime."""
+
+    def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
+        try:
+            with open_archive(path, digest) as archive:
+                manifest, binary = archive.manifest, _member(archive, MODULE)
+            if manifest["format"] != _FORMAT or manifest["iree"] != VERSION:
+                raise ArchiveError(f"it is of IREE {manifest['iree']!r:.20}, not {VERSION}")  # noqa: TRY301
+        except (ArchiveError, KeyError) as error:
+            raise UsageError(_damaged(path, error)) from error
+        self.threads = thread_count(threads, manifest["threads"])
+        self.inputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["inputs"])
+        self.outputs = tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in manifest["outputs"])
+        self._module = Module(binary, str(manifest["function"]), self.threads)
+
+    @override
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        self._module.give(arrays)
+        self._module.call()
+        return self._module.results(self.outputs)
+
+    @override
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        self._module.give(self.checked(arrays))
+        return self._module.call(calls)

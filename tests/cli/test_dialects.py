@@ -1,0 +1,82 @@
+"""Environments of dialects: what is not there is one sentence with the command that installs it."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tunery._environments import check_environment, environment_fault, environment_python, remove_environment
+from tunery._errors import UsageError
+from tunery._settings import environments_directory
+from tunery.cli.app import app
+from tunery.dialects import get_dialect, installed_dialects
+from tunery.runtime import worker_environment
+
+PINNED = ("mine==1.0",)
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(words))
+    return done.exit_code, done.output
+
+
+def test_a_dialect_without_its_environment_is_one_sentence_with_the_command() -> None:
+    with pytest.raises(UsageError, match="tunery dialects install mine"):
+        check_environment("mine", PINNED)
+    check_environment("mine", ())  # it needs none
+
+
+def test_an_environment_of_other_versions_is_not_used() -> None:
+    place = environments_directory() / "mine"
+    place.mkdir(parents=True)
+    (place / "tunery.json").write_text(json.dumps({"requirements": ["mine==0.9"]}))
+    assert "other versions" in environment_fault("mine", PINNED)
+    (place / "tunery.json").write_text("{")
+    assert "cannot be read" in environment_fault("mine", PINNED)
+    assert remove_environment("mine")
+    assert not place.exists()
+    assert not remove_environment("mine")
+
+
+def test_each_dialect_is_listed_with_the_state_of_its_environment() -> None:
+    code, said = run("dialects", "list", "--json")
+    found = {one["name"]: one for one in json.loads(said)["dialects"]}
+    assert code == 0
+    assert list(found) == installed_dialects()
+    assert found["fake"]["ready"]
+    assert not found["fake"]["own_environment"]
+
+
+@pytest.mark.parametrize("command", ["install", "remove"])
+def test_a_dialect_that_needs_no_environment_gets_none(command: str) -> None:
+    code, said = run("dialects", command, "fake")
+    assert code == 2
+    assert "nothing to install" in said
+
+
+@pytest.mark.parametrize("words", [["list"], ["install", "fake"], ["check", "fake"], ["remove", "fake"]])
+def test_a_service_installs_nothing(words: list[str]) -> None:
+    code, said = run("dialects", *words, "--server", "http://127.0.0.1:1")
+    assert code == 2
+    assert "without --server" in said
+
+
+def test_a_dialect_is_checked_by_its_own_checks() -> None:
+    code, said = run("dialects", "check", "fake")
+    assert code == 0
+    assert said.startswith("ok")
+
+
+def test_requirements_are_pinned_and_only_such_dialects_have_a_python_of_their_own() -> None:
+    for name in installed_dialects():
+        dialect = get_dialect(name)
+        assert all("==" in one for one in dialect.requirements)
+        own = str(environment_python(name)) if dialect.requirements else ""
+        assert dialect.environment().python == own
+
+
+def test_workers_of_a_dialect_without_its_environment_are_not_started() -> None:
+    lacking = [name for name in installed_dialects() if get_dialect(name).requirements]
+    for name in lacking:
+        with pytest.raises(UsageError, match=f"tunery dialects install {name}"):
+            worker_environment(name)

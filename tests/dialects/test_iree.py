@@ -1,0 +1,114 @@
+"""IREE behind the contract, where its environment is installed: `make test-iree` installs it and runs these."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from metaschedule_models import small_network
+
+from tunery._errors import DialectError, ModelError, TargetError
+from tunery.devices import open_device
+from tunery.dialects import Array, Kernel
+from tunery.dialects.contract import DialectContract
+from tunery.dialects.iree import IreeDialect
+from tunery.domain import Network, Target
+
+PLACE = os.environ.get("TUNERY_TEST_IREE", "")
+pytestmark = [
+    pytest.mark.iree,
+    pytest.mark.skipif(not PLACE, reason="needs IREE's environment: run `make test-iree`, which installs it"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's data directory with the environment that was installed for the tests."""
+    place = tmp_path_factory.mktemp("data")
+    (place / "tunery").mkdir()
+    (place / "tunery" / "environments").symlink_to(PLACE)
+    return place
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _there_for_shared_fixtures(data: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(data))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _there(_own_places: None, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(data))
+
+
+class TestIree(DialectContract):
+    kernels = 2
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dialect(cls) -> IreeDialect:
+        return IreeDialect()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls, tmp_path_factory: pytest.TempPathFactory) -> Network:
+        return small_network(tmp_path_factory.mktemp("network"))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def target(cls, dialect: IreeDialect) -> Target:
+        return dialect.resolve_target("native", 1)
+
+
+def test_what_iree_does_not_have_is_one_sentence(tmp_path: Path) -> None:
+    dialect = IreeDialect()
+    with pytest.raises(TargetError, match="no-such-cpu"):
+        dialect.resolve_target('{"kind": "llvm-cpu", "mcpu": "no-such-cpu"}', 1)
+    network = small_network(tmp_path)
+    model = onnx.load(network.path)
+    model.graph.node[1].op_type, model.graph.node[1].domain = "NoSuchOperator", "some.where"
+    onnx.save(model, network.path)
+    with pytest.raises((ModelError, DialectError), match="NoSuchOperator") as caught:
+        dialect.extract(network, dialect.resolve_target("native", 1))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_tuned_product_is_what_the_compiler_makes_and_right(tmp_path: Path) -> None:
+    """Every proposed configuration that builds computes what IREE's default does."""
+    dialect, device = IreeDialect(), open_device("cpu")
+    target = dialect.resolve_target("native", 1)
+    tasks = [task for task in dialect.extract(small_network(tmp_path), target) if task.tunable]
+    task = tasks[0]
+    inputs = DialectContract.inputs(task, 0)
+    expected = run(dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), device), inputs)
+    binaries = set()
+    for candidate in dialect.open(task, (), None, 0).propose(4):
+        built = dialect.build(task, candidate, tmp_path)
+        binaries.add(built.path.read_bytes())
+        DialectContract.check(run(dialect.load(task, built, device), inputs), expected, task.workload.output_specs)
+    assert len(binaries) > 1, "the tuning specs change nothing"
+
+
+def run(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
+    kernel.bind(inputs)
+    kernel.run()
+    return kernel.outputs()
+
+
+def test_a_delivered_network_holds_what_stock_iree_takes(tmp_path: Path) -> None:
+    """The module, IREE's own tuning spec where it won, and the command that makes one of the other."""
+    dialect = IreeDialect()
+    target = dialect.resolve_target("native", 1)
+    network = small_network(tmp_path)
+    tasks = {task.workload.key: task for task in dialect.extract(network, target) if task.tunable}
+    chosen = {key: dialect.open(task, (), None, 0).propose(1)[0] for key, task in tasks.items()}
+    compiled = dialect.compile(network, target, chosen, tmp_path / "network.bin")
+    place = tmp_path / "bundle"
+    place.mkdir()
+    dialect.bundle(tmp_path / "network.bin", place)
+    names = {path.name for path in place.iterdir()}
+    assert {"network.vmfb", "README.md", "tuning.mlir"} <= names
+    assert "__kernel_config" in (place / "tuning.mlir").read_text()
+    assert set(compiled.coverage.values()) <= {None, *(one.key for one in chosen.values())}
