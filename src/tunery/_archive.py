@@ -79,6 +79,8 @@ class Archive:
         self.targets = _targets_in(whole) if TARGETS in whole else [whole]
         self.manifest = next((one for one in self.targets if not lacking_in(one)), self.targets[-1])
         self._told_of = whole.get(MEMBERS)
+        if isinstance(self._told_of, dict) and not self.sizes.keys() <= self._told_of.keys():
+            raise ArchiveError("it has members that its manifest does not name")
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -54,13 +54,25 @@ def test_what_needs_no_compiler_works() -> None:
 
 def test_what_needs_a_compiler_says_in_a_line_how_to_get_it() -> None:
     found = tunery(
-        "tune zoo:resnet18", "compile zoo:resnet18 -o x", "bench zoo:resnet18", "jobs list", "doctor", "serve",
+        "tune zoo:resnet18", "compile zoo:resnet18 -o x", "bench zoo:resnet18", "jobs list", "serve",
         "serve --listen 127.0.0.1:7433", "records stats", "report 0", "zoo list", "agent --stdio", "keys create k",
     )  # fmt: skip
     assert {code for code, _ in found.values()} == {2}
     for command, (_, said) in found.items():
         assert said.count("\n") == 1, command
         assert TO_INSTALL in said, command
+
+
+def test_the_doctor_says_what_is_not_installed_and_that_files_run() -> None:
+    checks = {
+        one["name"]: one["state"]
+        for one in json.loads(
+            python("import sys\nsys.argv[1:] = ['doctor', '--json']\nfrom tunery.cli import main\ntry: main()\n"
+                   "except SystemExit as end: assert not end.code")
+        )["checks"]
+    }  # fmt: skip
+    assert (checks["python"], checks["compiler"], checks["runtime"]) == ("ok", "warn", "ok")
+    assert checks["store"] == checks["memory"] == "warn"
 
 
 def test_a_service_is_asked_without_a_compiler(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ def test_a_command_compiles_for_several_targets(tmp_path: Path, run: Run) -> Non
     done = run("compile", *model, "--target", "native", "--target", "fake-fast", "-o", place, "--json")
     assert done.code == 0
     assert done.data["targets"] == ["native", "fake-fast"]
+    assert [(one["target"], one["kept"]) for one in done.data["further"]] == [("fake-fast", True)]
     assert len(run("inspect", place, "--json").data["targets"]) == 2
     tunery.load_compiled(place)
     dialect = FakeDialect()
@@ -25,3 +26,13 @@ def test_a_command_compiles_for_several_targets(tmp_path: Path, run: Run) -> Non
     assert run("combine", *files, "-o", place).code == 0
     assert run("combine", files[0], files[0], "-o", place).code == 2
     assert [one.name for one in tmp_path.glob("*.tunery")] == ["both.tunery"]
+
+
+@pytest.mark.jobs
+@pytest.mark.parametrize("wrong", ["no-such-target", "native"])
+def test_all_targets_are_read_before_the_model_is(tmp_path: Path, run: Run, wrong: str) -> None:
+    model = (str(tmp_path / "missing.onnx"), "--dialect", "fake", "--store", str(tmp_path / "s.db"))
+    done = run("compile", *model, "--target", "native", "--target", wrong, "-o", str(tmp_path / "both.tunery"))
+    assert done.code == 2
+    assert wrong in done.err
+    assert "missing.onnx" not in done.err

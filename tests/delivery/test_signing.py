@@ -93,6 +93,15 @@ def test_a_change_of_anything_ends_the_trust(
         tunery.load_compiled(signed, trusted=f"{key}.pub")
 
 
+@pytest.mark.parametrize("name", ["more", "0/network.so", "manifest.json.old"])
+def test_a_member_that_no_signature_covers_is_refused(name: str, signed: Path, key: Path) -> None:
+    with zipfile.ZipFile(signed, "a", zipfile.ZIP_STORED) as archive:
+        archive.writestr(name, b"\0" * 8)
+    for trusted in (f"{key}.pub", None):
+        with pytest.raises(UsageError):
+            tunery.load_compiled(signed, trusted=trusted)
+
+
 def test_a_file_that_is_replaced_once_its_signature_was_checked_is_not_loaded(
     signed: Path, key: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

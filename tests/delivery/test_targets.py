@@ -133,6 +133,12 @@ def test_a_model_is_compiled_for_several_targets(tmp_path: Path, let_win: Callab
     let_win("tunery", "onnxruntime")  # which does not matter for the second target: that is for other processors
     report, _ = compile_model(request, tmp_path / "a.tunery", FillPolicy(), more_targets=[LESSER])
     assert report.targets == ("native", LESSER)
+    [further] = report.further
+    assert (further.target, further.kept) == (LESSER, True)
+    assert further.max_abs_error is not None
+    assert further.max_abs_error < 1e-3
+    assert further.latency_s
+    assert further.onnxruntime_s
     found = inspect(tmp_path / "a.tunery")
     assert len(found.targets) == 2
     assert 0 < found.members["weights.bin"] < 1.01 * prepare("zoo:mlp-mnist", {}, tmp_path).parameters * 4

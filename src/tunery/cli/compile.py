@@ -108,7 +108,7 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import NO_KERNELS, call, elsewhere_lines, expected_lines
+    from tunery.reports.text import NO_KERNELS, call, elsewhere_lines, expected_lines, target_lines
 
     if report.coverage:
         say(as_text(_table(report), width()))
@@ -130,6 +130,8 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
         say(f"source, header and parameters: {', '.join(report.texts)}")
     if report.targets:
         say(f"for {len(report.targets)} targets, of which the best is loaded: {', '.join(report.targets)}")
+    for line in target_lines(report):
+        say(line)
     there = f" on {request.on}" if request.on else ""
     say(f"written to {report.path} ({report.size_bytes / 1e6:.1f} MB); run it{there} with")
     say(f"  import tunery\n  network = tunery.load_compiled({dumps(str(report.path), ensure_ascii=False)})")

@@ -231,6 +231,17 @@ MODEL_CHANGED = "the model's file has changed since it was read; this is about t
 
 
 @dataclass(frozen=True, slots=True)
+class TargetReport:
+    """A further target of a compile, as `CompileReport` says of the first; if not `kept`, it is not in the file."""
+
+    target: str
+    kept: bool
+    max_abs_error: float | None
+    latency_s: float | None
+    onnxruntime_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class CompileReport:
     """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
 
@@ -242,7 +253,7 @@ class CompileReport:
     that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
     beside it; None where they were not timed, or ONNX Runtime runs the whole network. `texts` are files beside it, for
     people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
-    runs. Of a file for several targets, `targets` names them; all else is of the first.
+    runs. Of a file for several targets, `targets` names them, all else is of the first, and `further` is of the others.
     """
 
     network: str
@@ -262,6 +273,7 @@ class CompileReport:
     texts: tuple[str, ...] = ()
     elsewhere_share: float = 0.0
     targets: tuple[str, ...] = ()
+    further: tuple[TargetReport, ...] = ()
 
     @property
     def no_kernels(self) -> bool:

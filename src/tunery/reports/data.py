@@ -97,6 +97,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "model_changed": report.model_changed,
         "texts": list(report.texts),
         "targets": list(report.targets),
+        "further": plain(report.further),
     }
 
 

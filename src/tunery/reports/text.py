@@ -4,7 +4,7 @@ import json
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -144,6 +144,19 @@ def expected_lines(report: "CompileReport") -> list[str]:
     share = f", {report.elsewhere_share:.0%} of it in ONNX Runtime" if report.elsewhere_share else ""
     return [f"expected    {ratio(theirs, ours)} as fast as ONNX Runtime: {milliseconds(ours)} ms{share}, ONNX Runtime "
             f"{milliseconds(theirs)} ms, in about a second of turns"]  # fmt: skip
+
+
+def target_lines(report: "CompileReport") -> Iterator[str]:
+    """Say of each further target of a file how it compares with ONNX Runtime on this machine."""
+    for one in report.further:
+        if not one.kept:
+            yield f"{one.target} is left out: for it, ONNX Runtime has to run the whole network"
+            continue
+        error = "not compared" if one.max_abs_error is None else f"a deviation of {one.max_abs_error:.3g}"
+        times = ""
+        if one.latency_s is not None and one.onnxruntime_s is not None:
+            times = f"{ratio(one.onnxruntime_s, one.latency_s)} as fast here ({milliseconds(one.latency_s)} ms), "
+        yield f"{one.target} beside ONNX Runtime: {times}{error}"
 
 
 def elsewhere_lines(found: Mapping[str, str]) -> list[str]:

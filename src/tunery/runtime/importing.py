@@ -185,6 +185,23 @@ async def _resolve(
     return target, compiler
 
 
+async def resolve_target(runtime: Runtime, request: Request, job_id: str) -> Target:
+    """Return the request's target, and nothing of its model.
+
+    Raises:
+        UsageError: the target is wrong.
+        WorkError: a worker failed.
+    """
+    used: list[Reservation] = []
+    try:
+        target, _ = await _resolve(runtime, request, job_id, lambda _: None, used)
+    except (DialectError, EngineError) as error:
+        raise WorkError(f"reading the target {request.target} failed: {error}") from error
+    finally:
+        runtime.claim(-sum(grant.core_s for grant in used))
+    return target
+
+
 async def both(one: Coroutine[Any, Any, A], other: Coroutine[Any, Any, B]) -> tuple[A, B]:
     """Do two things at once; the first that fails ends the other, and its error is raised as it is."""
     try:

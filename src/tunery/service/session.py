@@ -26,9 +26,17 @@ from tunery.delivery.query import query as query_work
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
-from tunery.domain.request import BenchReport, CompileReport, FillPolicy, Progress, Request, TuneReport
+from tunery.domain.request import (
+    BenchReport,
+    CompileReport,
+    FillPolicy,
+    Progress,
+    Request,
+    TargetReport,
+    TuneReport,
+)
 from tunery.runtime.calibrate import calibrate_target
-from tunery.runtime.importing import ImportedModel
+from tunery.runtime.importing import ImportedModel, resolve_target
 from tunery.service.checks import check_limits
 from tunery.service.manager import JobManager, importing
 from tunery.service.verbs import CollectOptions
@@ -183,20 +191,43 @@ class Session:
 
         if not more_targets:
             return compiled(request.target, output, sign, raced=True)
+        self._check_targets(request, [request.target, *more_targets])
         with tempfile.TemporaryDirectory(prefix="tunery-", dir=output.absolute().parent) as scratch:
             report, network = compiled(request.target, Path(scratch, "0.tunery"), sign, raced=True)
-            found = {request.target: Path(report.path)}
+            found, further = {request.target: Path(report.path)}, list[TargetReport]()
             for number, target in enumerate(more_targets, 1) if not report.no_kernels else ():
                 say(f"compiling for {target}")
                 other, _ = compiled(target, Path(scratch, f"{number}.tunery"), None, raced=False)
-                if not other.no_kernels:
+                kept = not other.no_kernels
+                further.append(TargetReport(target, kept, other.max_abs_error, other.latency_s, other.onnxruntime_s))
+                if kept:
                     found[target] = Path(other.path)
             if len(found) > 1:
                 _combined(found, output, force=force, sign=sign)
             else:
                 publish(Path(report.path), output, NETWORK, inputs=files_of(request), force=force)
         size_bytes = output.stat().st_size
-        return replace(report, path=str(output), size_bytes=size_bytes, targets=tuple(found)), network
+        report = replace(
+            report, path=str(output), size_bytes=size_bytes, targets=tuple(found), further=tuple(further)
+        )  # fmt: skip
+        return report, network
+
+    def _check_targets(self, request: Request, targets: Sequence[str]) -> None:
+        """Check targets before anything is done for one of them.
+
+        Raises:
+            UsageError: one is wrong, or two are the same.
+        """
+        known: dict[str, str] = {}
+        for target in targets:
+            one = self._do(
+                "compile",
+                replace(request, target=target),
+                lambda work: resolve_target(work.runtime, work.request, work.job_id),
+            )
+            if one.key in known:
+                raise UsageError(f"the targets {known[one.key]} and {target} are the same; name one of them")
+            known[one.key] = target
 
     def bench(
         self,

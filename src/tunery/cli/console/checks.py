@@ -3,9 +3,10 @@
 import platform
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tunery._errors import StoreError
+from tunery._extras import COMPILER, missing_part
 from tunery.dialects import get_dialect, installed_dialects
 from tunery.domain import Check, CheckState
 
@@ -16,14 +17,19 @@ _GOOD_DISK_GIB = 2.0
 
 
 def all_checks(store: str) -> Iterator[Check]:
-    """Look at everything, one after the other."""
-    yield python()
-    yield from compilers()
-    yield from cpu()
-    yield memory()
-    yield store_place(store)
-    yield cache()
-    yield models()
+    """Look at everything, one after the other; what needs a part that is not installed is said."""
+    checks: dict[str, Callable[[], Check | Iterator[Check]]] = {
+        "python": python, "compilers": compilers, "cpu": cpu, "memory": memory, "store": lambda: store_place(store),
+        "cache": cache, "models": models,
+    }  # fmt: skip
+    for name, look in checks.items():
+        try:
+            found = look()
+            yield from [found] if isinstance(found, Check) else found
+        except ModuleNotFoundError as error:
+            if not (part := missing_part(error)):
+                raise
+            yield Check(name, CheckState.WARN, f"not looked at without {part}", f"to tune or serve here: {COMPILER}")
 
 
 def python() -> Check:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 
+from tunery._extras import COMPILER
 from tunery.domain import Check, CheckState
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi")
@@ -14,7 +15,11 @@ _IMPORT_DEADLINE_S = 120.0
 
 
 def all_checks() -> Iterator[Check]:
-    """Look at everything, one after the other."""
+    """Look at everything, one after the other; without a compiler, at what runs compiled files."""
+    if find_spec("tvm") is None:
+        yield Check("compiler", CheckState.WARN, "TVM is not installed", f"to tune or compile here: {COMPILER}")
+        yield runtime()
+        return
     yield pins()
     yield compiler()
     yield linker()
@@ -45,17 +50,32 @@ def _installed(name: str) -> str | None:
 
 
 def compiler() -> Check:
-    """Does the compiler load? In its own process, where a crash is only an answer."""
-    command = [sys.executable, "-P", "-c", "import tunery.dialects.metaschedule._tvm"]
+    """Does the compiler load?"""
+    why = _why_not("_tvm")
+    if not why:
+        return Check("compiler", CheckState.OK, "TVM loads")
+    return Check("compiler", CheckState.FAIL, f"TVM does not load: {why}", "reinstall the pinned versions")
+
+
+def runtime() -> Check:
+    """Does TVM's runtime library load, which wheels of `make wheel` hold?"""
+    why = _why_not("loading.library")
+    if not why:
+        return Check("runtime", CheckState.OK, "TVM's runtime loads: compiled files run here")
+    return Check("runtime", CheckState.WARN, "compiled files do not run here", why)
+
+
+def _why_not(module: str) -> str:
+    """Return why a module of this dialect is not imported, "" if it is, in a process that may crash over it."""
+    command = [sys.executable, "-P", "-c", f"import tunery.dialects.metaschedule.{module}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_DEADLINE_S, check=False)
     except subprocess.TimeoutExpired:
-        found = f"TVM does not load within {_IMPORT_DEADLINE_S:.0f} s"
-        return Check("compiler", CheckState.FAIL, found, "reinstall it")
+        return f"it takes more than {_IMPORT_DEADLINE_S:.0f} s"
     if done.returncode == 0:
-        return Check("compiler", CheckState.OK, "TVM loads")
+        return ""
     last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return Check("compiler", CheckState.FAIL, f"TVM does not load: {last[:200]}", "reinstall the pinned versions")
+    return last.removeprefix("tunery._errors.UsageError: ")[:200]
 
 
 def linker() -> Check:
