@@ -112,6 +112,13 @@ class RemoteError(EngineError):
         self.out_of_memory = kind == "MemoryError" or tells_of_memory(message)
 
 
+class DeviceLostError(BaseException):
+    """A kernel broke the device for this process, which gets nothing more from it and has to end.
+
+    No exception that may be taken for the failure of one kernel alone: a worker ends with it, as in a crash.
+    """
+
+
 _OUT_OF_MEMORY = (
     "MemoryError", "bad_alloc", "bad allocation", "out of memory", "Cannot allocate memory",
     "Failed to allocate memory",

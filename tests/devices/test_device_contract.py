@@ -60,7 +60,7 @@ class TestFakeDevice(DeviceContract):
 def test_devices_are_found_by_their_kind() -> None:
     assert device_class("cpu") is CpuDevice
     assert open_device("fake", (0, 1), (1,)).slot == (1,)
-    with pytest.raises(UsageError, match="cpu, fake"):
+    with pytest.raises(UsageError, match="cpu, cuda, fake"):
         device_class("abacus")
 
 

@@ -124,7 +124,8 @@ def test_what_decides_the_code_decides_the_key_and_hints_do_not(tmp_path: Path) 
         ('source = "scale.c"', 'source = "."', "no file"),
         ('source = "scale.c"', 'source = "scale.c"\nflags = ["-fplugin=x.so"]', "flag"),
         ('source = "scale.c"', 'source = "scale.c"\ncolour = 1', "colour"),
-        ('source = "scale.c"', 'source = "scale.c"\nlanguage = "cuda"', "language"),
+        ('source = "scale.c"', 'source = "scale.c"\nlanguage = "fortran"', "language"),
+        ('source = "scale.c"', 'source = "scale.c"\nlanguage = "cuda"', "launch"),
         ("[reference]", "[default]\nTILE = 9\n[reference]", "none of its values"),
         ("[reference]", "[default]\nTILE = 64\nUNROLL = 4\n[reference]", "does not fulfil"),
         ("[reference]", "[default]\nTILE = 64\n[reference]", "no value for UNROLL"),
@@ -156,7 +157,7 @@ def test_recorded_arrays_must_fit(tmp_path: Path) -> None:
     ("change", "told"),
     [
         (lambda t1: t1.pop("ConfigurationSpace"), "ConfigurationSpace"),
-        (lambda t1: t1["KernelSpecification"].update(Language="CUDA"), "CUDA"),
+        (lambda t1: t1["KernelSpecification"].update(Language="HIP"), "CUDA"),
         (lambda t1: t1["KernelSpecification"].pop("Arguments"), "Arguments"),
         (lambda t1: t1["KernelSpecification"]["Arguments"][0].update(MemoryType="Local"), "shape"),
         (lambda t1: t1["KernelSpecification"]["Arguments"][0].update(Size=10**12), "GB"),

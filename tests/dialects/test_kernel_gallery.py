@@ -14,12 +14,13 @@ from tunery.measuring.verification import compare, expect
 
 GALLERY = Path(__file__).parents[2] / "examples" / "kernels"
 NAMES = ("conv2d", "matmul", "nbody", "reduction", "stencil", "transpose")
+IN_CUDA = ("matmul_cuda", "transpose_cuda")
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
 def test_the_gallery_is_whole() -> None:
-    assert sorted(path.stem for path in GALLERY.glob("*.toml")) == sorted(NAMES)
+    assert sorted(path.stem for path in GALLERY.glob("*.toml")) == sorted(NAMES + IN_CUDA)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,24 +1,18 @@
 """Kernels in OpenCL are tuned from end to end on PoCL, and none that cheats or breaks is ever delivered."""
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
+from launched_kernels import check_that_no_cheat_wins, faulty_file, product_file, written
 
-import tunery
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import Device, open_device
 from tunery.devices.contract import DeviceContract
-from tunery.dialects import file_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels.opencl import OpenClDialect
-from tunery.domain import Budget, Network, Outcome, Target
-from tunery.domain.request import FillPolicy, Request
-from tunery.service.session import Session
-from tunery.store import open_store
+from tunery.domain import Network, Target
 
 
 def lacking() -> str:
@@ -44,39 +38,7 @@ __kernel void product(__global const float *a, __global const float *b, int n, _
     c[row * N + col] = sum;
 }
 """
-PRODUCT_FILE = """
-function = "product"
-language = "OpenCL"
-source = "product.cl"
-flop = "2 * N**3"
-restrictions = ["TILE <= N"]
-flags = ["-cl-mad-enable"]
-[problem]
-N = 32
-[[arguments]]
-name = "a"
-shape = ["N", "N"]
-[[arguments]]
-name = "b"
-shape = ["N", "N"]
-[[arguments]]
-name = "n"
-dtype = "int32"
-value = "N"
-[[arguments]]
-name = "c"
-shape = ["N", "N"]
-output = true
-[parameters]
-TILE = [2, 4, 8, 16, 32, 64]
-[launch]
-global = ["N", "N"]
-local = ["TILE", "TILE"]
-[default]
-TILE = 4
-[reference]
-numpy = "a @ b"
-"""
+PRODUCT_FILE = product_file("OpenCL", "cl", "-cl-mad-enable")
 
 # Each value of FAULT is another kernel; 0 is right and slow, 1 is right and fast, the others are faster than both.
 FAULTS = {
@@ -130,38 +92,7 @@ __kernel void square(__global float *x, __global float *y) {
 #endif
 }
 """
-FAULTY_FILE = f"""
-function = "square"
-language = "OpenCL"
-source = "square.cl"
-flags = ["-cl-std=CL2.0"]
-[problem]
-N = 5000
-[[arguments]]
-name = "x"
-shape = ["N"]
-[[arguments]]
-name = "y"
-shape = ["N"]
-output = true
-[parameters]
-FAULT = {[0, 1, *FAULTS]}
-[launch]
-global = ["N"]
-local = [50]
-[default]
-FAULT = 0
-[reference]
-numpy = "x * x"
-"""
-
-
-def written(directory: Path, source: str = PRODUCT, file: str = PRODUCT_FILE) -> Path:
-    name = file.split('source = "')[1].split(".cl", maxsplit=1)[0]
-    (directory / f"{name}.cl").write_text(source)
-    path = directory / f"{name}.toml"
-    path.write_text(file)
-    return path
+FAULTY_FILE = faulty_file("OpenCL", "cl", FAULTS, 'flags = ["-cl-std=CL2.0"]')
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -198,7 +129,7 @@ class TestOpenClContract(DialectContract):
     @pytest.fixture(scope="class")
     @classmethod
     def network(cls, tmp_path_factory: pytest.TempPathFactory) -> Network:
-        return OpenClDialect().own_network(str(written(tmp_path_factory.mktemp("kernel"))))
+        return OpenClDialect().own_network(str(written(tmp_path_factory.mktemp("kernel"), PRODUCT, PRODUCT_FILE)))
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -217,7 +148,7 @@ class TestOpenClContract(DialectContract):
 )  # fmt: skip
 def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(tmp_path: Path, old: str, new: str) -> None:
     dialect = OpenClDialect()
-    path = written(tmp_path, PRODUCT.replace(old, new, 1))
+    path = written(tmp_path, PRODUCT.replace(old, new, 1), PRODUCT_FILE)
     with pytest.raises(ModelError, match="OpenCL") as caught:
         dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
     assert "\n" not in str(caught.value)
@@ -232,7 +163,7 @@ def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(tmp_pat
 def test_a_launch_or_flag_that_cannot_be_is_one_sentence(tmp_path: Path, old: str, new: str) -> None:
     dialect = OpenClDialect()
     assert old in PRODUCT_FILE
-    path = written(tmp_path, file=PRODUCT_FILE.replace(old, new, 1))
+    path = written(tmp_path, PRODUCT, PRODUCT_FILE.replace(old, new, 1))
     with pytest.raises(ModelError) as caught:
         dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
     assert "\n" not in str(caught.value)
@@ -240,54 +171,27 @@ def test_a_launch_or_flag_that_cannot_be_is_one_sentence(tmp_path: Path, old: st
 
 def test_a_work_group_that_the_device_cannot_hold_is_refused_as_it_is_built(tmp_path: Path) -> None:
     dialect = OpenClDialect()
-    [task] = dialect.extract(dialect.own_network(str(written(tmp_path))), dialect.resolve_target("native", 1))
+    [task] = dialect.extract(
+        dialect.own_network(str(written(tmp_path, PRODUCT, PRODUCT_FILE))), dialect.resolve_target("native", 1)
+    )
     bodies = [one.body for one in dialect.open(task, [], None, 0).propose(10)]
     assert len(bodies) == 4, "the default is left out, and so is what the restriction refuses"
     with pytest.raises(TargetError):
         dialect.resolve_target('{"kind": "opencl", "device": "another one"}', 1)
 
 
-@pytest.mark.parametrize("text", [PRODUCT_FILE, '{"KernelSpecification": {"Language": "OpenCL"}}'])
-def test_a_file_says_itself_that_it_is_in_opencl(tmp_path: Path, text: str) -> None:
-    for name, dialect in (("kernel.toml", "opencl"), ("kernel.json", "opencl")):
-        (tmp_path / name).write_text(text)
-        assert file_dialect(str(tmp_path / name)) == dialect
-        (tmp_path / name).write_text(text.replace("OpenCL", "C"))
-        assert file_dialect(str(tmp_path / name)) == "kernels"
-    assert file_dialect(str(tmp_path / "missing.toml")) == "kernels"
-
-
 @pytest.mark.slow
 @pytest.mark.jobs
 def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     path = written(tmp_path, FAULTY, FAULTY_FILE)
-    request = Request(
-        str(path), dialect="opencl", threads=1, budget=Budget.parse("20trials"), store=str(tmp_path / "store.db")
-    )
-    with Session(request.store) as session:
-        report = session.tune(request)
-        compiled, _ = session.compile(request, tmp_path / "square.tunery", FillPolicy())
-    with open_store(request.store) as store:
-        records = store.records()
-    outcomes = {json.loads(one.candidate.body)["parameters"]["FAULT"]: one.measurement.outcome for one in records}
-    assert outcomes.keys() == {0, 1, *FAULTS}, "the space is exhausted"
-    right = {Outcome.OK, Outcome.ABANDONED}
-    assert {outcomes[0], outcomes[1]} <= right
-    assert [why for fault, why in FAULTS.items() if outcomes[fault] in right] == []
-    [state] = report.job.tasks
-    [best] = [one for one in records if one.candidate.key == state.best_candidate][-1:]
-    assert json.loads(best.candidate.body)["parameters"] == {"FAULT": 1}
-    x = np.linspace(-1, 1, 5000, dtype=np.float32)
-    np.testing.assert_allclose(tunery.load_compiled(tmp_path / "square.tunery")(x)[0], x * x, rtol=1e-5)
-    texts = {Path(one).suffix: Path(one).read_text() for one in compiled.texts}
-    assert "#define FAULT 1\n" in texts[".cl"]
-    assert json.loads(texts[".json"])["parameters"] == {"FAULT": 1}
-    assert "SQUARE_LOCAL_SIZE {50}" in texts[".h"]
+    check_that_no_cheat_wins(path, tmp_path, "opencl", "cl", FAULTS)
 
 
 def test_a_damaged_built_kernel_is_refused(tmp_path: Path) -> None:
     dialect = OpenClDialect()
-    [task] = dialect.extract(dialect.own_network(str(written(tmp_path))), dialect.resolve_target("native", 1))
+    [task] = dialect.extract(
+        dialect.own_network(str(written(tmp_path, PRODUCT, PRODUCT_FILE))), dialect.resolve_target("native", 1)
+    )
     built = dialect.build(task, dialect.baseline(task), tmp_path)
     built.path.write_bytes(built.path.read_bytes()[:-100])
     with pytest.raises(DialectError):

@@ -22,6 +22,7 @@ __all__ = [
 _GROUP = "tunery.devices"
 _OURS = {
     "cpu": ("cpu.device", "CpuDevice"),
+    "cuda": ("cuda.device", "CudaDevice"),
     "fake": ("fake", "FakeDevice"),
     "opencl": ("opencl.device", "OpenClDevice"),
 }

@@ -157,7 +157,8 @@ def error_to_data(error: BaseException) -> dict[str, Any]:
     """
     import traceback
 
-    ours = next((c.__name__ for c in type(error).__mro__ if c.__module__ == _errors.__name__), "")
+    own = (c for c in type(error).__mro__ if c.__module__ == _errors.__name__ and issubclass(c, TuneryError))
+    ours = next((c.__name__ for c in own), "")
     trace = "".join(traceback.format_exception(error))
     message = str(error).encode(errors="replace").decode()  # a compiler's output may hold what no text column takes
     values = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}

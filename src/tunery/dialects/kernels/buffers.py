@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tunery._errors import DialectError
+from tunery.dialects import Array
 
 _ALIGNED = 64
 _GUARD = 16 << 20  # bytes on each side, which take addresses and no memory
@@ -39,8 +40,17 @@ class GuardedArray:
         self._name = name
         self._before, self._behind = whole[_GUARD:start], whole[start + size : -_GUARD]
         self._before[:], self._behind[:] = _KNOWN, _KNOWN
-        self.array = whole[start : start + size].view(kind).reshape(shape)
-        self.address = self.array.ctypes.data
+        self._array = whole[start : start + size].view(kind).reshape(shape)
+        self.address = self._array.ctypes.data
+
+    @property
+    def array(self) -> Array:
+        """What it holds now."""
+        return self._array
+
+    def put(self, values: Array | float) -> None:
+        """Have it hold an array of its shape, or one number everywhere."""
+        self._array[...] = values
 
     def check(self) -> None:
         """Check that nothing was written beside the array.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from typing_extensions import override
@@ -75,13 +76,31 @@ class Change:
     values: Array
 
 
+class Buffer(Protocol):
+    """The memory of one array argument."""
+
+    @property
+    def array(self) -> Array:
+        """What it holds now; to be read only, for it may be a copy."""
+
+    def put(self, values: Array | float) -> None:
+        """Have it hold an array of its shape, or one number everywhere."""
+
+    def check(self) -> None:
+        """Check that nothing was written beside it.
+
+        Raises:
+            DialectError: something was.
+        """
+
+
 class BuiltKernel(Kernel):
     """A built kernel with its arguments in guarded arrays; each call that is timed has another input.
 
     Where the arrays are, and how the kernel is called, is its language's matter.
     """
 
-    def __init__(self, specification: KernelSpecification, buffers: Mapping[str, GuardedArray]) -> None:
+    def __init__(self, specification: KernelSpecification, buffers: Mapping[str, Buffer]) -> None:
         self._spec, self._buffers = specification, buffers
         self._given: dict[str, Array] = {}
         self._checked, self._changed = False, False
@@ -107,13 +126,13 @@ class BuiltKernel(Kernel):
     def _restore(self) -> None:
         self._changed = False
         for name, array in self._given.items():
-            self._buffers[name].array[...] = array
+            self._buffers[name].put(array)
 
     @override
     def poison(self) -> None:
         for one in self._spec.outputs:
-            array = self._buffers[one.name].array
-            array.fill(np.nan if array.dtype.kind == "f" else np.iinfo(array.dtype).min)
+            kind = np.dtype(one.dtype)
+            self._buffers[one.name].put(np.nan if kind.kind == "f" else np.iinfo(kind).min)
 
     @override
     def run(self) -> None:
@@ -140,9 +159,10 @@ class BuiltKernel(Kernel):
             self.run()
         for name, buffer in self._buffers.items():
             buffer.check()
-            if name in self._given and not np.array_equal(
-                buffer.array, self._given[name], equal_nan=buffer.array.dtype.kind == "f"
-            ):
+            if name not in self._given:
+                continue
+            given = self._given[name]
+            if not np.array_equal(buffer.array, given, equal_nan=given.dtype.kind == "f"):
                 raise DialectError(f"the kernel has written to its input {name}")
         return self._answer()
 
@@ -175,10 +195,11 @@ class BuiltKernel(Kernel):
         """
         self.call()
         for one in self.varied:
-            flat = self._buffers[one.name].array.reshape(-1)
+            given = self._buffers[one.name].array
+            flat = given.reshape(-1)
             chosen = self._turn.random(flat.size) < 0.5
             chosen[[0, -1]] = False
-            flat[chosen] = np.roll(flat, 1)[chosen]
+            self._buffers[one.name].put(np.where(chosen, np.roll(flat, 1), flat).reshape(given.shape))
         self.call()
         answers = [self._answer()]
         for call in (self.call, self.call_anew):
@@ -201,9 +222,9 @@ class CKernel(BuiltKernel):
         self._path, self._threads, self._clock = path, threads, device.clock
         self._library = Library(path, threads)
         arrays = [one for one in specification.arguments if not one.scalar]
-        buffers = {one.name: GuardedArray(one.name, one.shape, one.dtype) for one in arrays}
-        super().__init__(specification, buffers)
-        addresses = [0 if one.scalar else buffers[one.name].address for one in specification.arguments]
+        self._memory = {one.name: GuardedArray(one.name, one.shape, one.dtype) for one in arrays}
+        super().__init__(specification, self._memory)
+        addresses = [0 if one.scalar else self._memory[one.name].address for one in specification.arguments]
         self._pointers = (ctypes.c_void_p * len(addresses))(*addresses)
 
     def __del__(self) -> None:
@@ -215,7 +236,7 @@ class CKernel(BuiltKernel):
     def call(self, calls: int = 1, change: Change | None = None) -> float:
         place, pair = 0, None
         if change is not None:
-            place, pair = self._buffers[change.argument].address + change.index * change.values.itemsize, change.values
+            place, pair = self._memory[change.argument].address + change.index * change.values.itemsize, change.values
         start = self._clock()
         self._library.run(self._pointers, calls, place, pair)
         return self._clock() - start

@@ -36,6 +36,15 @@ _MOST_PARAMETERS, _MOST_VALUES, _MOST_DIMENSIONS, _MOST_ARGUMENTS = 64, 100_000,
 _FLAG = re.compile(r"-(O[0-3s]|Ofast|f[a-z][a-z0-9=-]*|m[a-z][a-z0-9.=-]*|std=[a-z0-9]+|W[a-z][a-z-]*|lm)")
 _UNWANTED_FLAG = re.compile(r"-f(plugin|dump|profile|sanitize|lto|random-seed)|-m(arch|tune|cpu)=|-mtune|-mcpu")
 _OPENCL_FLAG = re.compile(r"-cl-[a-z0-9][a-z0-9-]*(=CL[0-9.]+)?|-w")
+_CUDA_FLAG = re.compile(
+    r"--?use_fast_math|--(fmad|ftz|prec-div|prec-sqrt)=(true|false)|--?maxrregcount=[0-9]{1,3}|--?std=c\+\+[0-9]{2}"
+    r"|--?extra-device-vectorization|-w"
+)
+_FLAGS = {
+    "c": (_FLAG, "-ffast-math"), "opencl": (_OPENCL_FLAG, "-cl-fast-relaxed-math"),
+    "cuda": (_CUDA_FLAG, "--use_fast_math"),
+}  # fmt: skip
+"""What a kernel file may ask of its language's compiler, and one such flag."""
 _TEXT = re.compile(r"[A-Za-z0-9_.+-]+( [A-Za-z0-9_]+)*")
 _C_WORDS = frozenset({
     "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float",
@@ -87,7 +96,7 @@ class KernelForm(_Form):
 
     function: _Name
     source: str
-    language: Annotated[Literal["c", "opencl"], BeforeValidator(_lower)] = "c"
+    language: Annotated[Literal["c", "opencl", "cuda"], BeforeValidator(_lower)] = "c"
     flags: list[str] = []
     flop: int | float | str = 0
     problem: dict[_Name, int] = {}
@@ -141,9 +150,8 @@ def _checked(form: KernelForm, directory: Path) -> KernelSpecification:
     parameters = _parameters(form, problem)
     arguments = _arguments(form, problem, directory)
     for flag in form.flags:
-        known = _OPENCL_FLAG if form.language == "opencl" else _FLAG
+        known, such = _FLAGS[form.language]
         if not known.fullmatch(flag) or _UNWANTED_FLAG.match(flag):
-            such = "-cl-fast-relaxed-math" if form.language == "opencl" else "-ffast-math"
             raise _FaultError(f"the compiler's flag {flag!r:.60} is none that a kernel file may give, such as {such}")
     flop = float(evaluated(form.flop, problem) if isinstance(form.flop, str) else form.flop)
     if not 0 <= flop < math.inf:
@@ -301,10 +309,14 @@ def _reference(
 def _launch(
     form: KernelForm, parameters: Mapping[str, tuple[Value, ...]], problem: Mapping[str, Value]
 ) -> Launch | None:
-    if (form.launch is None) == (form.language == "opencl"):
-        raise _FaultError("a kernel in OpenCL, and only such a one, has a table `launch` with its `global` size")
+    if (form.launch is None) != (form.language == "c"):
+        raise _FaultError(
+            "a kernel in OpenCL or CUDA, and only such a one, has a table `launch` with its `global` size"
+        )
     if form.launch is None:
         return None
+    if form.language == "cuda" and not form.launch.local_size:
+        raise _FaultError("a kernel in CUDA has a `local` size in its launch: that of a block of threads")
     sizes = [[str(size) for size in of] for of in (form.launch.global_size, form.launch.local_size)]
     if sizes[1] and len(sizes[0]) != len(sizes[1]):
         raise _FaultError("the launch has another number of local sizes than of global ones")

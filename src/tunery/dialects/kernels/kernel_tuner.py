@@ -67,6 +67,7 @@ class _Kernel(_Part):
     problem: list[int] | int = Field([], alias="ProblemSize")
     global_size: _Size | None = Field(None, alias="GlobalSize")
     local_size: _Size | None = Field(None, alias="LocalSize")
+    global_type: str = Field("", alias="GlobalSizeType")
     arguments: list[_Argument] = Field([], alias="Arguments")
 
 
@@ -82,9 +83,9 @@ def form_of_t1(text: str, path: Path) -> dict[str, Any]:
         ModelError: it is no T1 file, or says what is not known here.
     """
     t1 = _valid(_T1, text, path)
-    kernel, language = t1.kernel, {"C": "c", "OpenCL": "opencl"}.get(t1.kernel.language)
+    kernel, language = t1.kernel, {"C": "c", "OpenCL": "opencl", "CUDA": "cuda"}.get(t1.kernel.language)
     if language is None:
-        raise ModelError(f"{str(path)!r}: the language {kernel.language!r:.40} is not known here; C and OpenCL are")
+        raise ModelError(f"{str(path)!r}: the language {kernel.language!r:.40} is not known here; C, OpenCL, CUDA are")
     if not kernel.arguments:
         raise ModelError(f"{str(path)!r} has no KernelSpecification.Arguments, so nobody knows what to call it with")
     sizes = [kernel.problem] if isinstance(kernel.problem, int) else kernel.problem
@@ -103,10 +104,13 @@ def form_of_t1(text: str, path: Path) -> dict[str, Any]:
     defaults = {one.name: one.default for one in t1.space.parameters if one.default is not None}
     if defaults:
         form["default"] = defaults
-    if language == "opencl":
+    if language != "c":
         if kernel.global_size is None or kernel.local_size is None:
             raise ModelError(f"{str(path)!r} has no GlobalSize or no LocalSize")
-        form["launch"] = {"global": _axes(kernel.global_size), "local": _axes(kernel.local_size)}
+        whole, group = _axes(kernel.global_size), _axes(kernel.local_size)
+        if (kernel.global_type or kernel.language) == "CUDA":  # they count blocks
+            whole = [f"({blocks}) * ({threads})" for blocks, threads in zip(whole, group, strict=True)]
+        form["launch"] = {"global": whole, "local": group}
     return form
 
 

@@ -78,7 +78,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Launch:
-    """The work items of an OpenCL kernel, as expressions of its parameters: in all, and in a group."""
+    """The work items of a kernel in OpenCL or CUDA, as expressions of its parameters: in all, and in a group."""
 
     global_size: tuple[str, ...]
     local_size: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class KernelSpecification:
     """A kernel with its arguments, tuning parameters and reference; `hints` are configurations thought fast."""
 
     function: str
-    language: Literal["c", "opencl"]
+    language: Literal["c", "opencl", "cuda"]
     source: str
     arguments: tuple[Argument, ...]
     parameters: Mapping[str, tuple[Value, ...]]

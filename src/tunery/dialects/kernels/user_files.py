@@ -5,18 +5,18 @@ from pathlib import Path
 
 from tunery._errors import ModelError
 
-DIALECTS = {"c": "kernels", "opencl": "opencl"}
-_OPENCL = re.compile(rb"""(^|[{,])\s*"?language"?\s*[=:]\s*["']opencl["']""", re.IGNORECASE | re.MULTILINE)
+DIALECTS = {"c": "kernels", "opencl": "opencl", "cuda": "cuda"}
+_LANGUAGE = re.compile(rb"""(?:^|[{,])\s*"?language"?\s*[=:]\s*["'](opencl|cuda)["']""", re.IGNORECASE | re.MULTILINE)
 
 
 def dialect_of(source: str) -> str:
     """Return the dialect that a kernel file is for, by its language; the file need not exist or be right."""
     try:
         with Path(source).open("rb") as file:
-            found = _OPENCL.search(file.read(1 << 20))
+            found = _LANGUAGE.search(file.read(1 << 20))
     except (OSError, ValueError):
         found = None
-    return DIALECTS["opencl" if found else "c"]
+    return DIALECTS[found[1].decode().lower() if found else "c"]
 
 
 def read_bytes(path: Path, most: int, what: str) -> bytes:

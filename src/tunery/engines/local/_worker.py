@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from tunery._errors import EngineError
+from tunery._errors import DeviceLostError, EngineError
 from tunery.blobs import BlobPlace, Blobs, open_blobs
 from tunery.engines._payload import Signatures, error_to_data, signatures
 from tunery.engines.local import _frames
@@ -18,6 +18,8 @@ from tunery.engines.local._process import own_cpu_s
 LOG_LIMIT_BYTES = 4 << 20
 """A worker's log is emptied when it is longer than this after a call."""
 _OOM_SCORE = "900"
+_LOST = 75
+"""The exit code of a worker whose device takes no more work from it."""
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -58,6 +60,9 @@ def _answer(channel: socket.socket, methods: Signatures, service: object, header
         arguments = methods.decode_arguments(method, header["count"], body)
         del body
         result = methods.encode_result(method, getattr(service, method)(*arguments))
+    except DeviceLostError as error:
+        print(error, file=sys.stderr, flush=True)  # noqa: T201 - the log is quoted as the reason
+        os._exit(_LOST)  # its libraries are in no state to be taken apart
     except BaseException as error:  # noqa: BLE001 - a SystemExit in a method is its failure, not the worker's end
         failed = {"failed": error_to_data(error)}
     _trim_log()

@@ -11,9 +11,10 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.devices.opencl.platform import Connection
 from tunery.dialects.kernels.buffers import GuardedArray
-from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
+from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import BuiltKernel, Change
+from tunery.dialects.kernels.launched.sizes import Sizes, sizes
 from tunery.dialects.kernels.specification import Argument, KernelSpecification
 
 _TYPES = {
@@ -22,16 +23,6 @@ _TYPES = {
 }  # fmt: skip
 _ZONE = 4096  # bytes on each side of an array that the device sees, and nobody may change
 _AT_ONCE = 64  # calls in the queue
-
-_MOST_ITEMS = 1 << 40
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How many work items there are in all, and in a group; None where the device may choose."""
-
-    whole: tuple[int, ...]
-    group: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -42,38 +33,6 @@ class Checked:
     function: str
     options: tuple[str, ...]
     launch: Sizes
-
-
-def sizes(kernel: KernelSpecification, configuration: Mapping[str, Value]) -> Sizes:
-    """Return the launch of a configuration.
-
-    Raises:
-        DialectError: it is none: a size below 1 or no whole number, or groups that do not fill it.
-    """
-    assert kernel.launch is not None, "a kernel in OpenCL has a launch"
-    whole, group = (
-        tuple(_size(text, kernel, configuration) for text in of)
-        for of in (kernel.launch.global_size, kernel.launch.local_size)
-    )
-    if any(all_ % each for all_, each in zip(whole, group, strict=False)):
-        raise DialectError(
-            f"the work groups of {list(group)} do not divide the {list(whole)} work items; a restriction can say so"
-        )
-    if math.prod(whole) > _MOST_ITEMS:
-        raise DialectError(f"the launch has {math.prod(whole)} work items, and should have at most {_MOST_ITEMS}")
-    return Sizes(whole, group or None)
-
-
-def _size(text: str, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> int:
-    try:
-        value = parse(text, kernel.parameters, kernel.problem)(configuration)
-    except ExpressionError as error:
-        raise DialectError(f"the launch's size {text!r:.60} has no value: {error}") from error
-    if isinstance(value, str) or not 1 <= value <= _MOST_ITEMS or value != int(value):
-        raise DialectError(
-            f"the launch's size {text!r:.60} is {value!r:.40}, and should be a whole number from 1 to {_MOST_ITEMS}"
-        )
-    return int(value)
 
 
 def build(
@@ -153,16 +112,16 @@ class OpenClKernel(BuiltKernel):
         self._to, self._launch, self._function = to, program.launch, _loaded(to, program)
         cl, aligned = to.cl, max(64, to.device.mem_base_addr_align // 8)
         arrays = [one for one in kernel.arguments if not one.scalar]
-        buffers = {
+        self._memory = {
             one.name: GuardedArray(one.name, one.shape, one.dtype, aligned=aligned, zone=_ZONE) for one in arrays
         }
-        super().__init__(kernel, buffers)
+        super().__init__(kernel, self._memory)
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
         self._whole: dict[str, Any] = {}
         self._parts: dict[str, Any] = {}
         self._maps: list[Any] = []
         try:
-            for name, one in buffers.items():
+            for name, one in self._memory.items():
                 self._whole[name] = cl.Buffer(to.context, flags, hostbuf=one.inside)
                 self._parts[name] = self._whole[name].get_sub_region(one.offset, one.array.nbytes)
             self._function.set_args(*(
@@ -177,7 +136,7 @@ class OpenClKernel(BuiltKernel):
         cl = self._to.cl
         both = cl.map_flags.READ | cl.map_flags.WRITE
         for name, whole in self._whole.items():
-            shape = self._buffers[name].inside.shape
+            shape = self._memory[name].inside.shape
             mapped, _ = cl.enqueue_map_buffer(self._to.queue, whole, both, 0, shape, np.uint8, is_blocking=True)
             self._maps.append(mapped)
 
@@ -213,12 +172,12 @@ class OpenClKernel(BuiltKernel):
 
     @override
     def call_anew(self) -> None:
-        arrays = [self._buffers[one.name].array for one in self.varied]
-        kept = [array.copy() for array in arrays]
-        for array in arrays:
-            array[...] = np.roll(array.reshape(-1), array.size // 2 + 1).reshape(array.shape)
+        buffers = [self._buffers[one.name] for one in self.varied]
+        kept = [one.array.copy() for one in buffers]
+        for one, array in zip(buffers, kept, strict=True):
+            one.put(np.roll(array.reshape(-1), array.size // 2 + 1).reshape(array.shape))
         self.call()  # what it may remember now is of another input
-        for array, of in zip(arrays, kept, strict=True):
-            array[...] = of
+        for one, array in zip(buffers, kept, strict=True):
+            one.put(array)
         self.poison()
         self.call()

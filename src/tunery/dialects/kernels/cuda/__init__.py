@@ -1,0 +1,121 @@
+"""Kernels in CUDA, on the first GPU here; where there is none they are compiled, and not measured.
+
+compilation    builds one; arrays, kernel: runs it on the GPU's stream; delivery: the best one as a file
+"""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+
+from pydantic import TypeAdapter
+from typing_extensions import override
+
+from tunery._errors import DialectError, TargetError
+from tunery.devices import Device
+from tunery.devices.cuda.driver import connect, find, no_library
+from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.kernels.kernel import BuiltKernel
+from tunery.dialects.kernels.specification import KernelSpecification
+from tunery.domain import Check, CheckState, Target
+
+_BUILD = "1"
+"""Counts changes of how a configuration becomes a kernel."""
+_ARCH = re.compile(r"sm_[1-9][0-9]{1,2}[af]?")
+_EXAMPLE = '{"kind": "cuda", "arch": "sm_90"}'
+_LOOK_S = 60.0
+
+
+class CudaDialect(KernelsDialect):
+    """Kernels with parameters, built by NVRTC for the GPU's own instructions."""
+
+    name = "cuda"
+    device = "cuda"
+    _language = "cuda"
+
+    @property
+    @override
+    def compiler(self) -> str:
+        from tunery.dialects.kernels.cuda.compilation import version
+
+        return f"nvrtc {version() or 'absent'} build {_BUILD}"
+
+    @override
+    def doctor(self) -> Iterable[Check]:
+        if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
+            lacking = "kernels in CUDA cannot be tuned"
+            return (Check("CUDA", CheckState.OK, f"not installed: {lacking}", no_library()),)
+        look = (
+            "from tunery.devices.cuda.driver import find; from tunery._errors import DialectError\n"
+            "try: print(find().name, find().arch, 'driver', find().driver)\n"
+            "except DialectError as error: raise SystemExit(str(error))"
+        )
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return (Check("CUDA", CheckState.OK, "no answer of the driver", "look at `nvidia-smi`"),)
+        if done.returncode or not done.stdout.strip():
+            why = done.stderr.strip().splitlines()[-1:] or ["the driver does not answer"]
+            return (Check("CUDA", CheckState.OK, "no GPU: kernels in CUDA are compiled, not measured", why[0]),)
+        return (Check("CUDA", CheckState.OK, f"{done.stdout.strip()}, for kernels in CUDA"),)
+
+    @override
+    def resolve_target(self, spec: str, threads: int) -> Target:
+        if threads < 1:
+            raise TargetError(f"target {spec!r:.60} with {threads} threads: at least one is needed")
+        if spec == "native":
+            try:
+                return Target(self.name, {"kind": "cuda", "arch": find().arch}, threads)
+            except DialectError as error:
+                raise TargetError(f"{error}; to compile without one, name its kind: --target '{_EXAMPLE}'") from error
+        try:
+            config = json.loads(spec)
+            known = config["kind"] == "cuda" and config.keys() == {"kind", "arch"} and _ARCH.fullmatch(config["arch"])
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            known = None
+        if not known:
+            raise TargetError(f"unknown target {spec!r:.60}; use native, or an object as {_EXAMPLE}")
+        return Target(self.name, config, threads)
+
+    @override
+    def _build(
+        self,
+        kernel: KernelSpecification,
+        source: str,
+        function: str,
+        configuration: Mapping[str, Value],
+        target: Target,
+        path: Path,
+    ) -> None:
+        from tunery.dialects.kernels.cuda.compilation import build
+
+        path.write_text(json.dumps(asdict(build(kernel, source, function, configuration, target.config["arch"]))))
+
+    @override
+    def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
+        from tunery.devices.cuda.device import CudaDevice
+        from tunery.dialects.kernels.cuda.compilation import Compiled
+        from tunery.dialects.kernels.cuda.kernel import CudaKernel
+
+        compiled = TypeAdapter(Compiled).validate_json(path.read_bytes())
+        try:
+            connect()
+        except DialectError as error:
+            raise DialectError(f"it compiles for {compiled.arch}, and is not measured: {error}") from error
+        assert isinstance(device, CudaDevice), "its kind was looked at"
+        return CudaKernel(kernel, compiled, device)
+
+    @property
+    @override
+    def _delivery(self) -> ModuleType:
+        from tunery.dialects.kernels.cuda import delivery
+
+        return delivery

@@ -1,0 +1,119 @@
+"""A kernel in CUDA on a GPU's stream, timed by its events."""
+
+import base64
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from typing_extensions import override
+
+from tunery._errors import DialectError
+from tunery.devices.cuda.device import CudaDevice
+from tunery.devices.cuda.driver import Connection, done
+from tunery.dialects.kernels.cuda.arrays import GpuArray
+from tunery.dialects.kernels.cuda.compilation import Compiled
+from tunery.dialects.kernels.kernel import BuiltKernel, Change
+from tunery.dialects.kernels.specification import KernelSpecification
+
+_AT_ONCE = 32  # calls in the stream
+_MOST_CHANGE = 8  # bytes of one number
+
+
+class _Module:
+    """A kernel's code on the GPU, with variables of its own."""
+
+    def __init__(self, compiled: Compiled, to: Connection) -> None:
+        cu = to.use()
+        try:
+            module = done(cu.cuModuleLoadData(base64.b64decode(compiled.code)))
+        except DialectError as error:
+            raise DialectError(f"{to.gpu.name} does not load what was built for {compiled.arch}: {error}") from error
+        to.let_go_with(self, ("cuModuleUnload", module))
+        self.function: Any = done(cu.cuModuleGetFunction(module, compiled.symbol.encode()))
+        most = int(done(cu.cuFuncGetAttribute(
+            cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, self.function
+        )))  # fmt: skip
+        if math.prod(compiled.launch.group or ()) > most:
+            raise DialectError(
+                f"a block of {math.prod(compiled.launch.group or ())} threads takes more registers than the GPU has: "
+                f"{most} is this kernel's limit"
+            )
+
+
+class CudaKernel(BuiltKernel):
+    """A kernel on a GPU. Before each call that is timed, the second cache is emptied, which also keeps the stream busy
+    until the call is in it; so an event before it and one behind it tell its time."""
+
+    def __init__(self, kernel: KernelSpecification, compiled: Compiled, device: CudaDevice) -> None:
+        self._compiled, self._device, self._to = compiled, device, device.connection
+        self._module, self._cold = _Module(compiled, self._to), False
+        arrays = [one for one in kernel.arguments if not one.scalar]
+        self._memory = {one.name: GpuArray(one.name, one.shape, one.dtype, self._to) for one in arrays}
+        super().__init__(kernel, self._memory)
+        self._pair = GpuArray("", (2 * _MOST_CHANGE,), "uint8", self._to)
+        self._values = [
+            np.array(self._memory[one.name].address, np.uint64) if one.value is None
+            else np.array(one.value, one.dtype)
+            for one in kernel.arguments
+        ]  # fmt: skip
+        self._pointers = np.array([value.ctypes.data for value in self._values], np.uint64)
+        group = compiled.launch.group or (1,)
+        blocks = [whole // each for whole, each in zip(compiled.launch.whole, group, strict=True)]
+        self._sizes = (*blocks, *[1] * (3 - len(blocks)), *group, *[1] * (3 - len(group)))
+        cu = self._to.use()
+        self._events = [
+            tuple(done(cu.cuEventCreate(cu.CUevent_flags.CU_EVENT_DEFAULT)) for _ in range(2)) for _ in range(_AT_ONCE)
+        ]
+        self._to.let_go_with(self, *(("cuEventDestroy", event) for pair in self._events for event in pair))
+
+    @override
+    def time(self, calls: int) -> float:
+        self._cold = True
+        try:
+            return super().time(calls)
+        finally:
+            self._cold = False
+
+    @override
+    def call(self, calls: int = 1, change: Change | None = None) -> float:
+        cu = self._to.use()
+        if change is not None:
+            pair = np.zeros(2 * _MOST_CHANGE, np.uint8)
+            pair[: change.values.nbytes] = change.values.view(np.uint8)
+            self._pair.put(pair)
+        spent_ms = 0.0
+        for first in range(0, calls, _AT_ONCE):
+            events = self._events[: calls - first]
+            for place, (before, after) in enumerate(events):
+                self._enqueue(cu, calls - 1 - first - place, change, before, after)
+            self._to.wait()
+            spent_ms += sum(done(cu.cuEventElapsedTime(*pair_)) for pair_ in events)
+        return spent_ms * 1e-3
+
+    def _enqueue(self, cu: Any, later: int, change: Change | None, before: Any, after: Any) -> None:
+        """Ask for a call that is followed by so many others, between two events."""
+        stream = self._to.stream
+        if self._cold:
+            self._device.enqueue_flush()
+        if change is not None:
+            width = change.values.itemsize
+            place = self._memory[change.argument].address + change.index * width
+            done(cu.cuMemcpyDtoDAsync(place, self._pair.address + later % 2 * width, width, stream))
+        done(cu.cuEventRecord(before, stream))
+        done(cu.cuLaunchKernel(self._module.function, *self._sizes, 0, stream, int(self._pointers.ctypes.data), 0))
+        done(cu.cuEventRecord(after, stream))
+
+    @override
+    def call_anew(self) -> None:
+        with self._another_module():
+            self.call()
+
+    @contextmanager
+    def _another_module(self) -> Iterator[None]:
+        kept, self._module = self._module, _Module(self._compiled, self._to)
+        try:
+            yield
+        finally:
+            self._module = kept

@@ -1,0 +1,117 @@
+"""A tuned kernel for a device as a file: its source under its parameters, and a header for programs that launch it."""
+
+import json
+import shlex
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from typing_extensions import override
+
+from tunery._archive import ArchiveError, new_archive, open_archive
+from tunery._errors import DeviceLostError, DialectError, UsageError
+from tunery._outputs import replacing
+from tunery.dialects import Array, CompiledNetwork
+from tunery.dialects.kernels.delivery import MADE_BY, shapes_text
+from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.kernels.gcc import macros
+from tunery.dialects.kernels.kernel import BuiltKernel
+from tunery.dialects.kernels.launched.sizes import Sizes
+from tunery.dialects.kernels.specification import KernelSpecification, read_specification
+from tunery.domain import Network, Target, TensorSpec
+
+
+def members(ending: str) -> tuple[str, ...]:
+    """Return the names of the texts in a file, where a source's name ends so."""
+    return (f"kernel.{ending}", "kernel.h", "kernel.json")
+
+
+def write_archive(  # noqa: PLR0917 - what a file is made of
+    output: Path,
+    network: Network,
+    kernel: KernelSpecification,
+    configuration: Mapping[str, Value],
+    target: Target,
+    launch: Sizes,
+    ending: str,
+) -> None:
+    """Write a configuration with its texts; it is known to build."""
+    told = {
+        "made by": "tunery", "function": kernel.function, "parameters": dict(configuration),
+        "problem": dict(kernel.problem), "flags": list(kernel.flags),
+        **{name: value for name, value in target.config.items() if name != "kind"},
+        "global size": list(launch.whole), "local size": list(launch.group or ()),
+    }  # fmt: skip
+    source = f"/* {kernel.function}, tuned; {MADE_BY} */\n{macros(kernel.problem, configuration)}\n{kernel.source}"
+    texts = (source, _header(kernel, launch), json.dumps(told, indent=2) + "\n")
+    with replacing(output) as part, new_archive(part) as archive:
+        for name, text in zip(members(ending), texts, strict=True):
+            with archive.member(name) as member:
+                member.write(text.encode())
+        archive.finish({
+            "dialect": target.dialect, "format": f"{target.dialect}-1", "network": network.name,
+            "threads": target.threads, "kernel": kernel.text, "parameters": dict(configuration),
+        })  # fmt: skip
+
+
+def _header(kernel: KernelSpecification, launch: Sizes) -> str:
+    name = kernel.function.upper()
+    shape = {f"{name}_GLOBAL_SIZE": launch.whole, f"{name}_LOCAL_SIZE": launch.group or ()}
+    lines = "".join(f"#define {key} {{{', '.join(map(str, of))}}}\n" for key, of in shape.items() if of)
+    return (
+        f"/* {kernel.function}, tuned; {MADE_BY}\n{shapes_text(kernel)} */\n#ifndef TUNERY_{name}_H\n"
+        f'#define TUNERY_{name}_H\n#define {name}_NAME "{kernel.function}"\n'
+        f"#define {name}_DIMENSIONS {len(launch.whole)}\n{lines}#endif\n"
+    )
+
+
+class LaunchedKernel(CompiledNetwork):
+    """A tuned kernel in this process: a function of its input arrays, built anew for the device that is here."""
+
+    dialect: ClassVar[str]
+
+    def __init__(self, path: Path, threads: int | None, digest: str) -> None:
+        from tunery.dialects._loaded import thread_count
+
+        try:
+            with open_archive(path, digest) as archive:
+                if archive.manifest["format"] != f"{self.dialect}-1":
+                    raise ArchiveError("it is of another version")  # noqa: TRY301 - one message for all faults
+                kernel = read_specification(str(archive.manifest["kernel"]))
+                configuration = dict(archive.manifest["parameters"])
+                self.threads = thread_count(threads, archive.manifest["threads"])
+        except (ArchiveError, DialectError, KeyError, ValueError, TypeError) as error:
+            again = f"write it again with `tunery compile KERNEL.toml -o {shlex.quote(str(path))}`"
+            raise UsageError(f"{path} is damaged: {error}; {again}") from error
+        try:
+            self._loaded = self._built(kernel, configuration)
+        except DialectError as error:
+            raise UsageError(f"{path} cannot be run here: {error}") from error
+        self._names = [one.name for one in kernel.inputs]
+        self.inputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.inputs)
+        self.outputs: tuple[TensorSpec, ...] = tuple(one.spec for one in kernel.outputs)
+
+    @abstractmethod
+    def _built(self, kernel: KernelSpecification, configuration: Mapping[str, Value]) -> BuiltKernel:
+        """Build the kernel for the device that is here.
+
+        Raises:
+            DialectError: there is none, or it does not take the kernel.
+        """
+
+    @override
+    def _run(self, arrays: Sequence[Array]) -> list[Array]:
+        self._call(arrays)
+        return self._loaded.outputs()
+
+    @override
+    def time(self, arrays: Sequence[Array], calls: int) -> float:
+        return self._call(self.checked(arrays), calls)
+
+    def _call(self, arrays: Sequence[Array], calls: int = 1) -> float:
+        try:
+            self._loaded.give(dict(zip(self._names, arrays, strict=True)))
+            return self._loaded.call(calls)
+        except DeviceLostError as error:  # it may be a user's process, which goes on
+            raise DialectError(f"{error}; start this process again") from error

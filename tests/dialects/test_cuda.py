@@ -1,0 +1,328 @@
+"""Kernels in CUDA are compiled anywhere, tuned from end to end on a GPU, and none that cheats is delivered."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from launched_kernels import check_that_no_cheat_wins, faulty_file, product_file, written
+
+from tunery._errors import DialectError, ModelError, TargetError, UsageError
+from tunery.devices import Device, open_device
+from tunery.devices.contract import DeviceContract
+from tunery.dialects.contract import DialectContract
+from tunery.dialects.kernels.cuda import CudaDialect
+from tunery.dialects.kernels.kernel_file import read_kernel
+from tunery.domain import Network, Target
+from tunery.measuring.verification import compare, expect
+
+SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
+
+
+def gpu_lacking() -> str:
+    """What is missing here for a GPU, "" where nothing is."""
+    [check] = CudaDialect().doctor()
+    return check.advice
+
+
+_LACKING = gpu_lacking()
+needs_gpu = pytest.mark.skipif(bool(_LACKING), reason=_LACKING or "nothing is missing")
+without_gpu = pytest.mark.skipif(not _LACKING, reason="there is a GPU")
+pytestmark = [
+    pytest.mark.cuda, pytest.mark.skipif("absent" in CudaDialect().compiler, reason="needs NVRTC: the extra `cuda`"),
+]  # fmt: skip
+
+PRODUCT = """
+__global__ void product(const float *__restrict__ a, const float *b, const int n, float *c) {
+    const int col = blockIdx.x * TILE + threadIdx.x, row = blockIdx.y * TILE + threadIdx.y;
+    __shared__ float tile[TILE][TILE];
+    float sum = 0.0f;
+    for (int k0 = 0; k0 < n; k0 += TILE) {
+        tile[threadIdx.y][threadIdx.x] = a[row * N + k0 + threadIdx.x];
+        __syncthreads();
+        for (int k = 0; k < TILE; k++) sum += tile[threadIdx.y][k] * b[(k0 + k) * N + col];
+        __syncthreads();
+    }
+    c[row * N + col] = sum;
+}
+"""
+PRODUCT_FILE = product_file("CUDA", "cu", "--fmad=true")
+
+# Each value of FAULT is another kernel; 0 is right and slow, 1 is right and fast, the others are faster than both.
+FAULTS = {
+    2: "writes far outside", 3: "writes just behind its output", 4: "wrong", 5: "hangs", 6: "returns its input",
+    7: "remembers its last answer while the ends of its input are the same", 8: "writes to its input",
+    9: "writes every second place", 10: "has a race on shared memory", 11: "needs more shared memory than there is",
+    12: "does nothing where its output is there already", 13: "traps", 14: "reads far outside",
+    15: "writes just before its output",
+}  # fmt: skip
+FAULTY = """
+#if FAULT == 7
+__device__ float kept_x[2];
+__device__ int kept = 0;
+#endif
+__device__ float slow(float x, int times) {
+    float s = 0;
+    for (int k = 0; k < times; k++) s += sinf(x + k) * 1e-20f;
+    return x * x + s;
+}
+extern "C" __global__ void square(float *x, float *y) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, me = threadIdx.x;
+#if FAULT == 0
+    y[i] = slow(x[i], 4000);
+#elif FAULT == 4
+    y[i] = x[i] * x[i] * 1.1f;
+#elif FAULT == 5
+    volatile int forever = 1;
+    while (forever) ;
+#elif FAULT == 6
+    y[i] = x[i];
+#elif FAULT == 7
+    if (!(kept && kept_x[0] == x[0] && kept_x[1] == x[N - 1])) y[i] = slow(x[i], 1);
+    if (i == N - 1) { kept_x[0] = x[0]; kept_x[1] = x[N - 1]; kept = 1; }
+#elif FAULT == 9
+    if (i % 2) y[i] = x[i] * x[i];
+#elif FAULT == 10
+    __shared__ float shared[50];
+    shared[me] = x[i];
+    y[i] = shared[49 - me] * shared[49 - me];
+#elif FAULT == 11
+    __shared__ float much[1 << 20];
+    much[me] = x[i];
+    __syncthreads();
+    y[i] = much[me] * x[i];
+#elif FAULT == 12
+    if (!(fabsf(y[i]) < 1e30f)) y[i] = slow(x[i], 400);
+#elif FAULT == 13
+    y[i] = x[i] * x[i];
+    if (i == 7) __trap();
+#elif FAULT == 14
+    y[i] = x[i] * x[i] + (x[i + (1 << 22)] > 1e30f ? 1 : 0);
+#else
+    y[i] = slow(x[i], FAULT == 1 ? 400 : 1);
+    if (i == 0 && FAULT == 2) y[1 << 20] = 1;
+    if (i == 0 && FAULT == 3) y[N] = 1;
+    if (i == 0 && FAULT == 8) x[N / 2] = 0;
+    if (i == 0 && FAULT == 15) y[-1] = 1;
+#endif
+}
+"""
+FAULTY_FILE = faulty_file("CUDA", "cu", FAULTS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNERY_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def unpinned() -> Iterator[tuple[int, ...]]:
+    """The cores of this process, which it has again afterwards."""
+    cores = os.sched_getaffinity(0)
+    yield tuple(sorted(cores))
+    os.sched_setaffinity(0, cores)
+
+
+@needs_gpu
+class TestCudaDevice(DeviceContract):
+    @pytest.fixture
+    @classmethod
+    def device(cls, unpinned: tuple[int, ...]) -> Device:
+        return open_device("cuda", unpinned, unpinned[:1])
+
+    def work(self, device: Device) -> None:
+        device.flush_caches()
+
+
+@needs_gpu
+class TestCudaContract(DialectContract):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def dialect(cls) -> CudaDialect:
+        return CudaDialect()
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def network(cls, tmp_path_factory: pytest.TempPathFactory) -> Network:
+        return CudaDialect().own_network(str(written(tmp_path_factory.mktemp("kernel"), PRODUCT, PRODUCT_FILE)))
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def target(cls, dialect: CudaDialect) -> Target:
+        return dialect.resolve_target("native", 1)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def device(cls) -> Device:
+        return open_device("cuda")
+
+
+def extracted(path: Path) -> str:
+    """What is told about a file that cannot be tuned: one sentence."""
+    dialect = CudaDialect()
+    with pytest.raises(ModelError) as caught:
+        dialect.extract(dialect.own_network(str(path)), dialect.resolve_target(SM_90, 1))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [("int n", "int n, int m", "arguments"), ("const float *b", "const int *b", "float* as b"),
+     ("float sum = 0.0f;", "float sum", "line"), ("void product", "void produce", "no __global__ function"),
+     ("int n", "float n", "int as n"), ("__global__", "__device__", "no __global__ function"),
+     ("[TILE][TILE]", "[TILE][1 << 20]", "shared")],
+)  # fmt: skip
+def test_a_source_that_does_not_compile_is_told_before_anything_is_timed(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    assert told in extracted(written(tmp_path, PRODUCT.replace(old, new, 1), PRODUCT_FILE))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('local = ["TILE", "TILE"]', 'local = ["TILE", "TILE - 1"]'), ('global = ["N"', 'global = ["TILE - 4"'),
+     ('local = ["TILE", "TILE"]', ""), ('global = ["N"', 'global = ["2**33"'), ("--fmad=true", "-ffast-math"),
+     ("--fmad=true", "--pre-include=/etc/passwd")],
+)  # fmt: skip
+def test_a_launch_or_flag_that_cannot_be_is_one_sentence(tmp_path: Path, old: str, new: str) -> None:
+    assert old in PRODUCT_FILE
+    extracted(written(tmp_path, PRODUCT, PRODUCT_FILE.replace(old, new, 1)))
+
+
+def test_a_block_of_too_many_threads_is_refused_as_it_is_built(tmp_path: Path) -> None:
+    file = PRODUCT_FILE.replace("N = 32", "N = 64").replace("TILE <= N", "TILE <= 64")
+    dialect = CudaDialect()
+    [task] = dialect.extract(
+        dialect.own_network(str(written(tmp_path, PRODUCT, file))), dialect.resolve_target(SM_90, 1)
+    )
+    refused = []
+    for candidate in dialect.open(task, [], None, 0).propose(10):
+        try:
+            dialect.build(task, candidate, tmp_path)
+        except DialectError as error:
+            refused.append(str(error))
+    assert len(refused) == 1
+    assert "4096" in refused[0] or "1024" in refused[0]
+
+
+def test_integers_of_all_widths_are_told_apart(tmp_path: Path) -> None:
+    file = PRODUCT_FILE.replace('dtype = "int32"', 'dtype = "uint64"')
+    for type_, fits in (("unsigned long", True), ("unsigned long long", True), ("long", False), ("uint64_t", True)):
+        path = written(tmp_path, f"#include <cstdint>\n{PRODUCT.replace('const int n', f'{type_} n')}", file)
+        if fits:
+            dialect = CudaDialect()
+            assert dialect.extract(dialect.own_network(str(path)), dialect.resolve_target(SM_90, 1))
+        else:
+            assert "unsigned long long as n" in extracted(path)
+
+
+@pytest.mark.parametrize("spec", ['{"kind": "cuda", "arch": "90"}', '{"kind": "cuda"}', '{"kind": "cuda", "arch": 9}'])
+def test_a_target_is_a_kind_of_gpu(spec: str) -> None:
+    with pytest.raises(TargetError, match="sm_90"):
+        CudaDialect().resolve_target(spec, 1)
+
+
+def test_a_kind_of_gpu_that_nvrtc_does_not_know_is_one_sentence(tmp_path: Path) -> None:
+    dialect = CudaDialect()
+    target = dialect.resolve_target('{"kind": "cuda", "arch": "sm_999"}', 1)
+    with pytest.raises(ModelError, match="gpu-architecture"):
+        dialect.extract(dialect.own_network(str(written(tmp_path, PRODUCT, PRODUCT_FILE))), target)
+
+
+def test_kernel_tuner_counts_blocks_where_we_count_threads(tmp_path: Path) -> None:
+    (tmp_path / "scale.cu").write_text("__global__ void scale(const float *x, float *y) {}\n")
+    t1 = {
+        "ConfigurationSpace": {"TuningParameters": [{"Name": "BX", "Type": "int", "Values": "[32, 64]"}]},
+        "KernelSpecification": {
+            "Language": "CUDA", "KernelName": "scale", "KernelFile": "scale.cu", "ProblemSize": [256],
+            "GlobalSize": {"X": "ProblemSize[0] // BX"}, "LocalSize": {"X": "BX"},
+            "Arguments": [
+                {"Name": "x", "Type": "float", "MemoryType": "Vector", "Size": "ProblemSize[0]"},
+                {"Name": "y", "Type": "float", "MemoryType": "Vector", "Size": 256, "AccessType": "WriteOnly"},
+            ],
+        },
+    }  # fmt: skip
+    for told, whole in ((None, 256), ("CUDA", 256), ("OpenCL", 8)):
+        if told:
+            t1["KernelSpecification"]["GlobalSizeType"] = told
+        (tmp_path / "scale.json").write_text(json.dumps(t1))
+        launch = read_kernel(tmp_path / "scale.json").launch
+        assert launch is not None
+        assert eval(launch.global_size[0].replace("ProblemSizeX", "256"), {"BX": 32}) == whole  # our own text
+
+
+def test_a_kernel_for_another_gpu_is_written_as_a_file_with_texts(tmp_path: Path) -> None:
+    dialect = CudaDialect()
+    network = dialect.own_network(str(written(tmp_path, PRODUCT, PRODUCT_FILE)))
+    dialect.compile(network, dialect.resolve_target(SM_90, 1), {}, tmp_path / "product.tunery")
+    texts = dialect.texts(tmp_path / "product.tunery")
+    assert "#define TILE 4\n" in texts[".cu"]
+    assert json.loads(texts[".json"])["arch"] == "sm_90"
+    assert "PRODUCT_GLOBAL_SIZE {32, 32}" in texts[".h"]
+
+
+@without_gpu
+def test_without_a_gpu_a_kernel_is_compiled_and_said_not_to_be_measured(tmp_path: Path) -> None:
+    path = written(tmp_path, PRODUCT, PRODUCT_FILE)
+    dialect = CudaDialect()
+    with pytest.raises(TargetError, match="--target"):
+        dialect.resolve_target("native", 1)
+    target = dialect.resolve_target(SM_90, 1)
+    [task] = dialect.extract(dialect.own_network(str(path)), target)
+    built = dialect.build(task, dialect.baseline(task), tmp_path)
+    with pytest.raises(DialectError, match="sm_90, and is not measured"):
+        dialect.load(task, built, open_device("cuda"))
+    dialect.compile(dialect.own_network(str(path)), target, {}, tmp_path / "product.tunery")
+    with pytest.raises(UsageError, match="cannot be run here"):
+        dialect.load_network(tmp_path / "product.tunery")
+
+
+@pytest.mark.parametrize("name", ["matmul_cuda", "transpose_cuda"])
+def test_an_example_compiles_and_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
+    dialect = CudaDialect()
+    network = dialect.own_network(str(Path(__file__).parents[2] / "examples" / "kernels" / f"{name}.toml"))
+    [task] = dialect.extract(network, dialect.resolve_target(SM_90 if _LACKING else "native", 1))
+    candidates = (dialect.baseline(task), *dialect.open(task, [], None, 0).propose(3))
+    built = [dialect.build(task, candidate, tmp_path) for candidate in candidates]
+    if _LACKING:
+        return
+    inputs, device = DialectContract.inputs(task, seed=0), open_device("cuda")
+    reference = dialect.load(task, dialect.build(task, dialect.reference(task), tmp_path), device)
+    found = []
+    for kernel in (reference, *(dialect.load(task, one, device) for one in built)):
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        found.append(kernel.outputs())
+    expected = expect(task.workload, found[0])
+    for candidate, outputs in zip(candidates, found[1:], strict=True):
+        verdict = compare(expected, outputs)
+        assert verdict.passed, f"{candidate.body}: {verdict.detail}"
+
+
+@needs_gpu
+@pytest.mark.jobs
+def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
+    path = written(tmp_path, FAULTY, FAULTY_FILE)
+    check_that_no_cheat_wins(path, tmp_path, "cuda", "cu", FAULTS)
+
+
+@needs_gpu
+def test_a_block_that_takes_too_many_registers_is_told_as_it_is_loaded(tmp_path: Path) -> None:
+    """Each thread of 1024 holds more than its share of the 65536 registers."""
+    source = PRODUCT.replace("float sum = 0.0f;", "float sum = 0.0f, many[160];").replace(
+        "c[row * N + col] = sum;",
+        "for (int r = 0; r < 64; r++)\n#pragma unroll\nfor (int i = 0; i < 160; i++) many[i] = (r ? many[i] : i) * sum"
+        " + a[i + r];\nfloat all = 0;\n#pragma unroll\nfor (int i = 0; i < 160; i++) all += many[i];\n"
+        "c[row * N + col] = sum + all * 0;",
+    )
+    dialect = CudaDialect()
+    path = written(tmp_path, source, PRODUCT_FILE.replace("TILE = 4", "TILE = 32"))
+    [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
+    built = dialect.build(task, dialect.baseline(task), tmp_path)
+    with pytest.raises(DialectError, match="registers"):
+        dialect.load(task, built, open_device("cuda"))
