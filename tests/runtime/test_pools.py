@@ -77,6 +77,26 @@ def test_a_stage_cancelled_between_permission_and_start(tmp_path: Path) -> None:
     run(main())
 
 
+def test_what_waits_for_a_device_is_counted_as_its_queue(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with runtime_in(tmp_path) as runtime:
+            queues = runtime.dispatch.queues
+
+            async def measure() -> None:
+                async with runtime.stage("job", "stage", Role.MEASURER):
+                    pass
+
+            async with runtime.stage("job", "stage", Role.MEASURER):
+                assert queues()[runtime.device_share] == 0
+                task = asyncio.create_task(measure())
+                await asyncio.sleep(0)  # it asks, and has to wait
+                assert queues()[runtime.device_share] == 1
+            await task
+            assert queues()[runtime.device_share] == 0
+
+    run(main())
+
+
 def test_a_given_up_call_does_not_run_on(tmp_path: Path) -> None:
     async def main() -> None:
         async with runtime_in(tmp_path) as runtime:

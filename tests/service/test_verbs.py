@@ -65,7 +65,7 @@ def test_one_manager_tunes_queries_compiles_and_extracts(tmp_path: Path) -> None
         ("bench", {"seconds": "long"}, "seconds"),
         ("bench", {"seconds": -1.0}, "-1"),
         ("query", {"few": 1}, "few"),
-        ("tune", {"output": "x"}, "output"),
+        ("tune", {"outputs": "x"}, "outputs"),
     ],
 )
 def test_what_a_kind_of_job_does_not_take_is_refused_before_it_is_queued(

@@ -119,9 +119,8 @@ def drop(page: Any, name: str, content: bytes) -> None:
     page.dispatch_event(".drop", "drop", {"dataTransfer": page.evaluate_handle(made, [name, list(content)])})
 
 
-def compile_and_download(page: Any, directory: Path) -> Path:
-    """On the page of a tuned job: have it compiled, and save the file."""
-    page.get_by_role("button", name="Compile").click()
+def fetch_file(page: Any, directory: Path) -> Path:
+    """On the page of a job: save its compiled network once there is one."""
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
     path = directory / download.value.suggested_filename

@@ -90,6 +90,17 @@ def test_commands_at_a_service_answer_as_on_its_store(
     assert [(one["name"], one["state"]) for one in command("hosts", "list", *there)["hosts"]] == [("here", "up")]
 
 
+def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(site: Served) -> None:
+    job = {"model": "fake:bad?tasks=1&one_off=0.7", "dialect": "fake", "budget": "8trials", "threads": 1}
+    done = site.ended(site.admin_token, job)
+    failed = done["tasks"][0]["outcomes"]["wrong-result"]
+    assert failed > 0
+    with site.client(site.admin_token) as client, client.stream("GET", f"/v1/live/jobs/{done['id']}") as stream:
+        parts = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
+        log = next(part["data"] for part in parts if part["name"] == "log")
+    assert sum("wrong-result" in line["text"] for line in log) == failed
+
+
 @pytest.mark.tvm
 @pytest.mark.slow
 def test_a_model_sent_is_tuned_fetched_and_compared_at_the_service(site: Served, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dashboard_site import Served, chromium, compile_and_download, drop, log_in, served
+from dashboard_site import Served, chromium, drop, fetch_file, log_in, served
 
 from tunery import load_compiled
 
@@ -87,7 +87,7 @@ def test_a_job_is_submitted_watched_compiled_downloaded_and_loads(visit: Visit, 
     row(page, "matmul_0").wait_for()
     page.get_by_role("button", name="Start tuning").click()
     page.get_by_role("heading", name="dropped").wait_for()
-    path = compile_and_download(page, tmp_path)
+    path = fetch_file(page, tmp_path)
     network = load_compiled(path)
     assert network.inputs
 

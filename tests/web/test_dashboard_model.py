@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from dashboard_site import Served, chromium, compile_and_download, drop, log_in, matmul_model, served
+from dashboard_site import Served, chromium, drop, fetch_file, log_in, matmul_model, served
 
 import tunery
 
@@ -31,7 +31,7 @@ def test_a_model_is_dropped_tuned_compiled_downloaded_and_run(site: Served, tmp_
         page.get_by_text("operators of").wait_for()
         page.get_by_label("Budget").fill("4trials")
         page.get_by_role("button", name="Start tuning").click()
-        path = compile_and_download(page, tmp_path)
+        path = fetch_file(page, tmp_path)
         assert page.locator("img").count() == 0
     data = np.random.default_rng(1).standard_normal((16, 32), dtype=np.float32)
     (theirs,) = onnxruntime.InferenceSession(content).run(None, {"x": data})

@@ -109,6 +109,25 @@ def test_the_pages_need_no_other_machine() -> None:
 
 
 @pytest.mark.jobs
+def test_a_job_that_delivers_ends_with_its_file(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        job = (await submitted(ann, {**QUICK, "deliver": True}))["id"]
+        done = await ended(ann, job)
+        assert (done["state"], done["spend"]["trials"]) == ("done", 8)
+        answer = await ann.get(f"/v1/jobs/{job}/file")
+        assert len(answer.content) == done["answer"]["compiled"]["size_bytes"] > 0
+        assert str(site.app.state.service.files) not in (await ann.get(f"/v1/jobs/{job}")).text
+        assert (await bob.get(f"/v1/jobs/{job}/file")).status_code == 404
+        charged = await site.manager.store.read(lambda store: store.ledger(job))
+        assert "compile" in {charge.stage for charge in charged}
+        plain = await ended(ann, (await submitted(ann))["id"])
+        assert (await ann.get(f"/v1/jobs/{plain['id']}/file")).status_code == 404
+
+    serve(main)
+
+
+@pytest.mark.jobs
 def test_only_who_has_uploaded_a_network_may_ask_about_it(serve: Serve) -> None:
     async def main(site: Site) -> None:
         ann, bob = await site.account("ann"), await site.account("bob")

@@ -76,18 +76,17 @@ def tune(
 def _tune_there(url: str, request: "Request", output: Path | None, *, as_json: bool, verbose: bool) -> None:
     """Tune at a service, and fetch the compiled network."""
     from tunery.service.resuming import report_from
-    from tunery.web.client import compile_there, connect, run_there
+    from tunery.web.client import connect, fetch, run_there
 
     with connect(url) as service:
         with watching(service, verbose=verbose) as watcher:
-            status, began = run_there(service, request, {}, watcher)
+            status, began = run_there(service, request, {"deliver": output is not None}, watcher)
         if not began or status.state is not JobState.DONE:
             report(status, as_json=as_json)
             raise typer.Exit(1)
         found, compiled = report_from(status, began, service.url), None
         if output is not None:
-            with watching(service, verbose=verbose) as watcher:
-                compiled, _ = compile_there(service, request, output, {"predict": True}, watcher)
+            compiled, _ = fetch(service, status, began, output)
     if as_json:
         emit(_data(found, compiled, None))
     else:

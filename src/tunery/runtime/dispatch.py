@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,7 @@ class Dispatch:
         self.granted = granted_cores()
         self.scheduler = Scheduler({CORE: self.granted}, strategy, keep_log=record)
         self.waiting: dict[str, asyncio.Future[None]] = {}
-        self._waiting_job: dict[str, str] = {}
+        self._waiting_requests: dict[str, StageRequest] = {}
         self.pinned: dict[str, Pin] = {}
         self.spans: list[Span] = []
         self._spans_of: dict[str, list[Span]] = {}
@@ -148,7 +149,7 @@ class Dispatch:
         """
         ready = asyncio.get_running_loop().create_future()
         self.waiting[request.stage_id] = ready
-        self._waiting_job[request.stage_id] = request.job_id
+        self._waiting_requests[request.stage_id] = request
         self.decide(StageReady(self.now(), request))
         try:
             await ready
@@ -159,11 +160,16 @@ class Dispatch:
                 self.finished(request.stage_id, ok=False)
             raise
         finally:
-            del self._waiting_job[request.stage_id]
+            del self._waiting_requests[request.stage_id]
+
+    def queues(self) -> Counter[str]:
+        """Return how many stages wait for their turn by each resource that they need."""
+        waiting = [one for stage_id, one in self._waiting_requests.items() if stage_id in self.waiting]
+        return Counter(resource for one in waiting for resource in one.needs)
 
     def withdraw(self, job_id: str) -> None:
         """Take back whatever of a job waits for its turn; each such `permission` raises WithdrawnError."""
-        for stage_id in [stage_id for stage_id, job in self._waiting_job.items() if job == job_id]:
+        for stage_id in [one.stage_id for one in self._waiting_requests.values() if one.job_id == job_id]:
             self._take_back(stage_id, WithdrawnError("the budget was used up before its turn came"))
 
     def reroute(self, stage_ids: Iterable[str]) -> None:

@@ -10,7 +10,7 @@ from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, Request, ShareRequest
 from tunery.runtime.opening import thread_count
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
-from tunery.service.verbs import TUNE, options_of
+from tunery.service.verbs import options_of
 
 _LARGEST_SEED, _LONGEST_LATENCY_S = 2**31 - 1, 1e6
 _LONGEST_TEXT, _LONGEST_OWNER = 1 << 16, 128
@@ -24,10 +24,7 @@ def check(request: Request, claim: ShareRequest) -> None:
         UsageError: nobody can run it; the message says why.
     """
     check_limits(request)
-    if request.kind != TUNE:
-        options_of(request)
-    elif request.options:
-        raise UsageError(f"a job that tunes has no option {sorted(request.options)[0]!r}")
+    options_of(request)
     if not request.on:  # else its host says how many cores it has
         thread_count(request.threads)
     check_dialect(request.dialect)

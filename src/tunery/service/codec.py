@@ -24,7 +24,9 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
     """
     model = absolute(request.model)
     queued = {} if claim is None else {f"{_QUEUE}_{key}": value for key, value in asdict(claim).items()}
-    other = {} if request.kind == "tune" else {"kind": request.kind, "options": canonical_json(dict(request.options))}
+    other: Plain = {} if request.kind == "tune" else {"kind": request.kind}
+    if request.options or request.kind != "tune":
+        other["options"] = canonical_json(dict(request.options))
     trusted: Plain = {"trust": True} if request.trust else {}
     return {
         "model": model,

@@ -18,7 +18,8 @@ class Machine:
 
     Of its `granted` cores `busy` are held by stages now; `load` is the number of processes that wanted a core in the
     last minute, None where the host does not tell. `queue` counts the stages that wait for their turn, by kind; they
-    wait at the first host. `trouble` is why it is away, or what it lacks.
+    wait at the first host; `device_queue` those that wait for a device of the host, by its kind. `trouble` is why it is
+    away, or what it lacks.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Machine:
     load: float | None
     builds: bool
     queue: Mapping[str, int]
+    device_queue: Mapping[str, int]
     trouble: str
     devices: tuple[str, ...]
 
@@ -42,26 +44,34 @@ def machines(
     """Return how this machine stands (`ours` is what it says of itself), then the added hosts, by name."""
     free = dispatch.scheduler.snapshot().free
     queue = Counter(stage_id.rpartition("-")[0] for stage_id in dispatch.waiting)
+    resources = dispatch.queues()
     here = Machine(
         HERE, "up", ours.node, _system(ours), dispatch.granted,
         dispatch.granted - free.get(core_of(HERE), dispatch.granted), ours.memory_bytes,
-        psutil.virtual_memory().available, psutil.getloadavg()[0], True, dict(queue), "", _fingerprints(ours.devices),
+        psutil.virtual_memory().available, psutil.getloadavg()[0], True, dict(queue), _device_queue(HERE, resources),
+        "", _fingerprints(ours.devices),
     )  # fmt: skip
-    return [here, *(_added(host.name, runtimes, free) for host in added)]
+    return [here, *(_added(host.name, runtimes, free, resources) for host in added)]
 
 
-def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int]) -> Machine:
+def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int], resources: Mapping[str, int]) -> Machine:
     engines = [runtime.engine for runtime in runtimes if name in runtime.engine.hosts]
     facts = next((found for engine in engines if (found := engine.facts(name)) is not None), None)
     builds = any(name in runtime.hosts.up for runtime in runtimes)
     trouble = next((text for engine in engines if (text := engine.trouble(name))), "")
     if facts is None:
-        return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, False, {}, trouble, ())
+        return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, False, {}, {}, trouble, ())
     left = free.get(core_of(name), facts.granted)
     return Machine(
         name, "up", facts.node, _system(facts), facts.granted, max(facts.granted - left, 0) if builds else 0,
-        facts.memory_bytes, None, None, builds, {}, trouble, _fingerprints(facts.devices),
+        facts.memory_bytes, None, None, builds, {}, _device_queue(name, resources), trouble,
+        _fingerprints(facts.devices),
     )  # fmt: skip
+
+
+def _device_queue(host: str, resources: Mapping[str, int]) -> dict[str, int]:
+    start = f"{host}/device:"
+    return {name.removeprefix(start): count for name, count in resources.items() if name.startswith(start)}
 
 
 def _system(facts: HostFacts) -> str:

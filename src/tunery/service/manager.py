@@ -15,11 +15,11 @@ from typing import Any, Self, TypeVar
 from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
-from tunery.domain import DeviceDescription, HostFacts, JobState, JobStatus, Spend
+from tunery.domain import Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import added_hosts
-from tunery.reports.job import STAGES, stages_payload
+from tunery.reports.job import COMPILED, STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.opening import introduce, open_runtime, open_runtime_on, thread_count
@@ -30,7 +30,7 @@ from tunery.service.codec import claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import QueuedJob, next_turn
 from tunery.service.resuming import beginning, check_currency, report_of
-from tunery.service.verbs import TUNE, VERBS, options_of
+from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.job import HEARTBEAT_S, TuningJob
@@ -470,9 +470,12 @@ class JobManager:
             device, stop = await self._device(runtime, entry.request), threading.Event()
             began_with = beginning(imported, runtime)
             await self.store.write(lambda store: store.events.append("began", began_with, job_id))
+            options = options_of(entry.request)
+            assert isinstance(options, TuneOptions)
+            deliver = partial(self._deliver, job_id, entry, imported, options) if options.output else None
             job = TuningJob(
                 runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began,
-                ending=lambda: entry.ending,
+                ending=lambda: entry.ending, deliver=deliver,
             )  # fmt: skip
         except BaseException:
             if imported is not None and imported is not entry.imported:
@@ -481,6 +484,24 @@ class JobManager:
                 await self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
             raise
         await self._work(job, entry.claim)
+
+    async def _deliver(
+        self, job_id: str, entry: _Entry, imported: ImportedModel, options: TuneOptions, account: Account
+    ) -> str:
+        """Compile what a job has tuned; return why that was not possible."""
+
+        def notify(progress: Progress) -> None:
+            before = entry.progress
+            entry.notify(progress if before is None else replace(before, phase=progress.phase, current=""))
+
+        request = replace(entry.request, kind="compile", budget=Budget(), latency_target_s=None)
+        work = Work(self.runtime(entry.request), self.store, request, job_id, notify, imported, account)
+        try:
+            made = await compile_network(work, options)
+        except TuneryError as error:
+            return f"the network was not compiled: {error}"
+        await self.store.write(lambda store: store.events.append(COMPILED, made, job_id))
+        return ""
 
     async def _charge_in_vain(
         self, job_id: str, request: Request, runtime: Runtime, used: Sequence[Reservation], wall_s: float

@@ -11,6 +11,7 @@ from tunery._errors import UsageError, WorkError
 from tunery.accounting.prices import Prices
 from tunery.domain import JobState, JobStatus, Spend
 from tunery.domain.request import Request, ShareRequest
+from tunery.reports.job import COMPILED
 from tunery.service.codec import Plain, claim_of, request_of
 from tunery.service.resuming import check_currency, check_unchanged, refuse_twin
 from tunery.store import Store
@@ -113,9 +114,11 @@ def save_answer(store: Store, job_id: str, answer: Mapping[str, Any], request: P
 
 
 def answer_of(store: Store, status: JobStatus) -> dict[str, Any] | None:
-    """Return what a job has answered; of one that tunes, what its report tells beside its status."""
+    """Return what a job has answered; of one that tunes, what its report tells beside its status, and its file's."""
     if status.request.get("kind", "tune") == "tune":
         found = store.events.latest(status.job_id, "began")
+        if found and "options" in status.request and (made := store.events.latest(status.job_id, COMPILED)):
+            return {**found.payload, COMPILED: made.payload}
     else:
         found = store.events.latest(status.job_id, "answer") if status.state is JobState.DONE else None
     return dict(found.payload) if found else None

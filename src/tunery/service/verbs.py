@@ -1,4 +1,4 @@
-"""The kinds of jobs beside tuning: what each is given, what it does, and what it answers as plain data."""
+"""The kinds of jobs: what each is given; and what those beside tuning do, and answer as plain data."""
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -65,6 +65,18 @@ class CompileOptions(QueryOptions):
         check_place(Path(self.output), request, force=self.force, sign=Path(self.sign) if self.sign else None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions(CompileOptions):
+    """Where the network is compiled to once it is tuned ("": nowhere)."""
+
+    output: str = ""
+
+    def check(self, request: Request) -> None:
+        """Raise UsageError where the file may not be written."""
+        if self.output:
+            CompileOptions.check(self, request)
+
+
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
     """Which rivals are timed, for how many seconds each, and the file to time ("": compile the best records)."""
@@ -110,10 +122,11 @@ class NoOptions:
         """Accept."""
 
 
-Options = CompileOptions | QueryOptions | BenchOptions | CollectOptions | NoOptions
+Options = TuneOptions | CompileOptions | QueryOptions | BenchOptions | CollectOptions | NoOptions
 
 
-async def _compile(work: Work, options: CompileOptions) -> Answer:
+async def compile_network(work: Work, options: CompileOptions) -> Answer:
+    """Compile a network to the file that the options name; return the report with what the network is."""
     report, network = await compile_checked(
         work, Path(options.output), options.policy(), lambda text: _say(work, text), force=options.force,
         sign=Path(options.sign) if options.sign else None,
@@ -165,7 +178,7 @@ class Verb:
 
 TUNE = "tune"
 VERBS: Mapping[str, Verb] = {
-    "compile": Verb(CompileOptions, _compile),
+    "compile": Verb(CompileOptions, compile_network),
     "bench": Verb(BenchOptions, _bench),
     "query": Verb(QueryOptions, _query),
     "extract": Verb(NoOptions, _extract),
@@ -175,15 +188,15 @@ VERBS: Mapping[str, Verb] = {
 
 
 def options_of(request: Request) -> Options:
-    """Return the options of a request for another job than tuning, checked: every key known, every value of its type.
+    """Return the options of a request, checked: every key known, every value of its type.
 
     Raises:
         UsageError: the kind is unknown, or an option is not one of its.
     """
     kind, data = request.kind, request.options
-    if kind not in VERBS:
+    if kind != TUNE and kind not in VERBS:
         raise UsageError(f"there is no job of kind {kind!r}; use {', '.join([TUNE, *VERBS])}")
-    wanted = VERBS[kind].options
+    wanted = TuneOptions if kind == TUNE else VERBS[kind].options
     known = {field.name for field in fields(wanted)}
     if unknown := sorted(data.keys() - known):
         takes = f"takes {', '.join(sorted(known))}" if known else "takes no options"

@@ -5,7 +5,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 
@@ -47,6 +47,8 @@ class TuningJob:
     """Tunes one imported model within its budget, which counts from `began` (monotonic seconds; None: from now).
 
     `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
+    `deliver` is what is done with what was reached, before the job ends and on its account; it returns what of that
+    went wrong.
     """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
@@ -62,8 +64,9 @@ class TuningJob:
         searches: SearchRegistry,
         began: float | None = None,
         ending: Callable[[], JobState] = lambda: JobState.STOPPED,
+        deliver: Callable[[Account], Awaitable[str]] | None = None,
     ) -> None:
-        self.status = status
+        self.status, self._deliver = status, deliver
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
         self._notify, self._stop, self._ending = on_progress, stop, ending
         settings = Settings() if request.trimming.abandon else FULL_LENGTH
@@ -111,10 +114,13 @@ class TuningJob:
         beat = asyncio.create_task(self._heartbeats())
         try:
             await self._run_phases()
+            undelivered = ""
+            if self._deliver is not None and self.searches and not self._stop.is_set():
+                undelivered = await self._deliver(self._account)
             await self._close([beat])
             state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
             message = self._about_stop() if self._stop.is_set() else self._about_end()
-            said = [message] if message else []
+            said = [part for part in (message, undelivered) if part]
             said += [MODEL_CHANGED] if self._imported.has_changed() else []
             self.status = await self._reporter.status(self.status, state, ". ".join(said))
         except BaseException as error:

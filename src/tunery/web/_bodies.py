@@ -55,6 +55,7 @@ class JobIn(QuestionIn):
     budget: str = Field("", max_length=200, description="`10min`, `500trials`, `$2`, `50kJ`; several by commas.")
     seed: int = Field(0, ge=0, le=2**31 - 1)
     priority: int = Field(0, ge=0, le=10, description="Each step doubles the share, up to the account's own priority.")
+    deliver: bool = Field(False, description="tune: compile the network at the end (`GET /v1/jobs/ID/file`).")
     few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
     few_shot_seconds: float | None = Field(None, gt=0, le=1e6, description="Measure no longer than this.")
     against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")

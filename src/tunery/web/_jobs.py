@@ -19,6 +19,7 @@ from tunery._errors import NothingFoundError
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
+from tunery.reports.job import COMPILED
 from tunery.service.codec import request_data
 from tunery.service.stored_jobs import answer_of
 from tunery.store import Event
@@ -156,13 +157,21 @@ async def events(  # noqa: PLR0917 - what FastAPI hands over
 @router.head("/{job_id}/file", include_in_schema=False)
 @router.get("/{job_id}/file")
 async def file(job_id: JobId, service: TheService, caller: Reader) -> FileResponse:
-    """Return the compiled network of a job of the kind `compile`; ranges are served."""
+    """Return the compiled network of a job that compiles, or delivers what it tunes; ranges are served."""
     status = await visible(service, caller, job_id)
-    options = json.loads(str(status.request.get("options", "{}")))
-    path = Path(options.get("output", ""))
-    if status.state is not JobState.DONE or not path.is_relative_to(service.files) or not path.is_file():
+    path = _file_of(status)
+    if not has_file(status) or not path.is_relative_to(service.files):
         raise RefusedError(404, "not-found", f"job {job_id} has no compiled file")
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+def has_file(status: JobStatus) -> bool:
+    """Tell whether a job has ended with a compiled network."""
+    return status.state is JobState.DONE and _file_of(status).is_file()
+
+
+def _file_of(status: JobStatus) -> Path:
+    return Path(json.loads(str(status.request.get("options", "{}"))).get("output", ""))
 
 
 async def visible(service: Service, caller: Caller, job_id: str) -> JobStatus:
@@ -205,7 +214,9 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         raise RefusedError(422, "model", f"{job.model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
     options: dict[str, Any] = {}
     fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
-    if job.kind == "compile":
+    if job.kind == "tune" and job.deliver:
+        options = {"output": await compiled_place(service, model)}
+    elif job.kind == "compile":
         options = {"output": await compiled_place(service, model), "predict": job.predict is not False, **fill}
     elif job.kind == "query":
         options = {"predict": job.predict is True, **fill}
@@ -252,7 +263,9 @@ def _asked(request: Mapping[str, Any]) -> dict[str, Any]:
 async def _shown(service: Service, status: JobStatus) -> JobOut:
     answer = await service.store.read(lambda store: answer_of(store, status))
     if answer is not None and not service.local:
-        answer.pop("path", None)
+        for told in (answer, answer.get(COMPILED, {})):
+            told.pop("path", None)
+            told.pop("texts", None)
     return job_out(status, service.manager.progress(status.job_id), answer, local=service.local)
 
 
@@ -323,5 +336,5 @@ def _sent(event: Event) -> str:
 
 
 def _data(event: Event) -> dict[str, Any]:
-    payload = {name: value for name, value in event.payload.items() if name != "path"}
+    payload = {name: value for name, value in event.payload.items() if name not in {"path", "texts"}}
     return {**plain(payload), "id": event.number, "kind": event.kind, "at": event.created_at}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tunery.web.client import ServiceClient
 
 _MOST_EVENTS = 1_000_000
-_THERE = {"predict", "few_shot", "few_shot_seconds", "against", "seconds"}
+_THERE = {"deliver", "predict", "few_shot", "few_shot_seconds", "against", "seconds"}
 """What a job at a service on the network may be given as an option."""
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)

@@ -1,8 +1,9 @@
 """Asking a service: what it is asked for over HTTP (`_http`), and whole requests of ours with their answers."""
 
 from tunery.web.client._http import ServiceClient, connect, login
-from tunery.web.client._requests import Watcher, compile_there, progress_of, run_there, status_of, submit
+from tunery.web.client._requests import Watcher, compile_there, fetch, progress_of, run_there, status_of, submit
 
 __all__ = [
-    "ServiceClient", "Watcher", "compile_there", "connect", "login", "progress_of", "run_there", "status_of", "submit",
+    "ServiceClient", "Watcher", "compile_there", "connect", "fetch", "login", "progress_of", "run_there", "status_of",
+    "submit",
 ]  # fmt: skip

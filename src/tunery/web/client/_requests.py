@@ -79,14 +79,29 @@ def compile_there(
     Raises:
         WorkError: the job has failed, or was cancelled.
     """
-    from tunery.reports.data import compile_report
-
     there = replace(request, kind="compile", budget=Budget(), latency_target_s=None)
     status, answer = run_there(service, there, fill, watcher)
     if status.state is not JobState.DONE:
         raise WorkError(f"job {status.job_id} is {status.state.value}; nothing was compiled")
+    return fetch(service, status, answer, output)
+
+
+def fetch(
+    service: ServiceClient, status: JobStatus, answer: Mapping[str, Any], output: Path
+) -> "tuple[CompileReport, Network]":
+    """Fetch a job's compiled network to `output`; return what its `answer` says of it.
+
+    Raises:
+        WorkError: it has none; the message says why.
+    """
+    from tunery.reports.data import compile_report
+    from tunery.reports.job import COMPILED
+
+    made = answer.get(COMPILED, answer)
+    if "described" not in made:
+        raise WorkError(status.message or f"job {status.job_id} has no compiled network")
     service.download(status.job_id, output)
-    return compile_report({**answer, "path": str(output), "texts": []})
+    return compile_report({**made, "path": str(output), "texts": []})
 
 
 def status_of(job: Mapping[str, Any]) -> JobStatus:

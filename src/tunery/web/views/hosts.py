@@ -29,6 +29,7 @@ class HostOut(BaseModel):
     load: float | None
     builds: bool
     queue: dict[str, int]
+    device_queue: dict[str, int]
     trouble: str
     devices: list[str]
 
@@ -49,13 +50,14 @@ class CalibrationOut(BaseModel):
 
 
 class DeviceOut(BaseModel):
-    """A device that something was measured on."""
+    """A device that something was measured on; `queue` is how many stages wait for it now."""
 
     fingerprint: str
     host: str
     facts: dict[str, Any]
     last_seen: datetime
     records: int
+    queue: int
     calibrations: list[CalibrationOut]
 
 
@@ -89,10 +91,13 @@ async def devices_now(service: Service) -> list[DeviceOut]:
             for device in store.devices.find()
         ]
 
-    return [_shown(*found) for found in await service.store.read(ask)]
+    found = await service.store.read(ask)
+    queues = {(device, kind): count for machine in await service.manager.machines()
+              for device in machine.devices for kind, count in machine.device_queue.items()}  # fmt: skip
+    return [_shown(*one, queues.get((one[0].fingerprint, str(one[0].facts.get("kind"))), 0)) for one in found]
 
 
-def _shown(device: KnownDevice, calibrations: list[Calibration], records: int) -> DeviceOut:
+def _shown(device: KnownDevice, calibrations: list[Calibration], records: int, queue: int) -> DeviceOut:
     made = [CalibrationOut(**{**plain(one), "made_at": at(one.made_at)}) for one in calibrations]
     return DeviceOut(fingerprint=device.fingerprint, host=device.host, facts=plain(device.facts),
-                     last_seen=at(device.last_seen), records=records, calibrations=made)  # fmt: skip
+                     last_seen=at(device.last_seen), records=records, queue=queue, calibrations=made)  # fmt: skip

@@ -8,19 +8,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from tunery.domain import JobStatus
+from tunery.domain import JobStatus, Outcome
 from tunery.reports.data import plain, sums
+from tunery.reports.format import short
 from tunery.reports.job import STAGES, JobView, view_of
 from tunery.service.manager import stages_event
-from tunery.store import Event, Store
+from tunery.store import Event, Store, Trial
 from tunery.web._bodies import at, shown_model
 from tunery.web._hub import AT_REST
-from tunery.web._jobs import JobId, visible
+from tunery.web._jobs import JobId, has_file, visible
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
 from tunery.web.views.hosts import devices_now, hosts_now
 
 router = APIRouter(prefix="/v1/live", include_in_schema=False)
-_JOBS = 50
+_JOBS, _FAILURES = 50, 200
+_NO_FAILURE = frozenset({Outcome.OK, Outcome.ABANDONED, Outcome.FILTERED})
 _LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 15.0, 600.0, 5.0
 
 Sections = Mapping[str, Any]
@@ -103,8 +105,10 @@ class _One:
             self._seen, self._next_s = seen, now_s + _STAGES_S
             status, events = store.job(self._job_id), store.events.after(job_id=self._job_id)
             running = Event(0, self._job_id, STAGES, stages_event(spans), 0.0)
-            view = view_of(status, store.trials(self._job_id), [*events, running])
-            self._parts = {"job": job_row(status), "log": list(_log(status, events)), **_parts(view)}
+            trials = store.trials(self._job_id)
+            view = view_of(status, trials, [*events, running])
+            log = [*_log(status, events), *_failures(status, trials)]
+            self._parts = {"job": job_row(status), "log": log, **_parts(view)}
 
         await self._service.store.read(ask)
         return {**self._parts, "progress": plain(self._service.manager.progress(self._job_id))}
@@ -126,7 +130,8 @@ def job_row(status: JobStatus) -> dict[str, Any]:
         "id": status.job_id, "kind": str(request.get("kind", "tune")), "account": str(request.get("queue_owner", "")),
         "network": str(request.get("name", "")), "model": shown_model(str(request.get("model", ""))),
         "target": str(request.get("target", "")), "threads": request.get("threads"), "dialect": request.get("dialect"),
-        "state": status.state.value, "message": status.message, "created_at": at(status.created_at).isoformat(),
+        "state": status.state.value, "message": status.message, "has_file": has_file(status),
+        "created_at": at(status.created_at).isoformat(),
         "updated_at": at(status.updated_at).isoformat(), "spend": plain(status.spend),
         "remaining": plain(status.remaining), "before_s": plain(before_s), "after_s": plain(after_s),
     }  # fmt: skip
@@ -141,6 +146,16 @@ def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
             yield {"at": at(event.created_at).isoformat(), "text": said}
     if status.state in AT_REST:
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
+
+
+def _failures(status: JobStatus, trials: list[Trial]) -> Iterator[dict[str, str]]:
+    """Yield a line for each candidate that failed, of the latest ones."""
+    names = {task.task_key: task.name for task in status.tasks}
+    failed = [trial for trial in trials if trial.outcome not in _NO_FAILURE]
+    for trial in failed[-_FAILURES:]:
+        of = names.get(trial.task_key, trial.task_key)
+        text = f"{of}: candidate {short(trial.candidate_key)} ended as {trial.outcome}"
+        yield {"at": at(trial.created_at).isoformat(), "text": text}
 
 
 def _streamed(http: Request, service: Service, look: Callable[[], Awaitable[Sections]]) -> StreamingResponse:

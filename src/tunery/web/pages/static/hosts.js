@@ -34,6 +34,7 @@ function deviceTable(found) {
     { head: "Host", cell: (device) => device.host },
     { head: "Kind", opt: true, cell: (device) => String(device.facts.kind ?? NONE) },
     { head: "Cores", num: true, opt: true, cell: (device) => String(device.facts.cores ?? NONE) },
+    { head: "Waiting", num: true, cell: (device) => count(device.queue) },
     { head: "Calibration", name: true, cell: (device) => calibrations(device.calibrations) },
     { head: "Last seen", cell: (device) => when(device.last_seen) },
   ], found, "Nothing was measured yet: a device is known from its first measurement on.");

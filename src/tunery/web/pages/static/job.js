@@ -126,11 +126,11 @@ export async function open(main, { account, id }) {
   function buttons(job) {
     const act = (verb) => post(`/v1/jobs/${id}:${verb}`);
     const found = [];
-    if (job.state === "done" && job.kind === "compile") {
+    if (job.has_file) {
       found.push(action("Download", () => download(`/v1/jobs/${id}/file`, `${safe(job.network || "network")}.tunery`), "primary"));
     }
     if (!mayAct) return found;
-    if (job.state === "done" && job.kind === "tune") {
+    if (job.state === "done" && job.kind === "tune" && !job.has_file) {
       found.push(action("Compile", async () => { location.hash = `#/jobs/${(await post(`/v1/jobs/${id}:compile`)).id}`; }, "primary"));
     }
     if (WORK.includes(job.state)) found.push(action("Pause", () => act("pause")));

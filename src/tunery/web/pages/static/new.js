@@ -127,7 +127,7 @@ export async function open(main, { account }) {
     submit.disabled = true;
     replace(failed);
     try {
-      const job = { ...asked(), kind: "tune", budget: budget.value.trim(), priority: Number(priority.value) || 0 };
+      const job = { ...asked(), kind: "tune", deliver: true, budget: budget.value.trim(), priority: Number(priority.value) || 0 };
       if (Number(wanted.value) > 0) job.latency_target_s = Number(wanted.value) / 1e3;
       location.hash = `#/jobs/${(await post("/v1/jobs", job, { "Idempotency-Key": `${key}-${sends}` })).id}`;
     } catch (error) {
