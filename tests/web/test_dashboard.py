@@ -195,4 +195,4 @@ def test_the_keyboard_is_enough(visit: Visit, ann: str) -> None:
         page.keyboard.type(text)
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="typed").wait_for()
-    page.get_by_role("button", name="Compile").wait_for()
+    page.get_by_role("button", name="Download").wait_for()

@@ -174,6 +174,20 @@ def test_what_is_not_to_change_is_left_out_and_not_null(serve: Serve) -> None:
     serve(main)
 
 
+def test_of_two_who_change_an_account_one_has_to_look_again(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        seen = {"If-Match": (await site.admin.get("/v1/accounts/ann")).headers["ETag"]}
+        answers = [await site.admin.patch("/v1/accounts/ann", json={"weight": n}, headers=seen) for n in (2.0, 3.0)]
+        assert [answer.status_code for answer in answers] == [200, 412]
+        fresh = {"If-Match": answers[0].headers["ETag"]}
+        assert (await site.admin.patch("/v1/accounts/ann", json={"weight": 4.0}, headers=fresh)).status_code == 200
+        assert (await ann.get("/v1/accounts/ann")).json()["weight"] == 4.0
+        assert (await ann.get("/v1/accounts/admin")).status_code == 404
+
+    serve(main)
+
+
 def test_where_the_store_is_nobody_hears(serve: Serve) -> None:
     async def main(site: Site) -> None:
         reader = await site.account("eve", "reader")

@@ -193,3 +193,26 @@ def test_the_log_of_a_job_has_its_states(serve: Serve) -> None:
         assert [one["id"] for one in told] == sorted({one["id"] for one in told})
 
     serve(main)
+
+
+def test_of_two_who_change_a_job_one_has_to_look_again(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, other = await site.account("ann", priority=3), await site.account("bob")
+        place = f"/v1/jobs/{(await submitted(ann, ENDLESS))['id']}"
+        seen = (await ann.get(place)).headers["ETag"]
+        both = [client.patch(place, json={"budget": budget}, headers={"If-Match": seen})
+                for client, budget in ((ann, "6000trials"), (site.admin, "7000trials"))]  # fmt: skip
+        answers = await asyncio.gather(*both)
+        assert sorted(answer.status_code for answer in answers) == [200, 412]
+        shown = await ann.get(place)
+        assert shown.json()["state"] in {"queued", "running"}
+        assert shown.json()["request"]["budget_trials"] in {6000, 7000}
+        again = await ann.patch(place, json={"priority": 9}, headers={"If-Match": shown.headers["ETag"]})
+        assert (again.status_code, again.json()["request"]["queue_priority"]) == (200, 3)
+        assert again.json()["request"]["budget_trials"] == shown.json()["request"]["budget_trials"]
+        assert (await other.patch(place, json={"priority": 1})).status_code == 404
+        assert (await ann.patch(place, json={"budget": "soon"})).status_code == 422
+        assert (await ann.post(f"{place}:cancel")).status_code == 200
+        assert (await ann.patch(place, json={"priority": 1})).status_code == 422
+
+    serve(main)

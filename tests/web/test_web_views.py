@@ -109,6 +109,20 @@ def test_the_pages_need_no_other_machine() -> None:
 
 
 @pytest.mark.jobs
+def test_a_months_usage_is_what_its_jobs_have_spent(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann = await site.account("ann")
+        done = [await ended(ann, (await submitted(ann, {**QUICK, "model": f"fake:n{n}?seed={n}"}))["id"]) for n in "12"]
+        usage = (await ann.get("/v1/usage")).json()
+        assert (usage["jobs"], usage["trials"]) == (2, sum(job["spend"]["trials"] for job in done))
+        assert usage["core_s"] == pytest.approx(sum(job["spend"]["core_s"] for job in done))
+        (money,) = usage["money"].values()
+        assert money == pytest.approx(sum(job["spend"]["money"] for job in done))
+
+    serve(main)
+
+
+@pytest.mark.jobs
 def test_a_job_that_delivers_ends_with_its_file(serve: Serve) -> None:
     async def main(site: Site) -> None:
         ann, bob = await site.account("ann"), await site.account("bob")

@@ -38,11 +38,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         "dialect": request.dialect,
         "threads": request.threads,
         "effort": request.effort,
-        "budget_s": request.budget.seconds,
-        "budget_trials": request.budget.trials,
-        "budget_money": request.budget.money,
-        "budget_currency": request.budget.currency,
-        "budget_joules": request.budget.joules,
+        **budget_data(request.budget),
         "budget_prices": request.prices,
         "budget_latency_target_s": request.latency_target_s,
         "seed": request.seed,
@@ -51,6 +47,17 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         **trusted,
         **({"on": request.on} if request.on else {}),
         **queued,
+    }
+
+
+def budget_data(budget: Budget) -> Plain:
+    """Return a budget as it is stored."""
+    return {
+        "budget_s": budget.seconds,
+        "budget_trials": budget.trials,
+        "budget_money": budget.money,
+        "budget_currency": budget.currency,
+        "budget_joules": budget.joules,
     }
 
 

@@ -26,7 +26,7 @@ from tunery.runtime.opening import introduce, open_runtime, open_runtime_on, thr
 from tunery.runtime.pools import Reservation, Runtime
 from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
-from tunery.service.codec import claim_of, request_data, request_of
+from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import QueuedJob, next_turn
 from tunery.service.resuming import beginning, check_currency, report_of
@@ -185,6 +185,29 @@ class JobManager:
         data = {**request_data(request, claim=claim), **known}
         await self.store.write(partial(stored_jobs.queue_again, job_id=job_id, request=data))
         self._enter(job_id, request, claim)
+
+    async def change(self, job_id: str, values: Plain, allowed: Callable[[JobStatus], None]) -> None:
+        """Change what a job may cost and claim: `values` of its stored request, unless `allowed` raises.
+
+        One that waits or is at work is taken out for it and goes on; what it has measured is kept.
+
+        Raises:
+            NothingFoundError: there is no such job.
+            UsageError: it is over, at work in another process, or cannot be run so.
+        """
+        status = await self.store.read(lambda store: store.job(job_id))
+        stored_jobs.refuse_over(status)
+        allowed(status)
+        wanted = replace(status, request={**status.request, **values})
+        check(request_of(wanted, self.store.url), claim_of(wanted) or ShareRequest())
+        goes_on = status.state in {JobState.QUEUED, JobState.RUNNING}
+        if goes_on:
+            await self.pause(job_id)
+        try:
+            await self.store.write(partial(stored_jobs.change, job_id=job_id, values=values, check=allowed))
+        finally:
+            if goes_on:
+                await self.resume(job_id)
 
     async def pause(self, job_id: str) -> None:
         """Take a job out until `resume`; what it has measured is kept, the time until then is not charged to it.

@@ -3,7 +3,7 @@
 That order is what keeps two clients, or a client and a look for jobs that others left, from undoing each other's work.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -77,6 +77,13 @@ def specify(store: Store, job_id: str, request: Plain) -> JobStatus:
     check_unchanged(store.job(job_id), request)
     store.specify_job(job_id, request)
     return store.job(job_id)
+
+
+def change(store: Store, job_id: str, values: Plain, check: Callable[[JobStatus], None]) -> None:
+    """Change what a job was submitted with, unless `check` raises: nobody changes it meanwhile."""
+    status = store.job(job_id)
+    check(status)
+    store.specify_job(job_id, {**status.request, **values})
 
 
 def queue_again(store: Store, job_id: str, request: Plain) -> None:

@@ -63,6 +63,13 @@ class JobIn(QuestionIn):
     local: LocalIn | None = None
 
 
+class JobChange(_Body):
+    """What is to change of a job; what is left out stays."""
+
+    budget: str | None = Field(None, min_length=1, max_length=200, description="In all, with what it has used.")
+    priority: int | None = Field(None, ge=0, le=10, description="Up to the account's own priority.")
+
+
 class JobOut(BaseModel):
     """A job as it stands. Times are seconds, points in time RFC 3339.
 

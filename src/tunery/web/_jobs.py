@@ -20,10 +20,10 @@ from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
 from tunery.reports.job import COMPILED
-from tunery.service.codec import request_data
+from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.stored_jobs import answer_of
 from tunery.store import Event
-from tunery.web._bodies import DIGEST, JobIn, JobOut, JobPage, LocalIn, job_out
+from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out
 from tunery.web._files import model_path
 from tunery.web._hub import AT_REST
 from tunery.web._problems import RefusedError
@@ -33,6 +33,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 JobId = Annotated[str, InPath(pattern="^[0-9a-f]{12}$")]
 _LONGEST_WAIT_S, _ALIVE_S = 60.0, 15.0
 _PAGE, _MOST = 50, 500
+_CHANGEABLE = frozenset({*budget_data(Budget()), "queue_priority"})
 _LINES = "application/jsonl"
 _NO_EVENTS = 2**63 - 1
 
@@ -100,11 +101,40 @@ async def show(  # noqa: PLR0917 - what FastAPI hands over
         await rest(service, job_id, wait)
         status = await visible(service, caller, job_id)
     shown = await _shown(service, status)
-    etag = f'"{hashlib.sha256(shown.model_dump_json().encode()).hexdigest()[:16]}"'
+    etag = f'"{revision(_changeable(status))}-{revision(shown.model_dump_json())}"'
     if if_none_match == etag:
         return Response(status_code=304, headers={"ETag": etag})
     response.headers["ETag"] = etag
     return shown
+
+
+@router.patch("/{job_id}", responses={412: {"description": "Somebody else has changed it since: look again."}})
+async def change(
+    job_id: JobId,
+    wanted: JobChange,
+    service: TheService,
+    caller: User,
+    if_match: Annotated[str, Header(max_length=200)] = "",
+) -> JobOut:
+    """Change what a job may cost, or its priority; one that is at work goes on with it.
+
+    `If-Match` takes the ETag of `GET`: only its first part counts, which no progress changes.
+    """
+    status = await visible(service, caller, job_id)
+    await check_month(service, caller)
+    values: Plain = {}
+    if wanted.budget is not None:
+        if status.request.get("kind", "tune") != "tune":
+            raise RefusedError(422, "kind", "only a job that tunes has a budget")
+        values |= budget_data(Budget.parse(wanted.budget))
+    if wanted.priority is not None:
+        values["queue_priority"] = min(wanted.priority, caller.account.priority)
+
+    def allowed(found: JobStatus) -> None:
+        check_match(if_match, _changeable(found))
+
+    await service.manager.change(job_id, values, allowed)
+    return await _shown(service, await visible(service, caller, job_id))
 
 
 @router.post("/{job_id}:cancel")
@@ -163,6 +193,27 @@ async def file(job_id: JobId, service: TheService, caller: Reader) -> FileRespon
     if not has_file(status) or not path.is_relative_to(service.files):
         raise RefusedError(404, "not-found", f"job {job_id} has no compiled file")
     return FileResponse(path, filename=path.name, media_type="application/octet-stream")
+
+
+def _changeable(status: JobStatus) -> str:
+    """Return what can be changed of a job, as a text."""
+    return json.dumps([value for name, value in sorted(status.request.items()) if name in _CHANGEABLE])
+
+
+def revision(text: str) -> str:
+    """Return a name for a state of something: another one for any other."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_match(if_match: str, changeable: str) -> None:
+    """Refuse a change by somebody who has seen another state than there is; "" and `*` mean any.
+
+    Raises:
+        RefusedError: it is another.
+    """
+    seen = [tag.strip().strip('"').partition("-")[0] for tag in if_match.split(",")]
+    if if_match and "*" not in seen and revision(changeable) not in seen:
+        raise RefusedError(412, "changed", "it was changed since you have looked; look again, and change it then")
 
 
 def has_file(status: JobStatus) -> bool:

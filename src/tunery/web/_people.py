@@ -1,13 +1,15 @@
 """Accounts, tokens and what they have used."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query, Response
 from fastapi import Path as InPath
 
-from tunery.store import Store, StoredAccount, StoredToken
+from tunery.reports.spending import sums, tried
+from tunery.store import Charge, Store, StoredAccount, StoredToken
 from tunery.web._bodies import AccountChange, AccountIn, AccountOut, NewToken, TokenIn, TokenOut, UsageOut
+from tunery.web._jobs import check_match, revision
 from tunery.web._problems import RefusedError
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
 from tunery.web._tokens import digest_of, new_token
@@ -38,11 +40,35 @@ async def create(account: AccountIn, service: TheService, _: Admin) -> AccountOu
     return AccountOut.of(made)
 
 
-@router.patch("/accounts/{name}")
-async def change(name: Name, account: AccountChange, service: TheService, _: Admin) -> AccountOut:
-    """Change an account; what is left out stays."""
+@router.get("/accounts/{name}")
+async def account(name: Name, response: Response, service: TheService, caller: Reader) -> AccountOut:
+    """Show an account."""
+    _check_own(caller, name)
+    return _tagged(response, AccountOut.of(await service.store.read(lambda store: store.accounts.get(name))))
+
+
+@router.patch("/accounts/{name}", responses={412: {"description": "Somebody else has changed it since: look again."}})
+async def change(
+    name: Name,
+    account: AccountChange,
+    response: Response,
+    service: TheService,
+    _: Admin,
+    if_match: Annotated[str, Header(max_length=200)] = "",
+) -> AccountOut:
+    """Change an account; what is left out stays. `If-Match` takes the ETag of `GET`."""
     values = account.model_dump(exclude_unset=True)
-    return AccountOut.of(await service.store.write(lambda store: store.accounts.change(name, values)))
+
+    def write(store: Store) -> StoredAccount:
+        check_match(if_match, AccountOut.of(store.accounts.get(name)).model_dump_json())
+        return store.accounts.change(name, values)
+
+    return _tagged(response, AccountOut.of(await service.store.write(write)))
+
+
+def _tagged(response: Response, account: AccountOut) -> AccountOut:
+    response.headers["ETag"] = f'"{revision(account.model_dump_json())}"'
+    return account
 
 
 @router.get("/accounts/{name}/tokens")
@@ -88,19 +114,22 @@ async def usage(service: TheService, caller: Reader, account: Annotated[str, Que
 
 
 async def month_of(service: Service, account: str) -> UsageOut:
-    """Return what an account's jobs that were submitted this month have cost."""
+    """Return what an account's jobs that were submitted this month have cost so far, from the ledger."""
     now = datetime.now(UTC)
     first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
-    every = await service.store.read(lambda store: store.jobs(account=account, since=first))
-    money: dict[str, float] = {}
-    for status in every:
-        if status.spend.money:
-            money[status.spend.currency] = money.get(status.spend.currency, 0.0) + status.spend.money
+    until = now.timestamp() + _DAY_S  # the database's clock may be ahead
+
+    def ask(store: Store) -> tuple[list[Charge], int]:
+        charges = store.usage(first, until, account).get(account, [])
+        return charges, store.count_jobs(first, until, account).get(account, 0)
+
+    charges, jobs = await service.store.read(ask)
+    total: dict[str, Any] = {"wall_s": 0.0, "core_s": 0.0, "joules": None, "money": {}}
+    total |= next(iter(sums(charges, lambda _: "all")), {})
     return UsageOut(
-        account=account, month=now.strftime("%Y-%m"), jobs=len(every), money=money,
-        trials=sum(status.spend.trials for status in every), wall_s=sum(status.spend.wall_s for status in every),
-        core_s=sum(status.spend.core_s for status in every),
-        joules=sum(status.spend.joules or 0.0 for status in every),
+        account=account, month=now.strftime("%Y-%m"), jobs=jobs, money=total["money"],
+        trials=sum(tried(charges).values()), wall_s=total["wall_s"], core_s=total["core_s"],
+        joules=total["joules"] or 0.0,
     )  # fmt: skip
 
 
