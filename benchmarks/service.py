@@ -3,7 +3,8 @@
     python benchmarks/service.py --jobs 10000 --streams 100 --calls 2000 -o out/service.json
 
 The service runs in a process of its own and is asked over TCP on this machine, one call after the other, each for a job
-at random. Prints the percentiles of the time of a call, and writes them as JSON with `-o`.
+at random. Prints the percentiles of the time of a call and the server's CPU time for one (with what the streams take
+meanwhile), and writes them as JSON with `-o`.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
+import psutil
 
 from tunery.domain import JobState, Spend, TaskState
 from tunery.reports.format import as_text, new_table
@@ -53,16 +55,24 @@ def follow(url: str, headers: dict[str, str], job_id: str, opened: threading.Sem
                 return
 
 
-def measure(url: str, headers: dict[str, str], jobs: list[str], calls: int) -> list[float]:
-    """Return how many seconds each call took, in ascending order."""
-    chance, taken = random.Random(0), []
+def measure(
+    url: str, headers: dict[str, str], jobs: list[str], calls: int, server: psutil.Process
+) -> tuple[list[float], float]:
+    """Return how many seconds each call took, in ascending order, and the server's CPU seconds for one."""
+    chance, taken, before_s = random.Random(0), [], cpu_s(server)
     with httpx.Client(base_url=url, headers=headers) as client:
         for _ in range(calls):
             job_id = chance.choice(jobs)
             began = time.perf_counter()
             client.get(f"/v1/jobs/{job_id}").raise_for_status()
             taken.append(time.perf_counter() - began)
-    return sorted(taken)
+    return sorted(taken), (cpu_s(server) - before_s) / calls
+
+
+def cpu_s(server: psutil.Process) -> float:
+    """Return the CPU seconds that a process has used."""
+    used = server.cpu_times()
+    return used.user + used.system
 
 
 def main() -> None:
@@ -88,13 +98,14 @@ def main() -> None:
             text += server.stdout.readline()
         started_s, told, over = time.perf_counter() - began, json.loads(text), threading.Event()
         headers, opened = {"Authorization": f"Bearer {told['token']}"}, threading.Semaphore(0)
+        process = psutil.Process(server.pid)
         try:
-            alone = measure(told["url"], headers, jobs, asked.calls)
+            alone, alone_s = measure(told["url"], headers, jobs, asked.calls, process)
             for job_id in followed:
                 threading.Thread(target=follow, args=(told["url"], headers, job_id, opened, over), daemon=True).start()
             for _ in followed:
                 opened.acquire()
-            beside = measure(told["url"], headers, jobs, asked.calls)
+            beside, beside_s = measure(told["url"], headers, jobs, asked.calls, process)
         finally:
             over.set()
             server.send_signal(signal.SIGTERM)
@@ -103,10 +114,11 @@ def main() -> None:
         "jobs": asked.jobs, "streams": asked.streams, "calls": asked.calls, "start_s": started_s,
         "alone_ms": {str(p): 1e3 * at(alone, p) for p in PERCENTILES},
         "with_streams_ms": {str(p): 1e3 * at(beside, p) for p in PERCENTILES},
+        "cpu_ms": {"alone": 1e3 * alone_s, "with_streams": 1e3 * beside_s},
     }  # fmt: skip
-    table = new_table("GET /v1/jobs/{id}", *(f"#p{p:g} ms" for p in PERCENTILES))
-    for name, values in (("no streams", alone), (f"{asked.streams} streams", beside)):
-        table.add_row(name, *(f"{1e3 * at(values, p):.2f}" for p in PERCENTILES))
+    table = new_table("GET /v1/jobs/{id}", *(f"#p{p:g} ms" for p in PERCENTILES), "#CPU ms")
+    for name, values, used_s in (("no streams", alone, alone_s), (f"{asked.streams} streams", beside, beside_s)):
+        table.add_row(name, *(f"{1e3 * at(values, p):.2f}" for p in PERCENTILES), f"{1e3 * used_s:.2f}")
     print(as_text(table, None))
     if asked.output:
         asked.output.parent.mkdir(parents=True, exist_ok=True)

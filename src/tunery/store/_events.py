@@ -67,9 +67,12 @@ class Events:
         latest = sa.select(sa.func.max(_table.c.id))
         return self._database.read(lambda connection: connection.execute(latest).scalar()) or 0
 
-    def forget(self, before: float) -> int:
-        """Delete the events before a time of the database's clock, and return how many went; numbers are not reused."""
-        old = sa.delete(_table).where(_table.c.created_at < before)
+    def forget(self, before: float, but: Collection[str] = ()) -> int:
+        """Delete the events before a time of the database's clock, and return how many went; numbers are not reused.
+
+        Those of the kinds in `but` stay.
+        """
+        old = sa.delete(_table).where(_table.c.created_at < before, _table.c.kind.not_in(but))
         return self._database.write(lambda connection: connection.execute(old).rowcount)
 
 

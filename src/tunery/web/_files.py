@@ -16,6 +16,7 @@ from fastapi.responses import FileResponse
 
 from tunery.web._bodies import DIGEST, BlobOut
 from tunery.web._problems import RefusedError
+from tunery.web._retention import touch
 from tunery.web._service import Reader, Service, TheService, User
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
@@ -75,6 +76,8 @@ async def model_path(service: Service, account: str, digest: str) -> Path:
     def link() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            touch(source)
+            touch(path.parent)
             os.link(source, path)
         except FileExistsError:
             pass

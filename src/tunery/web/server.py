@@ -23,12 +23,14 @@ from tunery._locks import open_lock
 from tunery.service.manager import JobManager
 from tunery.store import Store, StoredAccount, StoredToken, open_store
 from tunery.web._limits import PatientConnection
+from tunery.web._retention import forget
 from tunery.web._service import ADMIN
 from tunery.web._tokens import digest_of, new_token
 from tunery.web.app import create_app
 
 _log = logging.getLogger(__name__)
 _GRACE_S, _STARTING_S, _BACKLOG = 5, 0.005, 2048
+_DAY_S, _FORGET_S = 86_400.0, 3600.0
 _LOOK_S = 10.0  # between looks for jobs that other processes left
 
 
@@ -81,12 +83,18 @@ def parse_place(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def serve(
-    store: str, place: Place, files: Path, strategy: str, on_ready: Callable[[str, str, list[str]], None]
+def serve(  # noqa: PLR0917 - what a command is given
+    store: str,
+    place: Place,
+    files: Path,
+    strategy: str,
+    on_ready: Callable[[str, str, list[str]], None],
+    keep_days: float = 0.0,
 ) -> None:
     """Serve accounts until SIGTERM or SIGINT; what is unfinished then stays queued, and goes on with the next start.
 
     `on_ready` hears the URL, the first token ("" after the first start: it is told once) and the jobs that go on.
+    Events, uploads and compiled files older than `keep_days` are deleted once an hour (0: never).
 
     Raises:
         UsageError: it may not listen there, or cannot.
@@ -102,7 +110,11 @@ def serve(
                 host = f"[{place.host}]" if ":" in place.host else place.host
                 url = f"http{'s' * bool(place.certificate)}://{host}:{listening.getsockname()[1]}"
                 app = create_app(manager, files)
-                await _serve(manager, app, listening, lambda jobs: on_ready(url, token, jobs), **tls)
+                forgetting = asyncio.create_task(_forget(manager, files, keep_days))
+                try:
+                    await _serve(manager, app, listening, lambda jobs: on_ready(url, token, jobs), **tls)
+                finally:
+                    forgetting.cancel()
 
     files.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open_store(store) as opened:
@@ -178,6 +190,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Capture none."""
         yield
+
+
+async def _forget(manager: JobManager, files: Path, keep_days: float) -> None:
+    while keep_days:
+        with contextlib.suppress(StoreError, OSError):  # it may be so at the next look
+            gone = await manager.store.write(lambda store: forget(store, files.resolve(), keep_days * _DAY_S))
+            if gone:
+                _log.info("%d events and files older than %g days were deleted", gone, keep_days)
+        await asyncio.sleep(_FORGET_S)
 
 
 async def _take_over(manager: JobManager) -> None:

@@ -1,6 +1,6 @@
 """`tunery serve`: jobs of this user, or of accounts."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,9 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, remark, say
 from tunery.cli.console.remote import Socket
+
+if TYPE_CHECKING:
+    from tunery.web.server import Place
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +26,9 @@ def serve(
     certificate: Annotated[str, typer.Option("--tls-certificate", metavar="FILE", help="Of TLS, in PEM.")] = "",
     key: Annotated[str, typer.Option("--tls-key", metavar="FILE", help="The certificate's private key.")] = "",
     behind_proxy: Annotated[bool, typer.Option("--behind-proxy", help="A proxy in front of it has TLS.")] = False,
+    keep_days: Annotated[
+        float, typer.Option("--keep-days", min=0.0, help="Delete older events, uploads and compiled files; 0: never.")
+    ] = 0.0,
     store: options.StoreUrl = "",
     engine: options.Engine = "",
     strategy: Annotated[
@@ -34,15 +40,18 @@ def serve(
 ) -> None:
     """Run jobs for whoever submits them, until Ctrl-C; unfinished jobs go on with the next start."""
     from tunery._settings import cache_directory, choose_engine, socket_path
-    from tunery.web.server import serve_user
+    from tunery.web.server import Place, parse_place, serve_user
 
     choose_engine(engine)
-    if not listen and (certificate or key or behind_proxy):
-        raise UsageError("--tls-certificate, --tls-key and --behind-proxy are for --listen HOST:PORT; give it as well")
+    if not listen and (certificate or key or behind_proxy or keep_days):
+        raise UsageError(
+            "--tls-certificate, --tls-key, --behind-proxy and --keep-days are for --listen HOST:PORT; give it as well"
+        )
     if listen and socket:
         raise UsageError("--socket is for your own service; leave it out, or leave out --listen")
     if listen:
-        _listen(store, listen, (certificate, key), strategy, behind_proxy=behind_proxy, as_json=json)
+        place = Place(*parse_place(listen), certificate, key, behind_proxy=behind_proxy)
+        _listen(store, place, strategy, keep_days, as_json=json)
         return
     path = socket_path(socket)
 
@@ -55,9 +64,8 @@ def serve(
     serve_user(store, path, cache_directory() / "service", strategy, ready)
 
 
-def _listen(store: str, listen: str, tls: tuple[str, str], strategy: str, *, behind_proxy: bool, as_json: bool) -> None:
+def _listen(store: str, place: "Place", strategy: str, keep_days: float, *, as_json: bool) -> None:
     from tunery._settings import cache_directory
-    from tunery.web.server import Place, parse_place
     from tunery.web.server import serve as serve_accounts
 
     def ready(url: str, token: str, jobs: list[str]) -> None:
@@ -68,5 +76,4 @@ def _listen(store: str, listen: str, tls: tuple[str, str], strategy: str, *, beh
             say(f"{token}\nis the token of the first account, admin; it is shown this once")
         remark(f"listening at {url}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
 
-    place = Place(*parse_place(listen), *tls, behind_proxy=behind_proxy)
-    serve_accounts(store, place, cache_directory() / "service", strategy, ready)
+    serve_accounts(store, place, cache_directory() / "service", strategy, ready, keep_days)

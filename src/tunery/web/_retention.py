@@ -1,0 +1,42 @@
+"""What the service forgets by its age: events of jobs, uploads, and compiled files."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tunery.domain import JobStatus
+from tunery.reports.job import ANSWER, COMPARED, COMPILED, STAGES
+from tunery.store import Store
+
+LASTING = (ANSWER, COMPARED, COMPILED, STAGES, "began")
+"""Kinds of events that are what a job has answered, and what its report shows."""
+
+
+def forget(store: Store, files: Path, older_s: float) -> int:
+    """Delete what is older than so many seconds and belongs to no job that is still to be done; return how much went.
+
+    Records, jobs, answers and the ledger stay. Who asks for a file that went is told to upload or to compile again.
+    """
+    before = time.time() - older_s
+    gone = store.events.forget(before, but=LASTING)
+    needed = "\n".join(_files_of(job) for job in store.unfinished())
+    for path in (*_children(files / "blobs", 2), *_children(files / "models", 1), *_children(files / "compiled", 1)):
+        if path.name not in needed and path.stat().st_mtime < before:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            gone += 1
+    return gone
+
+
+def touch(path: Path) -> None:
+    """Note that a file is in use: it counts as new from now on."""
+    os.utime(path)
+
+
+def _files_of(job: JobStatus) -> str:
+    return f"{job.request.get('model', '')}\n{job.request.get('options', '')}"
+
+
+def _children(directory: Path, depth: int) -> Iterator[Path]:
+    return directory.glob("/".join(["*"] * depth))
