@@ -90,6 +90,35 @@ def test_commands_at_a_service_answer_as_on_its_store(
     assert [(one["name"], one["state"]) for one in command("hosts", "list", *there)["hosts"]] == [("here", "up")]
 
 
+def test_an_account_takes_its_records_with_it_signed(
+    site: Served, tuned: tunery.Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {"model": "fake:hers?tasks=1&size=3", "dialect": "fake", "budget": "8trials", "threads": 1}
+    token = site.token("kim")
+    done = site.ended(token, job)
+    monkeypatch.setenv("TUNERY_TOKEN", token)
+    file, key = tmp_path / "hers.jsonl", str(tmp_path / "key")
+    command("keys", "create", key)
+    written = command("records", "export", str(file), "--server", site.url, "--sign", key)["records"]
+    entries = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {one["record"]["job_id"] for one in entries if "record" in one} == {done["id"]}
+    assert written == sum("record" in one for one in entries) >= 8
+    mine = ("--store", str(tmp_path / "mine.db"), "--trusted", f"{key}.pub")
+    assert command("records", "import", str(file), *mine)["added"] == written
+    file.write_text(file.read_text() + "\n")
+    refused = CliRunner().invoke(app, ["records", "import", str(file), *mine])
+    assert refused.exit_code == 2
+    assert "is not what was signed" in refused.output
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    whole = command("records", "export", str(tmp_path / "all.jsonl"), "--server", site.url)["records"]
+    part = command("records", "export", str(tmp_path / "far.jsonl"), "--network", "far")["records"]
+    assert written < whole
+    assert 0 < part < whole
+    absent = CliRunner().invoke(app, ["records", "export", str(tmp_path / "no.jsonl"), "--network", "no such"])
+    assert absent.exit_code == 1
+    assert not (tmp_path / "no.jsonl").exists()
+
+
 def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(site: Served) -> None:
     job = {"model": "fake:bad?tasks=1&one_off=0.7", "dialect": "fake", "budget": "8trials", "threads": 1}
     done = site.ended(site.admin_token, job)

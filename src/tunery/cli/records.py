@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say
 from tunery.cli.console.remote import Server, server_of
@@ -53,21 +54,45 @@ def export(
     any_compiler: Annotated[
         bool, typer.Option("--any-compiler", help="With --parquet: records made by other compiler versions too.")
     ] = False,
+    account: Annotated[str, typer.Option("--account", help="Only what this account's jobs have measured.")] = "",
+    network: Annotated[str, typer.Option("--network", help="Only the tasks of the network of this name.")] = "",
+    sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="Sign it, in FILE.sig, with this key.")] = "",
     force: options.Force = False,
     store: options.StoreUrl = "",
+    server: Server = "",
     dialect: options.DialectName = options.DIALECT,
     json: options.Json = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Write all records to a file that another store can import, as JSON lines; or a dataset as Parquet."""
-    from tunery.store import open_store
+    """Write records to a file that another store can import, as JSON lines; or a dataset as Parquet."""
+    path, key = output_path(file), None
+    if parquet and (account or network or sign or server):
+        raise UsageError("a dataset is made of all records here; leave out --account, --network, --sign and --server")
+    if sign:
+        from tunery.delivery.signing import read_key
 
-    path = output_path(file)
+        key = read_key(Path(sign))
     if parquet:
         _export_dataset(path, store, dialect, force=force, any_compiler=any_compiler, json=json, verbose=verbose)
         return
-    with open_store(store, create=False, keep=False) as opened:
-        count = opened.export_records(path, force=force)
+    if url := server_of(server, store):
+        if account:
+            raise UsageError("a service gives an account its own records; leave out --account")
+        from tunery._outputs import RECORDS, check_output
+        from tunery.web.client import connect
+
+        check_output(path, RECORDS, force=force)
+        with connect(url) as service:
+            count = service.export_records(path, network)
+    else:
+        from tunery.store import open_store
+
+        with open_store(store, create=False, keep=False) as opened:
+            count = opened.export_records(path, account=account or None, network=network, force=force)
+    if key is not None:
+        from tunery.delivery.signing import sign_file
+
+        sign_file(path, key)
     if json:
         emit({"records": count, "path": path})
     else:
@@ -102,6 +127,9 @@ def _export_dataset(
 @app.command("import", epilog="Example: tunery records import records.jsonl")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `tunery records export` wrote.")],
+    trusted: Annotated[
+        str, typer.Option("--trusted", metavar="KEY", help="Refuse what FILE.sig does not sign by this public key.")
+    ] = "",
     store: options.StoreUrl = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
@@ -112,6 +140,10 @@ def import_(
     """
     from tunery.runtime.record_checks import import_records
 
+    if trusted:
+        from tunery.delivery.signing import check_file, read_public_key
+
+        check_file(file, read_public_key(Path(trusted)))
     taken = import_records(store, file)
     if json:
         emit(taken)

@@ -1,6 +1,7 @@
 """Signatures of compiled networks: ed25519, over the manifest, which fixes all else that is loaded by its digests."""
 
 import base64
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -21,6 +22,7 @@ from tunery._archive import Archive, add_signature, open_archive
 from tunery._errors import UsageError
 
 _PURPOSE = b"tunery compiled network 1\0"  # a signature for anything else that this key signs is none for a network
+_RECORDS = b"tunery records 1\0"
 _ALGORITHM = "ed25519"
 _MOST_BYTES = 1 << 14
 _CREATE = "make a key pair with `tunery keys create FILE`"
@@ -124,3 +126,39 @@ def _read(path: Path, *, secret: bool = False) -> bytes:
             return file.read(_MOST_BYTES) or b""
     except OSError as error:
         raise UsageError(f"cannot read the key {str(path)!r}: {error.strerror}; {_CREATE}") from error
+
+
+def sign_file(path: Path, key: Ed25519PrivateKey) -> None:
+    """Write the signature of a file of records beside it, as `FILE.sig`."""
+    signature = base64.b64encode(key.sign(_RECORDS + _digest(path)))
+    try:
+        _beside(path).write_bytes(signature + b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot write {str(_beside(path))!r}: {error.strerror}; choose another place") from error
+
+
+def check_file(path: Path, key: Ed25519PublicKey) -> None:
+    """Check that a file of records is what the key's owner has signed.
+
+    Raises:
+        UsageError: it has no signature, or that of something else.
+    """
+    signature = _read(_beside(path))
+    try:
+        key.verify(base64.b64decode(signature), _RECORDS + _digest(path))
+    except (InvalidSignature, ValueError):
+        raise UsageError(
+            f"{str(path)!r} is not what was signed with this key; get the file and its .sig again, or another key"
+        ) from None
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sig")
+
+
+def _digest(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}; check its name") from error

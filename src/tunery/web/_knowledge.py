@@ -1,8 +1,14 @@
 """What the service knows beside its jobs: records, and what was spent."""
 
+import asyncio
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse
+from starlette.background import BackgroundTask
 
 from tunery.reports.data import plain
 from tunery.reports.records import best_records
@@ -44,6 +50,39 @@ async def stats(service: TheService, _: Reader) -> dict[str, Any]:
     if not service.local:
         counts["place"] = ""
     return counts
+
+
+@router.get("/records/export")
+async def export(
+    service: TheService, caller: Reader, network: Annotated[str, Query(max_length=200)] = ""
+) -> FileResponse:
+    """Return what the account's jobs have measured (an administrator: all), as JSON lines that another store imports.
+
+    With `network`, a name or a digest, its tasks only.
+    """
+    whose = None if caller.role == ADMIN else caller.account.name
+    place = await asyncio.to_thread(_scratch, service.files)
+
+    def write(store: Store) -> int:
+        return store.export_records(place / "records.jsonl", account=whose, network=network)
+
+    def clear() -> None:
+        shutil.rmtree(place, ignore_errors=True)
+
+    try:
+        count = await service.store.read(write)
+    except BaseException:
+        clear()
+        raise
+    return FileResponse(
+        place / "records.jsonl", filename="records.jsonl", media_type="application/jsonl",
+        headers={"X-Records": str(count)}, background=BackgroundTask(clear),
+    )  # fmt: skip
+
+
+def _scratch(files: Path) -> Path:
+    files.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Path(tempfile.mkdtemp(dir=files, prefix=".export-"))
 
 
 @router.get("/spend")

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tunery._errors import StoreError
+from tunery._errors import NothingFoundError, StoreError
 from tunery._outputs import RECORDS, whole_file
 from tunery.store._networks import holders, insert_holders
 from tunery.store._records import insert_tasks, task_query
@@ -46,19 +46,25 @@ class Interchange(Database):
     name no networks.
     """
 
-    def export_records(self, path: str | Path, *, force: bool = False) -> int:
+    def export_records(
+        self, path: str | Path, *, account: str | None = None, network: str = "", force: bool = False
+    ) -> int:
         """Write all tasks that have records, and the records, to a file; return the number of records.
 
-        The file appears whole or not at all. With `force` it may replace a file of another kind.
+        With `account` only what its jobs have measured, with `network` (a name, or a digest) only its tasks. The file
+        appears whole or not at all. With `force` it may replace a file of another kind.
 
         Raises:
             UsageError: it cannot be written, or must not replace what is there.
+            NothingFoundError: no network is called so.
             StoreError: the database cannot be read.
         """
         inputs = [self.path] if self.path else []
         with whole_file(Path(path), RECORDS, inputs=inputs, force=force) as file:
             text = io.TextIOWrapper(file, encoding="ascii")
-            count = self.read(lambda connection: _export(connection, text), repeat=False)  # half the file is written
+            count = self.read(
+                lambda connection: _export(connection, text, account, network), repeat=False
+            )  # half the file is written
             text.detach()
             return count
 
@@ -76,10 +82,15 @@ class Interchange(Database):
         return self.write(lambda connection: _take_in(connection, Path(path), surveyed))
 
 
-def _export(connection: Connection, file: TextIO) -> int:
+def _export(connection: Connection, file: TextIO, account: str | None, network: str) -> int:
+    held = holders(connection)
+    chosen = _chosen(held, account, network)
     _write_line(file, {"format": FORMAT, "version": VERSION})
-    _export_tasks(connection, file)
-    query = sa.select(_records.c.body, _records.c.document, _records.c.created_at).order_by(_records.c.id)
+    tasks = task_query().where(schema.tasks.c.key.in_(sa.select(_records.c.task_key).where(chosen)))
+    for row in connection.execute(tasks).mappings():
+        task = stored_task(row)
+        _write_line(file, {"task": encode(task), "networks": encode(held.get(task.workload.key, {}))})
+    query = sa.select(_records.c.body, _records.c.document, _records.c.created_at).where(chosen).order_by(_records.c.id)
     count = 0
     rows = connection.execution_options(yield_per=500).execute(query).mappings()
     for count, row in enumerate(rows, 1):  # noqa: B007 - the number of the last one is the answer
@@ -87,12 +98,17 @@ def _export(connection: Connection, file: TextIO) -> int:
     return count
 
 
-def _export_tasks(connection: Connection, file: TextIO) -> None:
-    held = holders(connection)
-    query = task_query().where(schema.tasks.c.key.in_(sa.select(_records.c.task_key)))
-    for row in connection.execute(query).mappings():
-        task = stored_task(row)
-        _write_line(file, {"task": encode(task), "networks": encode(held.get(task.workload.key, {}))})
+def _chosen(held: Mapping[str, Mapping[str, str]], account: str | None, network: str) -> sa.ColumnElement[bool]:
+    """Return which records an account has measured, of which network."""
+    chosen: sa.ColumnElement[bool] = sa.true()
+    if account is not None:
+        chosen &= _records.c.job_id.in_(sa.select(schema.jobs.c.job_id).filter_by(account=account))
+    if network:
+        keys = [key for key, of in held.items() if network in {*of, *of.values()}]
+        if not keys:
+            raise NothingFoundError(f"the store has no network {network!r}; see `tunery jobs list`")
+        chosen &= _records.c.task_key.in_(sa.select(schema.tasks.c.key).where(schema.tasks.c.workload_key.in_(keys)))
+    return chosen
 
 
 def _write_line(file: TextIO, data: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import urlencode
 
 import httpx
 
@@ -164,9 +165,17 @@ class ServiceClient:
 
     def download(self, job_id: str, path: Path) -> None:
         """Write a job's compiled network to a file."""
-        with self._streamed(f"/v1/jobs/{job_id}/file", {}) as answer, replacing(path) as part, part.open("wb") as file:
+        self._fetch(f"/v1/jobs/{job_id}/file", path)
+
+    def export_records(self, path: Path, network: str = "") -> int:
+        """Write the records that the account's jobs have made, of one network or of all, to a file; return how many."""
+        return int(self._fetch(f"/v1/records/export?{urlencode({'network': network})}", path)["X-Records"])
+
+    def _fetch(self, place: str, path: Path) -> httpx.Headers:
+        with self._streamed(place, {}) as answer, replacing(path) as part, part.open("wb") as file:
             for chunk in answer.iter_bytes(_CHUNK):
                 file.write(chunk)
+            return answer.headers
 
     def accounts(self) -> list[dict[str, Any]]:
         """Return all accounts; for administrators."""
