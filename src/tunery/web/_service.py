@@ -50,7 +50,7 @@ class Caller:
         return self.role == ADMIN or status.request.get("queue_owner") == self.account.name
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """Return the service that a request came to."""
     found: Service = request.app.state.service
     return found
@@ -92,11 +92,11 @@ def _at_least(caller: Caller, role: str) -> Caller:
 Reader = Annotated[Caller, Depends(caller_of)]
 
 
-def _user(caller: Reader) -> Caller:
+async def _user(caller: Reader) -> Caller:
     return _at_least(caller, USER)
 
 
-def _admin(caller: Reader) -> Caller:
+async def _admin(caller: Reader) -> Caller:
     return _at_least(caller, ADMIN)
 
 
