@@ -146,6 +146,25 @@ def test_a_task_may_be_named_by_the_start_of_its_key_as_tables_show_it(tuned: Ru
     assert "knows no task 012345" in tuned("query", "012345").err
 
 
+def test_query_of_an_operator_and_of_all_that_is_known_of_a_model(tuned: Run) -> None:
+    tasks = {one["task"]: one for one in tuned("extract", "fake:demo", *FAKE, "--json").data["tasks"]}
+    best = {one["task"]: one["candidate"] for one in tuned("query", "fake:demo", *FAKE, "--json").data["tasks"]}
+    known = tuned("query", "fake:demo", *FAKE, "--all", "--json").data["operators"]
+    assert {one["task"]: one["best"] for one in known} == best
+    assert all(one["operator"] == tasks[one["task"]]["operator"] for one in known)
+    keys = {one["operator"] for one in known} - {None}
+    for key in keys:
+        expected = [one for one in known if one["operator"] == key]
+        assert tuned("query", key, "--json").data["operators"] == expected
+        assert {one["dialect"] for one in expected} == {"fake"}
+    assert tuned("query", "matmul:", "--json").data["operators"]
+    assert "matmul:" in tuned("query", "matmul:").out
+    assert all(one["name"] in tuned("query", "fake:demo", *FAKE, "--all").out for one in known if not one["operator"])
+    nothing = tuned("query", "conv2d:groups=3")
+    assert (nothing.code, nothing.out) == (1, "")
+    assert tuned("query", "matmul:a=0x?=").code == 2
+
+
 def test_query_shows_the_untuned_latency_of_the_last_finals_as_the_job_does(run: Run, tmp_path: Path) -> None:
     [state] = run("tune", "fake:demo?tasks=1", *FAKE, "--budget", "9trials", "--json").data["tasks"]
     with open_store(str(tmp_path / "store.db")) as store:

@@ -23,6 +23,10 @@ def test_an_account_sees_the_operators_and_the_usage_of_its_own_jobs(serve: Serv
         assert operator["records"] >= 8
         assert (await ann.get("/v1/operators", params={"text": operator["name"].upper()})).json()["operators"]
         assert (await ann.get("/v1/operators", params={"text": "%"})).json()["operators"] == []
+        for asked, count in (({"operator": "matmul:"}, 1), ({"operator": "conv2d:"}, 0), ({"workload": ["none"]}, 0),
+                             ({"workload": [operator["workload"]]}, 1)):  # fmt: skip
+            assert len((await ann.get("/v1/operators", params=asked)).json()["operators"]) == count
+        assert (await ann.get("/v1/operators", params={"operator": "?"})).status_code == 422
         assert (await bob.get("/v1/operators")).json() == {"operators": [], "next": None}
         assert len((await site.admin.get("/v1/operators")).json()["operators"]) == 1
         (month,) = (await ann.get(f"/v1/usage/{MONTH}")).json()

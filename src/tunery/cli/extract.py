@@ -54,6 +54,7 @@ def _data(found: "ImportedModel") -> dict[str, Any]:
             {
                 "name": task.workload.name,
                 "workload": task.workload.key,
+                "operator": task.workload.operator,
                 "weight": task.weight,
                 "tunable": task.tunable,
                 "task": task.key,

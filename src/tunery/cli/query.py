@@ -16,9 +16,15 @@ from tunery.cli.console.remote import Server, server_of, watching
 
 if TYPE_CHECKING:
     from tunery.domain.request import FillPolicy, Request
+    from tunery.web.client import ServiceClient
 
 _DOCUMENTED = ("network", "target", "tasks", "skipped", "refused", "latency_s", "unknown", "target_s", "met", "tuning")
+_OPERATOR_FIELDS = (
+    "operator", "name", "task", "workload", "target", "dialect", "compiler", "device", "device_name", "best", "best_s",
+    "baseline_s",
+)  # fmt: skip
 _KEY = re.compile(r"[0-9a-f]{4,16}")
+_OPERATOR = re.compile(r"[a-z][a-z0-9_]*:([^/\\]*=[^/\\]*)?")
 
 
 def register(app: typer.Typer) -> None:
@@ -28,9 +34,16 @@ def register(app: typer.Typer) -> None:
 
 def query(
     subject: Annotated[
-        str, typer.Argument(metavar="MODEL|TASK", help="A model, or the key of a task or workload, or its start.")
+        str,
+        typer.Argument(
+            metavar="MODEL|TASK|OPERATOR",
+            help="A model; the key of a task or workload, or its start; or an operator, as conv2d:w=64x64x3x3.",
+        ),
     ],
     *,
+    all_known: Annotated[
+        bool, typer.Option("--all", help="Show the best of each operator by every dialect, on every device.")
+    ] = False,
     zero_shot: Annotated[
         bool, typer.Option("--zero-shot", help="Predict and verify a schedule where there is no record.")
     ] = False,
@@ -50,10 +63,13 @@ def query(
 ) -> None:
     """Show what is known of a model on this machine, how fast it would be, and what tuning the rest would take.
 
-    Of a task, show the best verified records under all conditions.
+    Of a task or an operator, show the best verified records under all conditions.
     """
     if _KEY.fullmatch(subject) and not Path(subject).exists():
         _query_task(subject, store, server, as_json=json)
+        return
+    if _is_operator(subject):
+        _query_operator(subject, store, server, as_json=json)
         return
     request = options.make_request(
         subject, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust,
@@ -61,6 +77,9 @@ def query(
     )  # fmt: skip
     policy = options.guess(few_shot, few_shot_budget, wanted=zero_shot)
     url = server_of(server, store)
+    if all_known:
+        _query_all(url, request, as_json=json, verbose=verbose)
+        return
     answer = _there(url, request, policy, verbose=verbose) if url else _here(request, policy)
     if answer["nothing"]:
         expected = "".join(f"; {line}" for line in _tuning_line(answer))
@@ -82,12 +101,20 @@ def _here(request: "Request", policy: "FillPolicy | None") -> dict[str, Any]:
 
 def _there(url: str, request: "Request", policy: "FillPolicy | None", *, verbose: bool) -> dict[str, Any]:
     """Ask a service, which knows what was measured on its machines."""
-    from tunery.domain import JobState
-    from tunery.web.client import connect, run_there
+    from tunery.web.client import connect
 
-    with connect(url) as service, watching(service, verbose=verbose) as watcher:
-        there = replace(request, kind="query")
-        status, answer = run_there(service, there, options.fill_of(policy), watcher)
+    with connect(url) as service:
+        return _answered(service, replace(request, kind="query"), options.fill_of(policy), verbose=verbose)
+
+
+def _answered(
+    service: "ServiceClient", request: "Request", more: Mapping[str, Any], *, verbose: bool
+) -> dict[str, Any]:
+    from tunery.domain import JobState
+    from tunery.web.client import run_there
+
+    with watching(service, verbose=verbose) as watcher:
+        status, answer = run_there(service, request, more, watcher)
     if status.state is not JobState.DONE:
         raise WorkError(f"job {status.job_id} is {status.state.value}; it has no answer")
     return answer
@@ -173,4 +200,71 @@ def _query_task(key: str, store_url: str, server: str, *, as_json: bool) -> None
         made = one["provenance"]
         table.add_row(one["name"], short(one["task"]), one["target"], made["compiler"], made["device"],
                       milliseconds(one["latency_s"]), one["candidate"])  # fmt: skip
+    say(as_text(table, width()))
+
+
+def _is_operator(subject: str) -> bool:
+    """Say whether a subject is an operator key or a part of one: `conv2d:`, with fields `name=value` behind it."""
+    from tunery.dialects import named_dialect
+
+    return bool(_OPERATOR.fullmatch(subject)) and not (
+        subject.startswith("zoo:") or Path(subject).exists() or named_dialect(subject)
+    )
+
+
+def _query_operator(subject: str, store_url: str, server: str, *, as_json: bool) -> None:
+    from tunery.reports.records import best_operators, pattern_of
+
+    pattern = pattern_of(subject)
+    if url := server_of(server, store_url):
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            found = service.operators(subject)
+    else:
+        from tunery.store import open_store
+
+        with open_store(store_url, create=False, keep=False) as store:
+            found = best_operators(store, pattern)
+    _print_operators(found, f"no verified record of {subject}; tune a network that holds it", as_json=as_json)
+
+
+def _query_all(url: str, request: "Request", *, as_json: bool, verbose: bool) -> None:
+    """Show what is known of a model's operators by every dialect, on every device."""
+    if url:
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            tasks = _answered(service, replace(request, kind="extract"), {}, verbose=verbose)["tasks"]
+            found = service.operators(workloads=[task["workload"] for task in tasks])
+    else:
+        from tunery.reports.records import best_operators
+        from tunery.service.session import extract
+        from tunery.store import open_store
+
+        workloads = [task.workload.key for task in extract(request).tasks]
+        with open_store(request.store, create=False, keep=False) as store:
+            found = best_operators(store, workloads=workloads)
+    _print_operators(found, f"no verified record of any operator of {request.model}; tune it first", as_json=as_json)
+
+
+def _print_operators(found: list[dict[str, Any]], nothing: str, *, as_json: bool) -> None:
+    from tunery.reports.format import as_text, milliseconds, new_table, ratio, short
+
+    rows = [row for row in found if row["best"] is not None]
+    if not rows:
+        raise NothingFoundError(nothing)
+    rows.sort(key=lambda row: (row["operator"] or f"~{row['name']}", row["best_s"], row["task"]))
+    if as_json:
+        emit({"operators": [{name: row[name] for name in _OPERATOR_FIELDS} for row in rows]})
+        return
+    table = new_table("operator", "dialect", "target", "device", "key", "#untuned ms", "#tuned ms", "#speed-up")
+    for before, row in zip([None, *rows], rows, strict=False):
+        what = row["operator"] or row["name"]
+        again = before is not None and what == (before["operator"] or before["name"])
+        table.add_row(
+            "" if again else what, row["dialect"], row["target"], row["device_name"] or short(row["device"]),
+            short(row["task"]), milliseconds(row["baseline_s"]), milliseconds(row["best_s"]),
+            ratio(row["baseline_s"], row["best_s"]),
+        )  # fmt: skip
     say(as_text(table, width()))

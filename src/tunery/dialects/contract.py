@@ -65,7 +65,18 @@ from tunery.dialects._contract_help import (
     random_array,
     tell_tale,
 )
-from tunery.domain import Candidate, CheckState, Environment, Network, Origin, Outcome, Target, Task
+from tunery.domain import (
+    Candidate,
+    CheckState,
+    Environment,
+    Network,
+    OperatorKey,
+    OperatorKeyError,
+    Origin,
+    Outcome,
+    Target,
+    Task,
+)
 
 
 class DialectContract(ContractFixtures):
@@ -151,6 +162,16 @@ class DialectContract(ContractFixtures):
     ) -> None:
         """The same request in another process must find its records: a new instance gives the same tasks."""
         assert type(dialect)().extract(network, target) == tasks, "a second instance extracted other tasks"
+
+    def test_operator_keys_are_canonical(self, tasks: list[Task]) -> None:
+        """They are compared as text with those of other dialects; a task without one is None."""
+        keys = [task.workload.operator for task in tasks if task.workload.operator is not None]
+        for key in keys:
+            try:
+                same = str(OperatorKey.parse(key))
+            except OperatorKeyError as error:
+                raise AssertionError(f"{key!r} {error}") from error
+            assert same == key, f"{key} should be written as {same}"
 
     @needs(TaskSource)
     def test_task_keys_change_with_the_target(

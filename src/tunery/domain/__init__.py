@@ -10,6 +10,7 @@ from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
 from tunery.domain.network import SEGMENT, Network, TensorSpec
+from tunery.domain.operator_key import OperatorKey, OperatorKeyError, OperatorPattern, operator_key
 from tunery.domain.task import Target, Task, Workload
 from tunery.domain.ties import Contender, best_first, interval, median_interval
 
@@ -36,6 +37,9 @@ __all__ = [
     "Measurement",
     "Mode",
     "Network",
+    "OperatorKey",
+    "OperatorKeyError",
+    "OperatorPattern",
     "Origin",
     "Outcome",
     "Prospect",
@@ -55,6 +59,7 @@ __all__ = [
     "digest",
     "interval",
     "median_interval",
+    "operator_key",
     "paced",
     "parse_latency",
 ]

@@ -35,6 +35,7 @@ class Workload:
 
     `key` is the dialect's structural hash; `program` its serialised form; `arguments` are inputs first, outputs last;
     `kind` is the operator family used in tables (`conv2d`, `dense`, `elementwise`, ...); `flop` counts one execution.
+    `operator` is the text of its `OperatorKey`, which is the same whatever dialect has it; None where nobody can tell.
     """
 
     key: str
@@ -44,6 +45,7 @@ class Workload:
     arguments: tuple[TensorSpec, ...]
     outputs: int
     flop: float
+    operator: str | None = None
 
     @property
     def label(self) -> str:

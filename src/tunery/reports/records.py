@@ -1,12 +1,14 @@
 """Records of single tasks as plain data."""
 
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tunery.domain import Record, Task
+from tunery._errors import UsageError
+from tunery.domain import OperatorKeyError, OperatorPattern, Record, Task
 from tunery.reports.data import plain
 
 if TYPE_CHECKING:
-    from tunery.store import Store
+    from tunery.store import KnownOperator, Store
 
 
 def best_records(store: "Store", key: str) -> list[dict[str, Any]]:
@@ -31,4 +33,53 @@ def _data(task: Task, record: Record) -> dict[str, Any]:
         "provenance": plain(record.provenance),
         "verification": plain(record.measurement.verification),
         "job": record.job_id,
+    }
+
+
+def pattern_of(text: str) -> OperatorPattern:
+    """Return which operators a text names: a whole operator key, parts of one, or its beginning.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        return OperatorPattern.parse(text)
+    except OperatorKeyError as error:
+        raise UsageError(f"{text!r:.80} {error}; name an operator as conv2d:x=1x64x56x56,w=64x64x3x3") from None
+
+
+def best_operators(
+    store: "Store", pattern: OperatorPattern | None = None, workloads: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return what `Store.operators` knows of all that are asked for, as plain data."""
+    names = device_names(store)
+    found = store.operators(pattern=pattern, workloads=workloads, limit=None)
+    return [operator_data(one, names) for one in found]
+
+
+def device_names(store: "Store") -> dict[str, str]:
+    """Return what the devices are called, by fingerprint."""
+    return {device.fingerprint: str(device.facts.get("name", "")) for device in store.devices.find()}
+
+
+def operator_data(one: "KnownOperator", names: Mapping[str, str]) -> dict[str, Any]:
+    """Return an operator on one device, by one dialect, as plain data."""
+    where = one.provenance
+    return {
+        "operator": one.operator,
+        "name": one.name,
+        "kind": one.kind,
+        "task": one.task_key,
+        "workload": one.workload_key,
+        "target": one.target,
+        "dialect": where.dialect,
+        "compiler": where.compiler,
+        "device": where.device,
+        "device_name": names.get(where.device, ""),
+        "records": one.records,
+        "last_at": one.last_at,
+        "best": one.best,
+        "best_s": one.best_s,
+        "baseline_s": one.baseline_s,
+        "final": one.mode == "final",
     }

@@ -145,7 +145,13 @@ async def _query(work: Work, options: QueryOptions) -> Answer:
 
 async def _extract(work: Work, _: NoOptions) -> Answer:
     found = await work.model()
-    tasks = [{"task": t.key, "name": t.workload.name, "kind": t.workload.kind, "weight": t.weight} for t in found.tasks]
+    tasks = [
+        {
+            "task": t.key, "name": t.workload.name, "kind": t.workload.kind, "weight": t.weight,
+            "workload": t.workload.key, "operator": t.workload.operator,
+        }
+        for t in found.tasks
+    ]  # fmt: skip
     return {"network": found.network.name, "target": str(found.target), "tasks": tasks}
 
 

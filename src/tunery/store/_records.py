@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, RowMapping
 
 from tunery._errors import NothingFoundError, StoreError, UsageError
-from tunery.domain import Mode, Origin, Outcome, Provenance, Record, Target, Task
+from tunery.domain import Mode, OperatorKey, OperatorPattern, Origin, Outcome, Provenance, Record, Target, Task
 from tunery.store._claims import end_claims
 from tunery.store._entries import best_entries, histories, holds, is_default, tells
 from tunery.store._ledger import Charge, insert_charges
@@ -63,6 +63,7 @@ class KnownOperator:
 
     name: str
     kind: str
+    operator: str | None
     task_key: str
     workload_key: str
     target: str
@@ -336,30 +337,48 @@ class Records(Database):
         return found
 
     def operators(
-        self, *, account: str | None = None, text: str = "", skip: int = 0, limit: int = 100
+        self,
+        *,
+        account: str | None = None,
+        text: str = "",
+        pattern: OperatorPattern | None = None,
+        workloads: Collection[str] | None = None,
+        skip: int = 0,
+        limit: int | None = 100,
     ) -> list[KnownOperator]:
         """Return what is known of operators, by kind and name: those whose name or kind holds `text`.
 
-        With `account`, those only that jobs of this account have measured, and of their measurements these.
+        With a `pattern`, those whose key it matches; with `workloads`, those of these workloads and what has the same
+        operator key as one of them, in whatever dialect. With `account`, those only that jobs of this account have
+        measured, and of their measurements these.
         """
-        tasks, workloads, targets, r = schema.tasks, schema.workloads, schema.targets, _records
+        tasks, kinds, targets, r = schema.tasks, schema.workloads, schema.targets, _records
         conditions = (r.c.task_key, r.c.dialect, r.c.compiler, r.c.device, r.c.settings)
         query = sa.select(*conditions, sa.func.count().label("records"), sa.func.max(r.c.created_at).label("last_at"))
         query = query.where(_own).group_by(*conditions)
         if account is not None:
             query = query.where(r.c.job_id.in_(sa.select(schema.jobs.c.job_id).filter_by(account=account)))
         found = query.subquery()
-        described = sa.select(found, workloads.c.name, workloads.c.kind, tasks.c.workload_key, targets.c.document)
+        described = sa.select(
+            found, kinds.c.name, kinds.c.kind, kinds.c.operator, tasks.c.workload_key, targets.c.document
+        )
         described = described.join(tasks, tasks.c.key == found.c.task_key)
-        described = described.join(workloads, workloads.c.key == tasks.c.workload_key)
+        described = described.join(kinds, kinds.c.key == tasks.c.workload_key)
         described = described.join(targets, targets.c.key == tasks.c.target_key)
-        described = described.order_by(workloads.c.kind, workloads.c.name, *found.c).offset(skip).limit(limit)
+        described = described.order_by(kinds.c.kind, kinds.c.name, *found.c).offset(skip).limit(limit)
         if text:
-            names = (workloads.c.name, workloads.c.kind)
+            names = (kinds.c.name, kinds.c.kind)
             described = described.where(sa.or_(*(name.icontains(text, autoescape=True) for name in names)))
+        if workloads is not None:
+            mine = kinds.alias()
+            same = sa.select(mine.c.operator).where(mine.c.key.in_(workloads), mine.c.operator.is_not(None))
+            described = described.where(sa.or_(kinds.c.key.in_(workloads), kinds.c.operator.in_(same)))
 
         def ask(connection: Connection) -> list[KnownOperator]:
-            rows = connection.execute(described).mappings().all()
+            chosen = described
+            if pattern is not None:
+                chosen = chosen.where(kinds.c.operator.in_(_matching(connection, pattern)))
+            rows = connection.execute(chosen).mappings().all()
             by_conditions: dict[Provenance, list[str]] = {}
             for row in rows:
                 by_conditions.setdefault(_provenance(row), []).append(row["task_key"])
@@ -381,6 +400,13 @@ class Records(Database):
         records = schema.records
         query = sa.select(records.c.task_key).where(records.c.candidate_key == candidate_key).limit(1)
         return self.read(lambda connection: connection.execute(query).scalar())
+
+
+def _matching(connection: Connection, pattern: OperatorPattern) -> list[str]:
+    """Return the operator keys of stored workloads that a pattern matches."""
+    key = schema.workloads.c.operator
+    query = sa.select(key).where(key.startswith(f"{pattern.kind}:", autoescape=True)).distinct()
+    return [text for text in connection.execute(query).scalars() if pattern.matches(OperatorKey.parse(text))]
 
 
 def _records_of(connection: Connection, entries: Iterable[Entry]) -> dict[int, Record]:
@@ -416,10 +442,10 @@ def _provenance(row: RowMapping) -> Provenance:
 def _operator(row: RowMapping, bests: Sequence[Entry], baselines: Sequence[Entry]) -> KnownOperator:
     best, baseline = next(iter(bests), None), next(iter(baselines), None)
     return KnownOperator(
-        row["name"], row["kind"], row["task_key"], row["workload_key"], str(decode(Target, row["document"])),
-        _provenance(row), row["records"], row["last_at"], best.candidate_key if best else None,
-        best.rank_s if best else None, baseline.rank_s if baseline else None, best.origin if best else "",
-        best.mode if best else "",
+        row["name"], row["kind"], row["operator"], row["task_key"], row["workload_key"],
+        str(decode(Target, row["document"])), _provenance(row), row["records"], row["last_at"],
+        best.candidate_key if best else None, best.rank_s if best else None, baseline.rank_s if baseline else None,
+        best.origin if best else "", best.mode if best else "",
     )  # fmt: skip
 
 
@@ -442,11 +468,15 @@ def task_query() -> sa.Select[tuple[Any, ...]]:
 def insert_tasks(connection: Connection, tasks: Iterable[Task], *, imported: bool = False) -> None:
     """Insert those tasks, with their workloads and targets, that are not there yet.
 
-    A workload that an import has brought gives way to one of a network here.
+    A workload that an import has brought gives way to one of a network here, and one whose operator has no key or
+    another one to one with a key.
     """
     by_key = {task.key: task for task in tasks}.values()
     rows = [workload_row(task.workload) | {"imported": imported} for task in by_key]
-    insert_new(connection, schema.workloads, rows, replaced=None if imported else schema.workloads.c.imported)
+    known: sa.ColumnElement[Any] = schema.workloads.c.operator
+    told: sa.ColumnElement[Any] = sa.literal_column("excluded.operator")
+    news = sa.or_(schema.workloads.c.imported, sa.and_(told.is_not(None), known.is_distinct_from(told)))
+    insert_new(connection, schema.workloads, rows, replaced=None if imported else news)
     insert_new(connection, schema.targets, [target_row(task.target) for task in by_key])
     other = None if imported else schema.tasks.c.tunable != sa.literal_column("excluded.tunable")
     insert_new(connection, schema.tasks, [task_row(task) for task in by_key], replaced=other)

@@ -24,6 +24,7 @@ def workload_row(workload: Workload) -> dict[str, Any]:
         "kind": workload.kind,
         "program": pack(workload.program),
         "document": document,
+        "operator": workload.operator,
     }
 
 

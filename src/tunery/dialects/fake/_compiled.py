@@ -12,6 +12,7 @@ from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects.fake._kernel import FakeKernel, NoiseClock
 from tunery.dialects.fake._script import FakeProgram
 from tunery.dialects.fake._space import FakeSpace
+from tunery.dialects.fake._workloads import operator
 from tunery.domain import Candidate, Target, Task, TensorSpec, Workload
 from tunery.domain import digest as digest_of
 
@@ -22,7 +23,8 @@ def workload_of(program: FakeProgram) -> Workload:
     """Return the workload that a program describes."""
     text = program.dump()
     specs, outputs = program.arguments
-    return Workload(digest_of(text), f"{program.op}_{program.index}", program.kind, text, specs, outputs, program.flop)
+    name, key = f"{program.op}_{program.index}", operator(program.op, program.script.size)
+    return Workload(digest_of(text), name, program.kind, text, specs, outputs, program.flop, key)
 
 
 def write_network(path: Path, target: Target, used: Sequence[tuple[Task, Candidate]]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tunery.dialects import Array
-from tunery.domain import TensorSpec
+from tunery.domain import TensorSpec, operator_key
 
 KINDS = {"matmul": "dense", "gather": "gather", "elementwise": "elementwise", "argmax": "reduce"}
 OPERATORS = tuple(KINDS)
@@ -29,6 +29,14 @@ def arguments(op: str, size: int) -> tuple[tuple[TensorSpec, ...], int]:
     else:
         shapes = [("x", (2 * n, 3 * n), f32), ("values", (2 * n,), f32), ("positions", (2 * n,), i64)]
     return tuple(TensorSpec(*shape) for shape in shapes), 2 if op == "argmax" else 1
+
+
+def operator(op: str, size: int) -> str | None:
+    """Return the operator's key, None where it is none that other dialects know."""
+    if op != "matmul":
+        return None
+    (x, w, _), _ = arguments(op, size)
+    return operator_key("matmul", {"a": (x.shape, x.dtype), "b": (w.shape, w.dtype)}, fused=["relu"])
 
 
 def flop(op: str, size: int) -> float:

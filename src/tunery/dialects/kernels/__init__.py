@@ -121,8 +121,9 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         self._check_builds(kernel, target, network.source)
         arguments = [one.spec for one in kernel.inputs if one.fill.varies] + [one.spec for one in kernel.outputs]
         workload = Workload(
-            kernel.key, kernel.function, "kernel", kernel.text, tuple(arguments), len(kernel.outputs), kernel.work
-        )
+            kernel.key, kernel.function, "kernel", kernel.text, tuple(arguments), len(kernel.outputs), kernel.work,
+            kernel.operator,
+        )  # fmt: skip
         return [Task(workload, target, 1, kernel.space.size != 1)]
 
     def _check_builds(self, kernel: KernelSpecification, target: Target, source: str) -> None:

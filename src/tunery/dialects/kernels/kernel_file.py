@@ -29,6 +29,7 @@ from tunery.dialects.kernels.specification import (
     extent,
 )
 from tunery.dialects.kernels.user_files import read_bytes, shown
+from tunery.domain import OperatorKey, OperatorKeyError
 
 MOST_BYTES = 4 << 30
 _MOST_FILE, _MOST_SOURCE, _MOST_RECORDED = 1 << 20, 1 << 20, 4 << 20
@@ -107,6 +108,7 @@ class KernelForm(_Form):
     reference: _ReferenceForm = _ReferenceForm()
     launch: _LaunchForm | None = None
     hints: str = ""
+    operator: str | None = None
 
 
 def read_kernel(path: Path) -> KernelSpecification:
@@ -161,6 +163,7 @@ def _checked(form: KernelForm, directory: Path) -> KernelSpecification:
     found = KernelSpecification(
         form.function, form.language, source, arguments, parameters, tuple(form.restrictions), {}, problem,
         reference, tuple(form.flags), flop, _launch(form, parameters, problem), _hints(form, directory),
+        _operator(form),
     )  # fmt: skip
     return _with_default(found, form.default)
 
@@ -331,6 +334,15 @@ def _hints(form: KernelForm, directory: Path) -> tuple[Mapping[str, Value], ...]
     from tunery.dialects.kernels.kernel_tuner import read_results
 
     return tuple(one.configuration for one in read_results(directory / form.hints)[:16])
+
+
+def _operator(form: KernelForm) -> str | None:
+    try:
+        return None if form.operator is None else str(OperatorKey.parse(form.operator))
+    except OperatorKeyError as error:
+        raise _FaultError(
+            f"the operator {form.operator!r:.80} {error}; write it as matmul:a=8x16:float32,b=16x4"
+        ) from None
 
 
 def _with_default(found: KernelSpecification, told: Mapping[str, Value]) -> KernelSpecification:

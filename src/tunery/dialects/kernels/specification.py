@@ -86,7 +86,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class KernelSpecification:
-    """A kernel with its arguments, tuning parameters and reference; `hints` are configurations thought fast."""
+    """A kernel with its arguments, tuning parameters and reference; `hints` are configurations thought fast.
+
+    `operator` is the key of what it computes, where the file says it.
+    """
 
     function: str
     language: Literal["c", "opencl", "cuda"]
@@ -101,6 +104,7 @@ class KernelSpecification:
     flop: float = 0.0
     launch: Launch | None = None
     hints: tuple[Mapping[str, Value], ...] = ()
+    operator: str | None = None
 
     @cached_property
     def space(self) -> ConfigurationSpace:
@@ -114,13 +118,15 @@ class KernelSpecification:
 
     @cached_property
     def key(self) -> str:
-        """Identity: whatever decides what is computed, or by which code; not what is merely thought fast."""
-        return digest(replace(self, hints=()).text)
+        """Identity: whatever decides what is computed, or by which code; not what is merely thought fast, or a name."""
+        return digest(replace(self, hints=(), operator=None).text)
 
     @cached_property
     def text(self) -> str:
         """All of it as canonical JSON."""
         plain: dict[str, Any] = _ADAPTER.dump_python(self, mode="json")
+        if self.operator is None:  # as it was before kernels had such keys: the records of old stores stay
+            del plain["operator"]
         return canonical_json(
             plain | {"parameters": [[name, list(values)] for name, values in self.parameters.items()]}
         )

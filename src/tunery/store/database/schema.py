@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0011"
+HEAD = "0012"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -26,6 +26,7 @@ workloads = sa.Table(
     sa.Column("program", sa.LargeBinary, nullable=False),
     sa.Column("document", Document, nullable=False),
     sa.Column("imported", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("operator", sa.String, nullable=True, index=True),
 )  # fmt: skip
 
 targets = sa.Table(

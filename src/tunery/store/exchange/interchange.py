@@ -5,7 +5,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -125,7 +125,8 @@ def _take_in(connection: Connection, path: Path, surveyed: Survey) -> ImportSumm
             key = entry.task.key
             if key in surveyed.wanted and key not in seen:
                 seen.add(key)
-                insert_tasks(connection, [entry.task], imported=True)
+                workload = replace(entry.task.workload, operator=None)  # what another store says of it is not believed
+                insert_tasks(connection, [replace(entry.task, workload=workload)], imported=True)
                 held.setdefault(entry.task.workload.key, {}).update(entry.networks)
         elif number not in surveyed.lines:
             new = _insert(connection, entry, seen)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tunery._api import Model
 
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
-_CHUNK, _PAGE = 1 << 20, 500
+_CHUNK, _PAGE, _AT_ONCE = 1 << 20, 500, 100
 _OWN = "start one of your own with `tunery serve --socket FILE`, and name FILE in TUNERY_SOCKET"
 _REST = {"done", "failed", "cancelled", "paused"}
 
@@ -202,6 +202,18 @@ class ServiceClient:
             page = self._json("GET", "/v1/records", params={"task": key, "cursor": cursor})
             found += page["records"]
             cursor = page["next"]
+        return found
+
+    def operators(self, operator: str = "", workloads: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Return what is known of operators: by a key, parts of one or its start, or of some workloads' operators."""
+        found: list[dict[str, Any]] = []
+        for some in [workloads[i : i + _AT_ONCE] for i in range(0, len(workloads), _AT_ONCE)] or [()]:
+            cursor: str | None = ""
+            while cursor is not None:
+                asked = {"operator": operator, "workload": list(some), "cursor": cursor}
+                page = self._json("GET", "/v1/operators", params=asked)
+                found += [one for one in page["operators"] if one not in found]
+                cursor = page["next"]
         return found
 
     def record_counts(self) -> dict[str, Any]:

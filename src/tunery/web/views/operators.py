@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel
 
+from tunery.reports.records import device_names, operator_data, pattern_of
 from tunery.store import KnownOperator, Store
 from tunery.web._bodies import at
 from tunery.web._service import ADMIN, Reader, TheService
@@ -15,8 +16,12 @@ _PAGE, _MOST = 100, 500
 
 
 class OperatorOut(BaseModel):
-    """An operator on one device, by one dialect; seconds for one call, null where nothing verified is known."""
+    """An operator on one device, by one dialect; seconds for one call, null where nothing verified is known.
 
+    `operator` is its key in all dialects, null where it has none.
+    """
+
+    operator: str | None
     name: str
     kind: str
     task: str
@@ -42,31 +47,29 @@ class OperatorPage(BaseModel):
 
 
 @router.get("/operators")
-async def operators(
+async def operators(  # noqa: PLR0917 - what FastAPI reads of a request
     service: TheService,
     caller: Reader,
     text: Annotated[str, Query(max_length=100, description="What the name or the kind holds.")] = "",
+    operator: Annotated[str, Query(max_length=2000, description="An operator key, parts of one, or its start.")] = "",
+    workload: Annotated[
+        list[Annotated[str, Query(max_length=128)]] | None,
+        Query(max_length=_MOST, description="Workloads' keys: those, and what has the same operator keys."),
+    ] = None,
     cursor: Annotated[str, Query(pattern="^[0-9]{0,9}$")] = "",
     limit: Annotated[int, Query(ge=1, le=_MOST)] = _PAGE,
 ) -> OperatorPage:
     """List operators with the best that is known of each; those that the account's own jobs have measured."""
     whose = None if caller.role == ADMIN else caller.account.name
     skip = int(cursor or 0)
+    pattern = pattern_of(operator) if operator else None
 
     def ask(store: Store) -> tuple[list[KnownOperator], dict[str, str]]:
-        names = {device.fingerprint: str(device.facts.get("name", "")) for device in store.devices.find()}
-        return store.operators(account=whose, text=text, skip=skip, limit=limit + 1), names
+        found = store.operators(
+            account=whose, text=text, pattern=pattern, workloads=workload, skip=skip, limit=limit + 1
+        )
+        return found, device_names(store)
 
     found, names = await service.store.read(ask)
-    shown = [_shown(one, names) for one in found[:limit]]
+    shown = [OperatorOut(**{**operator_data(one, names), "last_at": at(one.last_at)}) for one in found[:limit]]
     return OperatorPage(operators=shown, next=str(skip + limit) if len(found) > limit else None)
-
-
-def _shown(one: KnownOperator, names: dict[str, str]) -> OperatorOut:
-    where = one.provenance
-    return OperatorOut(
-        name=one.name, kind=one.kind, task=one.task_key, workload=one.workload_key, target=one.target,
-        dialect=where.dialect, compiler=where.compiler, device=where.device,
-        device_name=names.get(where.device, ""), records=one.records, last_at=at(one.last_at), best=one.best,
-        best_s=one.best_s, baseline_s=one.baseline_s, final=one.mode == "final",
-    )  # fmt: skip

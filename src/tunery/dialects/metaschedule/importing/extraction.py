@@ -6,6 +6,7 @@ from typing import Any
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import tvm
 from tunery.dialects.metaschedule.importing.lowering import Lowered, argument_specs
+from tunery.dialects.metaschedule.operators.keys import key_of_module
 from tunery.dialects.metaschedule.variants.program import open_space, tvm_target
 from tunery.dialects.metaschedule.variants.variant import CHANNELS_LAST, REMARK
 from tunery.domain import Target, Task, TensorSpec, Workload
@@ -55,6 +56,7 @@ def _task(lowered: Lowered, name: str, target: Target, weight: int) -> Task | No
         arguments=arguments,
         outputs=len(arguments) - lowered.inputs[name],
         flop=_flop(module),
+        operator=key_of_module(module),
     )
     try:
         tunable = open_space(module, tvm_target(target)).tunable
