@@ -1,11 +1,14 @@
 """Run any compiled network on random inputs; it needs NumPy and tunery's runtime alone.
 
 tunery compile zoo:mobilenet_v2 -o mobilenet_v2.tunery && python examples/run.py mobilenet_v2.tunery
+
+Without a file it lists the other examples.
 """
 
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -30,5 +33,11 @@ def main(path: str) -> None:
     print(f"{1e3 * statistics.median(taken):.3g} ms, the median of {len(taken)} calls")
 
 
+def list_examples() -> None:
+    """Print what each example is about; its first lines say how it is run."""
+    for path in sorted(Path(__file__).parent.glob("*.*")):
+        print(f"{path.name:<25} {path.read_text().splitlines()[0].strip('/ ').strip(chr(34))}")
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1]) if sys.argv[1:] else list_examples()

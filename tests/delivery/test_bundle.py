@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from model_in_parts import in_parts
 
 import tunery
 from tunery._errors import DialectError, UsageError
 from tunery.delivery.bundling import bundle
 from tunery.delivery.placing import judging
+from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect
 from tunery.domain.request import FillPolicy, Request
 from tunery.models import prepare
@@ -116,6 +118,43 @@ def test_cmake_finds_a_bundle(made: tuple[Path, Path], tmp_path: Path) -> None:
         done = subprocess.run(["cmake", *command], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert run(tmp_path / "build" / "example", made[1] / "network").returncode == 0
+
+
+@NATIVE
+@pytest.mark.tvm
+def test_a_bundle_runs_what_onnx_runtime_runs_of_a_network(tmp_path: Path) -> None:
+    dialect, file = get_dialect("metaschedule"), tmp_path / "parts.tunery"
+    network = prepare(in_parts(tmp_path / "parts.onnx"), {}, tmp_path)
+    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target("native", 2), {}, file)
+    place = bundle(file, tmp_path / "bundle")
+    program = built(place, "gcc")
+    done = run(program, place / "network")
+    assert done.returncode == 0, done.stderr
+    sums = [float(text) for text in re.findall(r"sum (\S+)", done.stdout)]
+    assert sums == pytest.approx(expected_sums(file), rel=1e-4)
+    assert sums[0]
+    damages = {"network/segments.bin": b"", "lib/libonnxruntime.so.1": b"no library"}
+    for name, content in damages.items():
+        kept = (place / name).read_bytes()
+        (place / name).write_bytes(content)
+        done = run(program, place / "network")
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        (place / name).write_bytes(kept)
+
+
+@NATIVE
+@pytest.mark.tvm
+def test_the_example_in_cpp_runs(made: tuple[Path, Path], tmp_path: Path) -> None:
+    source, program = Path(__file__).parents[2] / "examples" / "program.cpp", tmp_path / "program"
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", source, f"-I{made[1]}/include", f"-L{made[1]}/lib",
+               "-ltunery", f"-Wl,-rpath,{made[1]}/lib", f"-Wl,-rpath-link,{made[1]}/lib", "-o", program]  # fmt: skip
+    subprocess.run(command, check=True)
+    done = run(program, made[1] / "network")
+    assert done.returncode == 0, done.stderr
+    assert "40 bytes" in done.stdout
+    wrong = run(program, tmp_path)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
 
 
 MISUSED = """

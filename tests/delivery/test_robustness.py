@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from model_in_parts import in_parts
 
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.models import prepare
@@ -200,6 +201,14 @@ def ran(code: str, file: Path, count: int = 1, **environment: str) -> str:
 def test_a_network_serves_any_program(case: str, file: Path) -> None:
     code, count = CASES[case]
     ran(LOADED + code, file, count)
+
+
+@pytest.mark.tvm
+def test_a_network_of_which_onnx_runtime_runs_parts_is_called_at_once_and_idles(tmp_path: Path) -> None:
+    dialect, path = get_dialect("metaschedule"), tmp_path / "parts.tunery"
+    network = prepare(in_parts(tmp_path / "parts.onnx"), {}, tmp_path)
+    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target("native", 2), {}, path)
+    ran(LOADED + TOGETHER + IDLE, path, 30)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Writing a bundle: the network, TVM's runtime libraries, and a small library in C (`native/tunery.h`)."""
 
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -9,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from tunery._errors import DialectError
+from tunery._archive import lacking_in, open_archive
+from tunery._errors import DialectError, UsageError
 from tunery.dialects.metaschedule.loading import library
-from tunery.dialects.metaschedule.loading.archive import read_archive
+from tunery.dialects.metaschedule.loading.archive import SEGMENTS, read_archive
 
 _NATIVE = Path(__file__).parent / "native"
 _NETWORK, _VERSION = "network", 1
+_ONNXRUNTIME = "libonnxruntime.so.1"
+_SOURCES = ("tunery.c", "segments.c")
 _RUNTIME = ("libtvm_ffi.so", "libtvm_runtime.so")
 _NAME = re.compile(r"[\w.-]{1,40}")
 _COMPILERS = ("cc", "gcc", "clang")
@@ -25,19 +29,21 @@ def write_bundle(path: Path, directory: Path, digest: str = "") -> None:
 
     Raises:
         UsageError: the file is damaged, or was compiled with another version of TVM than is installed.
-        DialectError: ONNX Runtime runs parts of it, or there is no C compiler.
+        DialectError: it has outputs whose sizes depend on the data, or there is no C compiler.
     """
+    _check_processor(path, digest)
     for name in (_NETWORK, "lib/cmake/tunery", "include"):
         (directory / name).mkdir(parents=True)
     manifest, weights, segments = read_archive(path, directory / _NETWORK, digest)
-    if segments:
+    if growing := [name for name, shape, _ in manifest["outputs"] if any(size < 0 for size in shape)]:
         raise DialectError(
-            f"ONNX Runtime runs {len(segments)} parts of {manifest['network']}, which a bundle does not hold; "
-            "load the file from Python (tunery.load_compiled)"
+            f"the size of output {growing[0]!r:.80} depends on the data, which a bundle cannot give; load the file "
+            "from Python (tunery.load_compiled)"
         )
     lines = [f"tunery-network {_VERSION}", f"threads {int(manifest['threads'])}"]
     lines += [f"needs {name}" for name in manifest.get("instructions", ()) if _NAME.fullmatch(str(name))]
     lines += [f"{kind} {_told(*one)}" for kind in ("input", "output") for one in manifest[f"{kind}s"]]
+    lines += [f"segment {len(one)}" for one in segments]
     with (directory / _NETWORK / "weights.bin").open("xb") as file:
         for number, weight in enumerate(weights):
             array = np.ascontiguousarray(library.view(weight))
@@ -45,8 +51,46 @@ def write_bundle(path: Path, directory: Path, digest: str = "") -> None:
             lines.append(f"weight {file.tell()} {_told(f'weight{number}', array.shape, str(array.dtype))}")
             file.write(array.reshape(-1).view(np.uint8).data)
     (directory / _NETWORK / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if segments:
+        (directory / _NETWORK / SEGMENTS).write_bytes(b"".join(segments))
+        _add_onnxruntime(directory / "lib")
     _add_libraries(directory)
     (directory / "README").write_text(_README.format_map(_Named(manifest)), encoding="utf-8")
+
+
+def _check_processor(path: Path, digest: str) -> None:
+    """Check that a network is for processors like this one, whose libraries are at hand.
+
+    Raises:
+        UsageError: it is not.
+    """
+    with open_archive(path, digest) as archive:
+        missing = lacking_in(archive.manifest)
+    if missing:
+        raise UsageError(
+            f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; a bundle "
+            "has libraries of the machine that writes it: run `tunery bundle` on one of that kind"
+        )
+
+
+def _add_onnxruntime(place: Path) -> None:
+    """Copy the library of ONNX Runtime's wheel, with its licences.
+
+    Raises:
+        DialectError: there is none.
+    """
+    found = importlib.util.find_spec("onnxruntime")
+    home = Path(found.origin or "").parent if found else Path("onnxruntime")
+    library = next(home.glob(f"capi/{_ONNXRUNTIME}*"), None)
+    if library is None:
+        raise DialectError(
+            f"ONNX Runtime runs parts of this network, and there is no {_ONNXRUNTIME} to put into the bundle: "
+            "pip install onnxruntime"
+        )
+    shutil.copy(library, place / _ONNXRUNTIME)
+    for name in ("LICENSE", "ThirdPartyNotices.txt"):
+        if (home / name).exists():
+            shutil.copy(home / name, place / f"{name}.onnxruntime")
 
 
 class _Named(dict[str, Any]):
@@ -82,8 +126,8 @@ def _add_libraries(directory: Path) -> None:
     command = [
         compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", "-Wl,-soname,libtunery.so",
         "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-I", str(include), "-o", str(directory / "lib" / "libtunery.so"),
-        str(_NATIVE / "tunery.c"), *(f"-l:{name}" for name in _RUNTIME), "-L",
-        str(directory / "lib"), "-lpthread",
+        *(str(_NATIVE / name) for name in _SOURCES), *(f"-l:{name}" for name in _RUNTIME), "-L",
+        str(directory / "lib"), "-lpthread", "-ldl",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

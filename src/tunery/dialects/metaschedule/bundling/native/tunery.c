@@ -1,6 +1,7 @@
 /* See tunery.h. A network's directory holds network.so, weights.bin and network.txt, which says what they are. */
 #define _GNU_SOURCE
 #include "tunery.h"
+#include "segments.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -17,7 +18,7 @@
 
 #include <tvm/ffi/c_api.h>
 
-enum { MOST_TENSORS = 4096, MOST_RANK = 16, MOST_THREADS = 4096, ALIGNMENT = 64, LINE = 8192, POOLED = 2 };
+enum { MOST_SEGMENTS = 1024, MOST_TENSORS = 4096, MOST_RANK = 16, MOST_THREADS = 4096, ALIGNMENT = 64, LINE = 8192, POOLED = 2 };
 
 typedef struct {
   tunery_tensor told;
@@ -34,6 +35,9 @@ struct tunery_network {
   size_t mapped_bytes;
   TVMFFIObjectHandle library, machine, call;
   TVMFFIObjectHandle configure, item, size;
+  int segment_count;
+  size_t segment_bytes[MOST_SEGMENTS];
+  tunery_segments *segments;
   pthread_mutex_t running;
 };
 
@@ -219,6 +223,9 @@ static int read_text(tunery_network *network, FILE *file, const char *directory)
                   directory, rest);
     if (!strcmp(line, "threads")) {
       if (!network->threads) network->threads = own_threads(atoi(rest));
+    } else if (!strcmp(line, "segment")) {
+      if (network->segment_count == MOST_SEGMENTS || !isdigit((unsigned char)*rest)) break;
+      network->segment_bytes[network->segment_count++] = strtoull(rest, NULL, 10);
     } else if (!strcmp(line, "input") && network->inputs < MOST_TENSORS) {
       if (read_tensor(rest, &network->input[network->inputs++])) break;
     } else if (!strcmp(line, "output") && network->outputs < MOST_TENSORS) {
@@ -316,6 +323,13 @@ static int open_all(tunery_network *network, const char *directory) {
     made->own = aligned_alloc(ALIGNMENT, whole);
     if (!made->own || !(made->tensor = tensor_at(made->own, made)))
       return fail("there is no memory for input %.80s", made->told.name);
+  }
+  if (network->segment_count) {
+    char why[600];
+    snprintf(path, sizeof path, "%s/segments.bin", directory);
+    network->segments = tunery_segments_open(path, network->segment_bytes, network->segment_count, network->threads, why,
+                                             sizeof why);
+    if (!network->segments) return fail("%s", why);
   }
   snprintf(path, sizeof path, "%s/network.so", directory);
   return load(network, path);
@@ -421,7 +435,9 @@ static int run_locked(tunery_network *network) {
     drop(&result);
   }
   limit_threads(network->threads == 1);
+  tunery_segments *before = tunery_segments_serve(network->segments);
   int failed = call(network->call, NULL, 0, &result);
+  tunery_segments_serve(before);
   limit_threads(0);
   if (failed) return fail_of_tvm("the network cannot be run");
   failed = take_all(network, &result);
@@ -453,6 +469,7 @@ void tunery_close(tunery_network *network) {
                                network->size, network->machine,   network->library};
   for (size_t at = 0; at < sizeof held / sizeof *held; ++at)
     if (held[at]) TVMFFIObjectDecRef(held[at]);
+  tunery_segments_close(network->segments);
   free_tensors(network->input, network->inputs);
   free_tensors(network->output, network->outputs);
   free_tensors(network->weight, network->weights);
