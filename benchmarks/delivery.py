@@ -5,7 +5,9 @@
 `tiny` and `small` are made here: one and four products of a row with 32 x 32 and 128 x 128 weights, which show what a
 call costs beside its kernels. Every number comes from processes of its own; `kernels` is what the virtual machine
 takes in a loop without Python, `run` what a call through the session takes. Latencies are medians of turns, in which
-both are timed one after the other. With `--older CHECKOUT`, another version of tunery compiles the model as well, and
+both are timed one after the other. `8 threads` of one process call one network at once. Of two processes with one
+thread each, `two at once` says how many times as long a call takes as where one runs alone. An idle process has been
+called, and is left alone. With `--older CHECKOUT`, another version of tunery compiles the model as well, and
 its loader takes part in the turns. With `--json FILE` that has all networks, the table is printed and nothing is run.
 """
 
@@ -29,6 +31,7 @@ NETWORKS = (
 )  # fmt: skip
 MADE = {"tiny": (32, 32), "small": (128, 128, 128, 128, 64)}
 STARTS, PROCESSES, CALLS_S, TURNS = 5, 4, 0.3, 9
+CALLERS, IDLE_S = 8, 2.0
 
 
 def make(sizes: tuple[int, ...], path: Path) -> None:
@@ -54,7 +57,7 @@ def make(sizes: tuple[int, ...], path: Path) -> None:
 
 # What a process of its own does: open, call, say what that took, then wait to be looked at.
 CHILD = """
-import json, sys, time
+import json, sys, threading, time
 began = time.time()
 path, kind, threads, calls_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
 import numpy as np
@@ -83,6 +86,20 @@ def fastest(once, calls):
         best = min(best, (time.perf_counter_ns() - start) * 1e-9 / calls)
     return best
 
+def at_once(callers):
+    made, until = [0] * callers, time.perf_counter() + calls_s
+    def call(number):
+        while time.perf_counter() < until:
+            session.run(None, feed)
+            made[number] += 1
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(callers)]
+    start = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return (time.perf_counter() - start) / sum(made)
+
 kernels_s = None
 calls = 1
 if calls_s:
@@ -93,8 +110,8 @@ if calls_s:
         arrays = list(feed.values())
         kernels_s = min(network.time(arrays, calls) / calls for _ in range(max(5, int(calls_s / once / calls))))
 print(json.dumps({"begun": began, "opened": opened, "done": done, "kernels_s": kernels_s}), flush=True)
-for _ in sys.stdin:
-    print(fastest(lambda: session.run(None, feed), calls), flush=True)
+for callers in map(int, sys.stdin):
+    print(at_once(callers) if callers > 1 else fastest(lambda: session.run(None, feed), calls), flush=True)
 """
 
 
@@ -122,13 +139,27 @@ class Child:
         rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text()
         return 1024 * next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 
-    def run_s(self) -> float:
-        """Return what a call takes now: the fastest of a third of a second."""
+    @property
+    def cpu_s(self) -> float:
+        """What it has used of processors."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def begin(self, callers: int = 1) -> None:
+        """Have it call the network for a third of a second, from so many threads."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write("\n")
+        self._process.stdin.write(f"{callers}\n")
         self._process.stdin.flush()
+
+    def end(self) -> float:
+        """Return what a call took: the fastest of one thread, the mean of several."""
+        assert self._process.stdout is not None
         return float(self._process.stdout.readline())
+
+    def run_s(self, callers: int = 1) -> float:
+        """Return what a call takes now."""
+        self.begin(callers)
+        return self.end()
 
     def close(self) -> None:
         """End it."""
@@ -152,13 +183,31 @@ def measured(path: Path, kind: str, threads: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def in_turns(children: dict[str, Child]) -> dict[str, list[float]]:
-    """Return what a call takes in each, turn by turn."""
+def in_turns(children: dict[str, Child], callers: int = 1) -> dict[str, list[float]]:
+    """Return what a call takes in each, turn by turn, from so many threads."""
     taken: dict[str, list[float]] = {label: [] for label in children}
     for turn in range(TURNS):
         for label in sorted(children, reverse=bool(turn % 2)):
-            taken[label].append(children[label].run_s())
+            taken[label].append(children[label].run_s(callers))
     return taken
+
+
+def beside(path: Path, kind: str, child: Child) -> dict[str, Any]:
+    """Return how many times as long a call takes beside another process that calls, with one thread each; and idle."""
+    both = [Child(path, kind, 1, CALLS_S) for _ in range(2)]
+    ratios = []
+    for _ in range(TURNS):
+        alone = both[0].run_s()
+        for one in both:
+            one.begin()
+        ratios.append(max(one.end() for one in both) / alone)
+    for one in both:
+        one.close()
+    child.run_s()
+    time.sleep(0.5)
+    before = child.cpu_s
+    time.sleep(IDLE_S)
+    return {"pair": statistics.median(ratios), "idle_share": (child.cpu_s - before) / IDLE_S}
 
 
 def compared(model: str, place: Path, threads: int, store: str, older: Path | None) -> dict[str, Any]:
@@ -189,6 +238,10 @@ def compared(model: str, place: Path, threads: int, store: str, older: Path | No
         ]  # fmt: skip
         subprocess.run(command, env=os.environ | {"PYTHONPATH": str(sources)}, check=True, capture_output=True)
         children["older"] = Child(before, "tunery", threads, CALLS_S, sources)
+    for label, path in (("tunery", ours), ("onnxruntime", theirs)):
+        found[label] |= beside(path, label, children[label])
+    for label, turns in in_turns(children, CALLERS).items():
+        found.setdefault(label, {})["callers_s"] = statistics.median(turns)
     for label, turns in in_turns(children).items():
         found.setdefault(label, {}).update(run_s=statistics.median(turns), turns_s=turns)
         found[label]["kernels_s"] = children[label].said["kernels_s"]
@@ -199,8 +252,9 @@ def compared(model: str, place: Path, threads: int, store: str, older: Path | No
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """Return the rows as a table in Markdown: tunery / ONNX Runtime."""
     lines = [
-        "| network | start, s | memory of 1, MB | of 4, MB | file, MB | call, µs | over kernels, µs |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| network | start, s | memory of 1, MB | of 4, MB | file, MB | call, µs | over kernels, µs |"
+        f" {CALLERS} threads, µs a call | two at once | idle, % of a core |",
+        "| --- " * 10 + "|",
     ]
     if any("older" in row for row in rows.values()):
         lines = [lines[0] + " older / now |", lines[1] + " --- |"]
@@ -212,6 +266,9 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             *(f"{ours[key] / 1e6:.3g} / {theirs[key] / 1e6:.3g}" for key in ("pss_1", "pss_4", "size")),
             f"{1e6 * ours['run_s']:.4g} / {1e6 * theirs['run_s']:.4g}",
             f"{over:.1f}" if row["dialect"] != "onnxruntime" else "in ONNX Runtime",
+            f"{1e6 * ours['callers_s']:.4g} / {1e6 * theirs['callers_s']:.4g}",
+            f"{ours['pair']:.3g} / {theirs['pair']:.3g}",
+            f"{100 * ours['idle_share']:.3g} / {100 * theirs['idle_share']:.3g}",
         ]
         if "older" in row:  # of the two in each turn
             ratios = [a / b for a, b in zip(row["older"]["turns_s"], ours["turns_s"], strict=True)]
@@ -231,7 +288,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for model in options.networks:
-        if model not in rows:
+        if "pair" not in rows.get(model, {}).get("tunery", {}):  # or it is of an earlier version
             with tempfile.TemporaryDirectory(prefix="tunery-delivery-") as place:
                 store = options.store or str(Path(place, "store.db"))
                 rows[model] = compared(model, Path(place), options.threads, store, options.older)

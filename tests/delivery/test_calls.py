@@ -86,6 +86,13 @@ def test_outputs_are_the_callers_own(network: CompiledNetwork) -> None:
         np.testing.assert_array_equal(output, expected(7)[spec.name])
 
 
+def test_a_notebook_shows_what_it_takes_and_gives(network: CompiledNetwork) -> None:
+    shown = network._repr_html_()
+    assert shown.count("<tr>") == 1 + len(network.outputs)
+    for spec in (*network.inputs, *network.outputs):
+        assert f">{spec.name}<" in shown
+
+
 def test_inputs_may_lie_anywhere(network: CompiledNetwork) -> None:
     whole = np.zeros([2 * SHAPE[0], SHAPE[1]], np.float32)
     whole[::2] = np.arange(SHAPE[1])

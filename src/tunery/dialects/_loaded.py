@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from types import MappingProxyType
 from typing import Any
 
@@ -102,6 +103,16 @@ class CompiledNetwork(ABC):
             ", ".join(f"{one.name}: {one.dtype}{list(one.shape)}" for one in of) for of in (self.inputs, self.outputs)
         )
         return f"<compiled network: {' -> '.join(sides)}; threads={self.threads}>"
+
+    def _repr_html_(self) -> str:
+        """Return what it takes and gives as a table, for a notebook."""
+        rows = [
+            f"<tr><td>{side}</td><td>{escape(one.name)}</td><td>{escape(one.dtype)}</td>"
+            f"<td>{' x '.join('?' if size < 0 else str(size) for size in one.shape)}</td></tr>"
+            for side, of in (("input", self.inputs), ("output", self.outputs))
+            for one in of
+        ]
+        return f"<table><caption>compiled network, threads: {self.threads}</caption>{''.join(rows)}</table>"
 
     def __call__(self, *arrays: Any, out: Sequence[Any] | None = None, **named: Any) -> list[Array]:
         """Run once on arrays, one per input in order; return the outputs.
