@@ -1,19 +1,27 @@
 """IREE behind the contract, where its environment is installed: `make test-iree` installs it and runs these."""
 
 import os
+import shlex
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from metaschedule_models import small_network
 
+import tunery
 from tunery._errors import DialectError, ModelError, TargetError
 from tunery.devices import open_device
 from tunery.dialects import Array, Kernel
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.iree import IreeDialect
-from tunery.domain import Network, Target
+from tunery.domain import Budget, Network, Target
+from tunery.domain.request import FillPolicy, Request
+from tunery.measuring.inputs import make_inputs
+from tunery.service.session import Session
 
 PLACE = os.environ.get("TUNERY_TEST_IREE", "")
 pytestmark = [
@@ -95,6 +103,30 @@ def run(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
     kernel.bind(inputs)
     kernel.run()
     return kernel.outputs()
+
+
+def test_a_job_ends_with_a_spec_that_stock_iree_takes(tmp_path: Path) -> None:
+    """Whole job: workers in IREE's environment, the network checked against ONNX Runtime, the commands of the spec."""
+    network = small_network(tmp_path)
+    request = Request(
+        network.path, dialect="iree", threads=1, budget=Budget.parse("6trials"), store=str(tmp_path / "store.db")
+    )
+    with Session(request.store) as session:
+        report = session.tune(request)
+        compiled, _ = session.compile(request, tmp_path / "small.tunery", FillPolicy())
+    assert report.job.spend.trials > 0
+    inputs = make_inputs(network.inputs, 0)
+    theirs = onnxruntime.InferenceSession(network.path).run(None, {"image": inputs[0], "ids": inputs[1]})
+    np.testing.assert_allclose(tunery.load_compiled(tmp_path / "small.tunery")(*inputs)[0], theirs[0], 1e-3, 1e-3)
+    if not compiled.texts:  # no candidate was faster than the default on this machine
+        pytest.skip("nothing was found")
+    [spec] = map(Path, compiled.texts)
+    lines = [line.removeprefix("// ") for line in spec.read_text().splitlines() if line.startswith("// iree-")]
+    (tmp_path / "tuning.mlir").write_bytes(spec.read_bytes())
+    for line in lines:
+        program, *words = shlex.split(line)
+        subprocess.run([Path(PLACE) / "iree" / "bin" / program, *words], cwd=tmp_path, check=True)
+    assert (tmp_path / "network.vmfb").stat().st_size > 0
 
 
 def test_a_delivered_network_holds_what_stock_iree_takes(tmp_path: Path) -> None:

@@ -92,6 +92,9 @@ async def compile_checked(
         ends.callback(linker.close)
         made, theirs = await both(_compile_and_allow(work, linker, allow, say), expected())
         network = made.network
+        # Those of the dialect's own file, though ONNX Runtime may run the network in ours: they are of use to others.
+        compiler = NetworkCompiler.of(get_dialect(request.dialect))
+        texts = {} if made.kept else compiler.texts(work.runtime.blobs.get(made.blob))
         if network.blob and not made.kept:
             say("comparing the network with ONNX Runtime")
             made = await _judged(work, linker, made, theirs, say, raced=raced)
@@ -106,7 +109,6 @@ async def compile_checked(
             add_signature(directory / "network", read_key(sign))
         inputs = [*files_of(request), *([sign] if sign else [])]
         size_bytes = (directory / "network").stat().st_size
-        texts = {} if made.kept else NetworkCompiler.of(get_dialect(request.dialect)).texts(directory / "network")
         beside = [output.with_name(f"{output.stem}.tuned{ending}") for ending in texts]
         for path in beside:
             check_output(path, TEXT, inputs=inputs, force=force)

@@ -71,7 +71,8 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
 
     @override
     def environment(self) -> Environment:
-        return Environment(python=str(environment_python(self.name)))
+        # What leads this process to other packages leads workers of another environment astray.
+        return Environment(python=str(environment_python(self.name)), variables={"PYTHONPATH": ""})
 
     @override
     def doctor(self) -> Iterable[Check]:

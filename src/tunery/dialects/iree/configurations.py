@@ -47,7 +47,7 @@ def _within(extent: int, values: Sequence[int]) -> list[int]:
 def starts(product: Contraction) -> list[dict[str, int]]:
     """Return configurations that often do well, to begin with: tiles that fill the registers."""
     space, found = space_of(product), []
-    for rows, columns, step in ((8, 32, 1), (6, 32, 1), (4, 64, 1), (8, 16, 4), (12, 32, 1), (4, 32, 4)):
+    for rows, columns, step in ((1, 64, 4), (4, 64, 4), (8, 32, 1), (4, 32, 4), (6, 32, 8), (12, 32, 1)):
         one = {}
         for name, values in zip(space.names, space.values, strict=True):
             wanted = {"v": columns if name == f"v{product.vector}" else rows, "d": 8, "k": step}[name[0]]

@@ -40,7 +40,8 @@ _NAMES = re.compile(r"^.*?dispatch_\d+_?")
 class Contraction:
     """A product of tensors, summed over some loops: `extents` and `reduced` are of its loops, outermost first.
 
-    `vector` is the loop of the output's last dimension. `text` and `operands` (name to type) are for a tuning spec.
+    `vector` is the loop over outputs along which an input lies in memory, else the output does. `text` and `operands`
+    (name to type) are for a tuning spec.
     """
 
     extents: tuple[int, ...]
@@ -180,7 +181,7 @@ def _contraction(found: re.Match[str]) -> Contraction | None:
         return None
     extents: dict[str, int] = {}
     loops: list[str] = []
-    last = ""
+    along: list[str] = []
     for (names, made), kind in zip(_MAP.findall(found["maps"]), types, strict=True):
         loops = [name.strip() for name in names.split(",")]
         dims = [name.strip() for name in made.split(",") if name.strip()]
@@ -188,8 +189,9 @@ def _contraction(found: re.Match[str]) -> Contraction | None:
         if spec is None or len(dims) != len(spec[0]) or not set(dims) <= set(loops):
             return None  # a window, a broadcast of a constant, a dynamic size
         extents.update(zip(dims, spec[0], strict=True))
-        last = dims[-1] if dims else ""
-    if set(loops) != extents.keys() or last not in loops:
+        along += dims[-1:]
+    outer = [one for one in along if one in loops and not reduced[loops.index(one)]]
+    if set(loops) != extents.keys() or not outer:
         return None
     values = [*_split(found["inputs"]), found["output"]]
     names = {value: f"%x{at}" for at, value in enumerate(dict.fromkeys(values))}
@@ -199,4 +201,4 @@ def _contraction(found: re.Match[str]) -> Contraction | None:
         f"ins({', '.join(names[one] for one in values[:-1])} : {found['input_types']}) "
         f"outs({names[values[-1]]} : {found['output_type']}) {{\n{found['body']}      }} -> {found['result']}"
     )
-    return Contraction(tuple(extents[one] for one in loops), reduced, loops.index(last), operands, text)
+    return Contraction(tuple(extents[one] for one in loops), reduced, loops.index(outer[0]), operands, text)

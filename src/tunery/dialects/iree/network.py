@@ -4,9 +4,9 @@ IREE's own best flags are among them and may win: a tuned network is never slowe
 noise can tell.
 """
 
+import math
 import re
 import shlex
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,12 @@ from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
 from tunery.dialects.iree.flags import FLAGS, TUNED
 from tunery.dialects.iree.kernel import Module, numpy_dtype
-from tunery.dialects.iree.tools import NAME, VERSION, compile_module, cpu_flags
+from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags
 from tunery.domain import Network, Target, TensorSpec
 
 _FORMAT = "iree-1"
 MODULE, SPEC, README = "network.vmfb", "tuning.mlir", "README.md"
-_ROUNDS = 7
+_ROUNDS = 9
 _LEAST_S = 0.02
 _TOLERANCE = 1e-2
 TUNED_NAME = "tuned"
@@ -34,7 +34,7 @@ TUNED_NAME = "tuned"
 
 @dataclass(frozen=True)
 class Made:
-    """A network compiled in the way called `name`; `latencies_s` has the median seconds of all ways that work."""
+    """A network compiled in the way called `name`; `latencies_s` has the seconds of all ways that work."""
 
     name: str
     flags: tuple[str, ...]
@@ -119,32 +119,42 @@ def _random(spec: TensorSpec, rng: np.random.Generator) -> Array:
 
 
 def _timed(modules: Mapping[str, Module]) -> dict[str, float]:
-    """Return the median seconds of a call, measured in turns."""
+    """Return the seconds of the fastest call of each, called in turns: other load only adds to it."""
     if not modules:
         raise DialectError("IREE computes nothing of this network")
     calls = {name: max(1, min(50, round(_LEAST_S / module.call()))) for name, module in modules.items()}
-    samples: dict[str, list[float]] = {name: [] for name in modules}
+    fastest_s = dict.fromkeys(modules, math.inf)
     for _ in range(_ROUNDS):
         for name, module in modules.items():
-            samples[name].append(module.call(calls[name]) / calls[name])
-    return {name: statistics.median(found) for name, found in samples.items()}
+            fastest_s[name] = min(fastest_s[name], *(module.call() for _ in range(calls[name])))
+    return fastest_s
+
+
+def commands(network: Network, target: Target, flags: Sequence[str], *, spec: bool) -> str:
+    """Return how IREE's own programs make a module of the model."""
+    told = [f"--iree-codegen-tuning-spec-path={SPEC}"] if spec else []
+    plain = [one for one in flags if "tuning-spec-path" not in one]
+    make = ["iree-compile", "network.mlir", *cpu_flags(target.config["mcpu"]), *plain, *told, "-o", MODULE]
+    model = shlex.quote(f"{network.name}.onnx")
+    return f"iree-import-onnx {model} -o network.mlir --opset-version {OPSET}\n{shlex.join(make)}\n"
+
+
+def explained(spec: str, network: Network, target: Target) -> str:
+    """Return a tuning spec under a comment that says what it is for."""
+    lines = commands(network, target, TUNED, spec=True).splitlines()
+    return "".join(f"// {line}\n" for line in (f"made by tunery for {network.name} and IREE {VERSION}:", *lines)) + spec
 
 
 def write(output: Path, network: Network, target: Target, made: Made, spec: str) -> None:
     """Write a compiled network with its tuning spec and how to use both without tunery."""
-    flags = [one for one in made.flags if "tuning-spec-path" not in one]
-    told = f"--iree-codegen-tuning-spec-path={SPEC}"
-    command = shlex.join([
-        "iree-compile", "network.mlir", *cpu_flags(target.config["mcpu"]), *flags,
-        *([told] if made.name == TUNED_NAME else []), "-o", MODULE,
-    ])  # fmt: skip
     readme = (
         f"# {network.name}, tuned\n\n`{MODULE}` runs with IREE {VERSION}'s runtime, by `--function={made.function}`.\n"
-        f"It was made by\n\n    iree-import-onnx network.onnx -o network.mlir --opset-version 17\n    {command}\n"
+        "It was made by\n\n```\n"
+        f"{commands(network, target, made.flags, spec=made.name == TUNED_NAME)}```\n"
     )
     with replacing(output) as part, new_archive(part) as archive:
         archive.add(MODULE, made.path)
-        for name, text in ((SPEC, spec), (README, readme)):
+        for name, text in ((SPEC, spec and explained(spec, network, target)), (README, readme)):
             if text:
                 with archive.member(name) as member:
                     member.write(text.encode())
@@ -152,8 +162,8 @@ def write(output: Path, network: Network, target: Target, made: Made, spec: str)
             "dialect": NAME, "format": _FORMAT, "network": network.name, "digest": network.digest,
             "threads": target.threads, "iree": VERSION, "flags": made.name, "function": made.function,
             "latencies_s": {name: round(found, 9) for name, found in made.latencies_s.items()},
-            "inputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.inputs],
-            "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
+            "inputs": [[one.name, list(one.shape), one.dtype] for one in network.inputs],
+            "outputs": [[one.name, list(one.shape), one.dtype] for one in network.outputs],
         })  # fmt: skip
 
 

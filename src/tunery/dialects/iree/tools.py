@@ -1,5 +1,6 @@
 """IREE's own programs, in the environment of this dialect."""
 
+import os
 import re
 import subprocess
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from tunery._errors import DialectError, ModelError, TargetError
 
 NAME, VERSION = "iree", "3.13.0"
 REQUIREMENTS = (f"iree-base-compiler[onnx]=={VERSION}", f"iree-base-runtime=={VERSION}")
-_OPSET = "17"
+OPSET = "17"
 """The importer is made for this version of ONNX's operators: it upgrades what is older."""
 _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n"
 
@@ -24,8 +25,9 @@ def import_onnx(model: Path, output: Path) -> None:
     """
     check_environment(NAME, REQUIREMENTS)
     command = [str(environment_python(NAME)), "-P", "-m", "iree.compiler.tools.import_onnx", str(model), "-o",
-               str(output), "--opset-version", _OPSET]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+               str(output), "--opset-version", OPSET]  # fmt: skip
+    variables = os.environ | {"PYTHONPATH": ""}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     if done.returncode or not output.exists():
         raise ModelError(f"IREE's importer refuses the model: {_reason(done.stderr)}; choose another dialect")
 
