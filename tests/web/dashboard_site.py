@@ -73,6 +73,7 @@ def served(directory: Path) -> Iterator[Served]:
             )
             server.append(uvicorn.Server(config))
             listening = config.bind_socket()
+            listening.listen()  # before anybody is told where: else a first call may be refused
             found.append(Served(site, f"http://127.0.0.1:{listening.getsockname()[1]}", asyncio.get_running_loop()))
             ready.set()
             await server[0].serve([listening])
