@@ -19,11 +19,12 @@ from typing_extensions import override
 from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.cuda.driver import connect, find, no_library
+from tunery.dialects import Built, Kernel
 from tunery.dialects.kernels import KernelsDialect
 from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
-from tunery.domain import Check, CheckState, Target
+from tunery.domain import Check, CheckState, Target, Task
 
 _BUILD = "1"
 """Counts changes of how a configuration becomes a kernel."""
@@ -100,16 +101,22 @@ class CudaDialect(KernelsDialect):
         path.write_text(json.dumps(asdict(build(kernel, source, function, configuration, target.config["arch"]))))
 
     @override
+    def load(self, task: Task, built: Built, device: Device) -> Kernel:
+        if device.kind == self.device:
+            try:
+                connect()
+            except DialectError as error:  # nor is a reference in NumPy of use then
+                arch = task.target.config["arch"]
+                raise DialectError(f"it compiles for {arch}, and is not measured: {error}") from error
+        return super().load(task, built, device)
+
+    @override
     def _load(self, kernel: KernelSpecification, path: Path, device: Device, threads: int) -> BuiltKernel:
         from tunery.devices.cuda.device import CudaDevice
         from tunery.dialects.kernels.cuda.compilation import Compiled
         from tunery.dialects.kernels.cuda.kernel import CudaKernel
 
         compiled = TypeAdapter(Compiled).validate_json(path.read_bytes())
-        try:
-            connect()
-        except DialectError as error:
-            raise DialectError(f"it compiles for {compiled.arch}, and is not measured: {error}") from error
         assert isinstance(device, CudaDevice), "its kind was looked at"
         return CudaKernel(kernel, compiled, device)
 
