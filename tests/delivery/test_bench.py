@@ -94,6 +94,16 @@ def test_other_integers_are_refused(ours: np.ndarray, theirs: np.ndarray) -> Non
         checked_error("n", _outputs(_GOOD, ours), _outputs(_GOOD, theirs))
 
 
+def test_of_a_network_that_quantises_a_few_of_its_own_roundings_are_allowed() -> None:
+    ours = _GOOD + np.float32(0.04 * np.abs(_GOOD).max())
+    with pytest.raises(WorkError):
+        checked_error("n", _outputs(ours), _outputs(_GOOD))
+    own = 0.02 * float(np.abs(_GOOD).max())
+    assert checked_error("n", _outputs(ours), _outputs(_GOOD), [own]) > own
+    with pytest.raises(WorkError):
+        checked_error("n", _outputs(_GOOD * 2), _outputs(_GOOD), [100 * own])
+
+
 @pytest.mark.tvm
 def test_a_comparison_says_whose_turn_it_is_and_how_long_it_goes_on(tmp_path: Path) -> None:
     seen: list[Progress] = []
@@ -119,7 +129,7 @@ def test_other_files_are_timed_beside_and_what_they_compute_is_looked_at(
     file = tmp_path / "mlp.tunery"
     compile_model(request, file)
 
-    def checked(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
+    def checked(network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float]) -> float:
         seen.append(network)
         if len(seen) == 3:  # tunery's file twice, then the first of the others
             raise WorkError("it differs")

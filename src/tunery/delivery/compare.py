@@ -36,6 +36,8 @@ SEED = 17
 # Of an output's range: rounding in another order stays far below, a wrong kernel does not.
 _TOLERANCE, _TINY = 1e-2, 1e-4
 _FLIPPED = 0.01
+_ROUNDINGS, _MOST_ROUNDING = 3.0, 0.1
+"""How many times what ONNX Runtime's roundings change a quantised network's ours may, and at most of its range."""
 
 Output = tuple[str, tuple[int, ...], bytes]
 """An output's dtype, shape and bytes; without bytes where it cannot be compared, as it is random."""
@@ -43,10 +45,14 @@ Output = tuple[str, tuple[int, ...], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What ONNX Runtime computes for a network, and the worker that did, which can be timed as well; "" without one."""
+    """What ONNX Runtime computes for a network, and the worker that did, which can be timed as well; "" without one.
+
+    `rounding` says of each output of a network that quantises how far rounding takes it; empty of others.
+    """
 
     outputs: Sequence[Output]
     worker: str = ""
+    rounding: Sequence[float] = ()
 
 
 class ContestantError(WorkError):
@@ -98,12 +104,12 @@ async def compare(
     outputs: dict[str, list[Output]] = {
         label: await contestants.ask(label, "outputs") for label in list(contestants.workers)
     }
-    theirs = outputs["onnxruntime"]
-    error = checked_error(network.name, outputs["tunery"], theirs)
+    theirs = Expected(outputs["onnxruntime"], rounding=await contestants.ask("onnxruntime", "rounding"))
+    error = checked_error(network.name, outputs["tunery"], theirs.outputs, theirs.rounding)
     wrong = tuple(
         label for label in compiled if label in contestants.workers and not _same(network.name, outputs[label], theirs)
     )
-    await _add_torch(contestants, network, against, theirs, work.request)
+    await _add_torch(contestants, network, against, theirs.outputs, work.request)
     if "onnxruntime" not in against:
         contestants.end("onnxruntime")
     samples = await _in_turns(contestants, seconds, tell)
@@ -243,7 +249,8 @@ async def start_onnxruntime(runtime: Runtime, network: Network) -> Expected:
         return Expected([])
     worker = _start(runtime, "OnnxRuntimeContestant", network.blob, network)
     try:
-        return Expected(await _call(runtime, worker, "outputs"), worker)
+        outputs = await _call(runtime, worker, "outputs")
+        return Expected(outputs, worker, await _call(runtime, worker, "rounding"))
     except BaseException as error:
         runtime.engine.kill(worker)
         if isinstance(error, EngineError):
@@ -313,8 +320,12 @@ def spread(samples: Sequence[float]) -> Latency:
     return Latency(statistics.median(samples), float(low), float(high), len(samples))
 
 
-def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> float:
+def checked_error(
+    network: str, ours: Sequence[Output], theirs: Sequence[Output], rounding: Sequence[float] = ()
+) -> float:
     """Return the largest absolute difference over all float outputs.
+
+    `rounding` says how far ONNX Runtime's own roundings take each output of a network that quantises.
 
     Raises:
         WorkError: shapes, kinds or finiteness differ, a float output is further off than `_TOLERANCE` of its range, or
@@ -329,15 +340,16 @@ def checked_error(network: str, ours: Sequence[Output], theirs: Sequence[Output]
         if not other:
             continue
         if is_float(b.dtype):
-            worst = max(worst, _float_error(network, index, a.astype(np.float64), b.astype(np.float64)))
+            own = _ROUNDINGS * rounding[index] if rounding else 0.0
+            worst = max(worst, _float_error(network, index, (a.astype(np.float64), b.astype(np.float64)), own))
         elif (unequal := _unequal(a, b)) > _FLIPPED * b.size:
             raise _differs(network, f"output {index} has {unequal} of {b.size} integers unequal")
     return worst
 
 
-def _same(network: str, ours: Sequence[Output], theirs: Sequence[Output]) -> bool:
+def _same(network: str, ours: Sequence[Output], theirs: Expected) -> bool:
     try:
-        checked_error(network, ours, theirs)
+        checked_error(network, ours, theirs.outputs, theirs.rounding)
     except WorkError:
         return False
     return True
@@ -352,14 +364,18 @@ def _unequal(a: Array, b: Array) -> int:
     return int(np.count_nonzero(different))
 
 
-def _float_error(network: str, index: int, a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+def _float_error(
+    network: str, index: int, both: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], rounding: float
+) -> float:
+    a, b = both
     finite = np.isfinite(b)
     if not np.array_equal(np.isfinite(a), finite):
         raise _differs(network, f"output {index} is not finite in the same places")
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         raise _differs(network, f"output {index} has another infinity, or NaN in its place")
     error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
-    allowed = _TOLERANCE * max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
+    largest = max(float(np.abs(b[finite]).max(initial=0.0)), _TINY)
+    allowed = max(_TOLERANCE * largest, min(rounding, _MOST_ROUNDING * largest))
     if error > allowed:
         raise _differs(network, f"output {index} is off by {error:.2g}, more than {allowed:.2g}")
     return error

@@ -53,7 +53,9 @@ async def judge(work: Work, network: Network, blob: str, expected: Expected) -> 
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
         try:
-            error = checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected.outputs)
+            error = checked_error(
+                network.name, await contestants.ask(_OURS, "outputs"), expected.outputs, expected.rounding
+            )
             if not has_rivals(work.runtime):
                 return Judged(error)
             turns = await time_in_turns(contestants)
@@ -80,7 +82,7 @@ async def is_right(work: Work, network: Network, blob: str, expected: Expected) 
     async with work.stage("check", Role.MEASURER):
         contestants = Contestants.start(work.runtime, network, {_OURS: blob}, expected)
         try:
-            checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected.outputs)
+            checked_error(network.name, await contestants.ask(_OURS, "outputs"), expected.outputs, expected.rounding)
         except TuneryError:
             return False
         finally:

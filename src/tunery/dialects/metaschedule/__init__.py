@@ -298,4 +298,4 @@ ENVIRONMENT = Environment(
 # Part of every record's provenance and of the cache of extracted tasks: raise them with any change to how networks are
 # lowered to tasks, or to how candidates become code. A model that ships serves its own build only: what changes the
 # code of few, as of products of two activations, raises the former.
-_LOWERING, _BUILD = 6, 3
+_LOWERING, _BUILD = 7, 3

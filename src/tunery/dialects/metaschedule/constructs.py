@@ -64,6 +64,8 @@ _ANNOTATIONS = frozenset({
     "pragma_unroll_explicit", "software_pipeline_async_stages", "software_pipeline_order", "software_pipeline_stage",
     "vector_bytes", "warp_execution",
 })  # fmt: skip
+_TAKEN_OFF = frozenset({"schedule_rule"})
+"""Annotations of an operator's block that MetaSchedule removes where it has no such rule, as of pools on CPUs."""
 _WORD = re.compile(r'[^{}()\[\]"\\\x00-\x20\x7f;#]{0,256}')  # names of blocks, loops, functions, scopes, intrinsics
 _QUOTED = re.compile(r'"[A-Za-z0-9_.]{0,256}"')
 _DEEPEST = 3  # lists in a list of an instruction: an annotation's or a decision's
@@ -110,7 +112,8 @@ def check_body(body: str) -> None:
         for name, inputs, attributes, outputs in instructions:
             if not isinstance(name, str) or name not in _INSTRUCTIONS:
                 raise DialectError(f"the trace holds {_short(name)}, which no search of ours makes")
-            if name in {"Annotate", "Unannotate"} and attributes[0] not in _ANNOTATIONS:
+            allowed = _ANNOTATIONS | _TAKEN_OFF if name == "Unannotate" else _ANNOTATIONS
+            if name in {"Annotate", "Unannotate"} and attributes[0] not in allowed:
                 raise DialectError(f"the trace annotates a program with {_short(attributes[0])}")
             for value in (*inputs, *attributes, *outputs):
                 _check_value(value, name)

@@ -19,11 +19,13 @@ from tunery.dialects.metaschedule.importing.clipping import restore_clips
 from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.operators import own_operators
+from tunery.dialects.metaschedule.importing.quantised import in_integers
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
 from tunery.dialects.metaschedule.importing.segments import Graph, Segment, named, split
 from tunery.dialects.metaschedule.importing.sinking import sink_layouts
 from tunery.dialects.metaschedule.importing.transposed import interleave_phases, keep_channels_first
 from tunery.dialects.metaschedule.reasons import reason_of
+from tunery.dialects.metaschedule.variants import dots
 from tunery.dialects.metaschedule.variants.program import normalised, program_key, tvm_target
 from tunery.dialects.metaschedule.variants.variant import CHANNELS_LAST
 from tunery.domain import Network, Target
@@ -94,7 +96,7 @@ def lower(network: Network, target: Target) -> Lowered:
 def _objection(alone: onnx.ModelProto, target: Target) -> str:
     """Return what TVM has against a model of one node."""
     try:
-        _lowered(_imported(alone), target, {}, channels_last=False)
+        _lowered(_imported(alone, target), target, {}, channels_last=False)
     except Exception as error:  # noqa: BLE001
         return reason_of(error)
     return ""
@@ -103,7 +105,7 @@ def _objection(alone: onnx.ModelProto, target: Target) -> str:
 def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lowered:
     """Lower the network, with the nodes in `reasons` in segments."""
     model, segments = split(graph, reasons) if reasons else (graph.model, [])
-    module = _imported(model, segments)
+    module = _imported(model, target, segments)
     left_out: dict[str, str] = {}
     try:
         lowered = _lowered(module, target, left_out, channels_last=True)
@@ -119,10 +121,10 @@ def _lowered_but(graph: Graph, reasons: Mapping[int, str], target: Target) -> Lo
     return Lowered(lowered, functions, *_call_sites(lowered), left_out, tuple(segments), elsewhere)
 
 
-def _imported(model: onnx.ModelProto, segments: Sequence[Segment] = ()) -> Any:
-    """Return TVM's module of an ONNX model, without its check of the model.
+def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment] = ()) -> Any:
+    """Return TVM's module of an ONNX model, without its check of the model; with quantised products in integers.
 
-    That copies all weights three times, and all that follows is a warning; ONNX Runtime has taken the file already.
+    The check copies all weights three times, and all that follows is a warning; ONNX Runtime has taken the file.
     """
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -130,7 +132,7 @@ def _imported(model: onnx.ModelProto, segments: Sequence[Segment] = ()) -> Any:
     try:
         # Of an operator that it does not take it prints the whole expression.
         with own_operators(segments), redirect_stdout(StringIO()):
-            return from_onnx(model)
+            return from_onnx(in_integers(model) if dots.supported(tvm_target(target)) else model)
     finally:
         onnx.checker.check_model = check
 

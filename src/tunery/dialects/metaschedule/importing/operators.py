@@ -13,6 +13,7 @@ import numpy as np
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.importing import quantised
 from tunery.dialects.metaschedule.importing.segments import OPERATOR, Segment
 from tunery.domain import SEGMENT, TensorSpec
 
@@ -29,8 +30,9 @@ def own_operators(segments: Sequence[Segment] = ()) -> Iterator[None]:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     theirs = onnx_frontend._get_convert_map
-    own = {**_RULES, OPERATOR: _segment_call(segments)}
+    own = {**_RULES, OPERATOR: _segment_call(segments), quantised.PRODUCT: quantised.product}
     rules = {**theirs(), **{name: _converter(rule) for name, rule in own.items()}}
+    rules |= {name: _where_it_applies(rule, rules[name]) for name, rule in _SPECIAL_RULES.items()}
     onnx_frontend._get_convert_map = lambda: rules
     try:
         yield
@@ -43,6 +45,22 @@ def _converter(rule: Convert) -> type:
         @staticmethod
         def get_converter(_: int) -> Callable[..., Any]:
             return lambda builder, inputs, attributes, _: rule(builder, list(inputs), attributes)
+
+    return Converter
+
+
+def _where_it_applies(rule: Convert, otherwise: Any) -> type:
+    """Return the converter of a rule that returns None for what it leaves to another converter."""
+
+    class Converter:
+        @staticmethod
+        def get_converter(opset: int) -> Callable[..., Any]:
+            def convert(builder: Any, inputs: Any, attributes: dict[str, Any], parameters: Any) -> Any:
+                found = rule(builder, list(inputs), attributes)
+                theirs = otherwise.get_converter(opset)
+                return theirs(builder, inputs, attributes, parameters) if found is None else found
+
+            return convert
 
     return Converter
 
@@ -379,6 +397,11 @@ _RULES: dict[str, Convert] = {
     "Tile": _tile,
     "LayerNormalization": _layer_norm,
     **{operator: _recurrent(operator) for operator in _GATES},
+}
+
+_SPECIAL_RULES: dict[str, Convert] = {
+    "QuantizeLinear": quantised.quantise,
+    "DequantizeLinear": quantised.dequantise,
 }
 
 OWN_OPERATORS = frozenset(_RULES)

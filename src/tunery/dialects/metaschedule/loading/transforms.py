@@ -1,4 +1,4 @@
-"""What a variant's weights are transformed by, once, before they are packed: Winograd's products, and padding."""
+"""What a variant's weights are transformed by, once, before they are packed: Winograd's products, padding, dots."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -10,6 +10,10 @@ from tunery.dialects import Array
 
 KERNEL = 3
 PADDED = "padded"
+DOTS = "dots"
+DOT_CHANNELS, DOT_DEPTH = 16, 4
+"""Lanes of a dot product, and what each sums up."""
+_FEW_GROUPS = 3
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.75, -0.75, 1.5, -1.5)}
 _COLUMNS = 1 << 14
 
@@ -20,7 +24,7 @@ def transformed(arrays: Sequence[Array], transforms: Mapping[int, str]) -> list[
     """Return the arguments a variant takes, given the workload's."""
     done = list(arrays)
     for index, name in transforms.items():
-        kind = _padded if name.startswith(PADDED) else _winograd
+        kind = _padded if name.startswith(PADDED) else _for_dots if name == DOTS else _winograd
         done[index] = kind(np.asarray(arrays[index]), name)
     return done
 
@@ -29,6 +33,9 @@ def transformed_shape(shape: tuple[int, ...], name: str) -> tuple[int, ...]:
     """Return the shape of weights of `shape` that were transformed ("": not)."""
     if name.startswith(PADDED):
         return (*shape[:-1], int(name.removeprefix(PADDED)))
+    if name == DOTS:
+        *outer, depth, channels = shape
+        return (dot_groups(channels), *outer, -(-depth // DOT_DEPTH), DOT_CHANNELS, DOT_DEPTH)
     if not name:
         return shape
     size = len(matrices(int(name.removeprefix("winograd")))[1])
@@ -39,6 +46,26 @@ def _padded(weights: Array, name: str) -> Array:
     """Return weights `(..., channels)` with columns of zeros behind, up to the number in `name`: `padded128`."""
     more = int(name.removeprefix(PADDED)) - weights.shape[-1]
     return np.pad(weights, [(0, 0)] * (weights.ndim - 1) + [(0, more)])
+
+
+def dot_groups(channels: int) -> int:
+    """Return in how many vectors of channels dot products compute them: an even number, or one or three.
+
+    >>> [dot_groups(n) for n in (1, 32, 48, 100, 1000)]
+    [1, 2, 3, 8, 64]
+    """
+    groups = -(-channels // DOT_CHANNELS)
+    return groups if groups <= _FEW_GROUPS else -(-groups // 2) * 2
+
+
+def _for_dots(weights: Array, name: str) -> Array:
+    """Return weights `(..., depth, channels)` as `(channels / 16, ..., depth / 4, 16, 4)`, with zeros behind."""
+    groups, *outer, fours, lanes, deep = transformed_shape(weights.shape, name)
+    more = [(0, fours * deep - weights.shape[-2]), (0, groups * lanes - weights.shape[-1])]
+    wide = np.pad(weights, [*((0, 0) for _ in outer), *more])
+    apart = wide.reshape(*outer, fours, deep, groups, lanes)
+    n = len(outer)
+    return np.ascontiguousarray(apart.transpose(n + 2, *range(n), n, n + 3, n + 1))
 
 
 @lru_cache

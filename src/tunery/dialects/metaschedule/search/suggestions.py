@@ -19,7 +19,7 @@ from tunery.dialects.metaschedule.search.genomes import Genome
 from tunery.dialects.metaschedule.search.portfolio import part
 from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
 from tunery.dialects.metaschedule.search.winners import TaskSignature, Winners, fitted, place_of, shipped
-from tunery.dialects.metaschedule.variants import depthwise, padded, place_sums, rows, winograd
+from tunery.dialects.metaschedule.variants import depthwise, dots, padded, place_sums, rows, winograd
 from tunery.dialects.metaschedule.variants.program import expressions, space_of, tvm_target
 from tunery.dialects.metaschedule.variants.variant import GENERIC, with_left_out
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
@@ -29,7 +29,7 @@ from tunery.domain import Candidate, Task
 _EXPRESSIONS = (GENERIC, winograd.name_of(max(winograd.TILES)), padded.NAME, depthwise.NAME, place_sums.NAME)
 # Was ahead in 59 of 60 tasks (docs/decisions/003), with nearly any tile, and no winners of it ship yet: leads where
 # winners do not know better.
-_TRUSTED, _TRUSTED_LEAD = (rows.NAME,), 0.1
+_TRUSTED, _TRUSTED_LEAD = (rows.NAME, dots.NAME), 0.1
 _ROWS_PER_THREAD = 4
 _LEAST_FOR_ALTERNATIVES = 12
 # Replays of an expression before the best so far says which one gets the rest.
@@ -203,8 +203,8 @@ def leader(task: Task, generic: SurrogateProposer, winners: Winners) -> str:
 
 
 def trusted(task: Task, expression: str) -> bool:
-    """Return whether an expression leads where nothing is known of it; few rows leave threads without work."""
-    few = _ROWS_PER_THREAD * task.target.threads
+    """Return whether an expression leads where nothing is known of it; few rows leave threads of some without work."""
+    few = _ROWS_PER_THREAD * task.target.threads if expression == rows.NAME else 1
     return expression in _TRUSTED and math.prod(task.workload.output_specs[0].shape[:-1]) >= few
 
 

@@ -71,7 +71,7 @@ def rewrite(module: Any, lanes: int) -> Rewritten | None:
     Raises:
         DialectError: there is no reduction that this applies to; the message says what is in the way.
     """
-    found = _Product(module["main"])
+    found = Product(module["main"])
     rows, channels = padded_rows(found.rows), found.channels
     few = np.prod(found.weights) < _FEW_WEIGHTS
     if channels % lanes and not few:
@@ -85,7 +85,9 @@ def rewrite(module: Any, lanes: int) -> Rewritten | None:
     return Rewritten(fuse(found, _core(found, rows, channels, wider=wider)), transforms)
 
 
-class _Product(Fused):
+class Product(Fused):
+    """A reduction `out[..., f] += data[...] * weights[..., f]`, with `axes` and `indices` of its operands."""
+
     channels: int
     rows: int
     row: Any
@@ -97,7 +99,7 @@ class _Product(Fused):
         sums = block.body.value
         if type(sums).__name__ != "Add" or type(sums.b).__name__ != "Mul":
             raise OtherKindError("the reduction is not a sum of products")
-        data, weights = sums.b.a, sums.b.b
+        data, weights = self.factor(sums.b.a), self.factor(sums.b.b)
         if not all(isinstance(load, tvm.ir.TensorLoad) for load in (sums.a, data, weights)):
             raise OtherKindError("the reduction is not a product of two arrays")
         self.axes = [(axis.var, int(axis.dom.extent), _reduced(axis)) for axis in block.iter_vars]
@@ -116,6 +118,10 @@ class _Product(Fused):
         self.row = row if plain and not any(_same(index, row) for index in weights.indices) else None
         return data.source, weights.source, block.body.buffer
 
+    def factor(self, expression: Any) -> Any:
+        """Return what is read of an operand that is `expression` in the product."""
+        return expression
+
     @override
     def check(self, weights: list[int]) -> None:
         self.weights = weights
@@ -125,7 +131,7 @@ class _Product(Fused):
             raise DialectError("it is not in float32")
 
 
-def _core(found: _Product, rows: int, channels: int, *, wider: bool) -> Any:
+def _core(found: Product, rows: int, channels: int, *, wider: bool) -> Any:
     """Return the PrimFunc `(data, weights, output)` of the bare reduction.
 
     Weights come `wider`, with columns of zeros, or are copied so. Rows beyond the last one read its data again.

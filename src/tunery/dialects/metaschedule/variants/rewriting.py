@@ -26,10 +26,11 @@ class Fused:
         heavy = [i for i, block in enumerate(blocks) if _reduces(block)]
         if len(heavy) != 1:
             raise OtherKindError("there is not exactly one reduction")
-        position = heavy[0]
-        self.before, self.after = nests[:position], nests[position + 1 :]
         self.parameters = list(function.params)
-        self.data, weights, self.output = self.operands(blocks[position])
+        self.data, weights, self.output = self.operands(blocks[heavy[0]])
+        order = _leading_first(blocks, heavy[0], self.data)
+        nests, blocks, position = [nests[i] for i in order], [blocks[i] for i in order], order.index(heavy[0])
+        self.before, self.after = nests[:position], nests[position + 1 :]
         self.weight = self._position(weights)
         self.check(shape_of(weights))
         self.temporaries = list(root.alloc_buffers)
@@ -144,6 +145,16 @@ def _reduces(block: Any) -> bool:
 
 def _index(buffer: Any, among: Sequence[Any]) -> int | None:
     return next((i for i, other in enumerate(among) if other.same_as(buffer)), None)
+
+
+def _leading_first(blocks: Sequence[Any], heavy: int, data: Any) -> list[int]:
+    """Return the blocks' order with those before the reduction that its data does not depend on behind it."""
+    wanted, leading = [data], list[int]()
+    for i in reversed(range(heavy)):
+        if _index(blocks[i].body.buffer, wanted) is not None:
+            leading.insert(0, i)
+            wanted += [region.source for region in blocks[i].reads]
+    return [*leading, heavy, *(i for i in range(len(blocks)) if i != heavy and i not in leading)]
 
 
 def _free(function: Any) -> list[int]:

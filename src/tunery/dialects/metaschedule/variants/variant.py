@@ -19,6 +19,7 @@ from tunery.dialects.metaschedule.reasons import OtherKindError, reason_of
 from tunery.dialects.metaschedule.variants import (
     concatenations,
     depthwise,
+    dots,
     padded,
     place_sums,
     rows,
@@ -101,6 +102,11 @@ def _padded(module: Any, target: Any) -> Variant | None:
     return Variant(padded.NAME, wider.module, wider.transforms) if wider else None
 
 
+def _dots(module: Any, target: Any) -> Variant | None:
+    packed = dots.rewrite(module, target)
+    return Variant(dots.NAME, packed.module, packed.transforms, dots.designs(packed.module)) if packed else None
+
+
 def _own_space(space: Any, module: Any, target: Any) -> Variant | None:
     design = space.designs(module, lanes_of(target))
     return design and Variant(space.NAME, module, design=design)
@@ -123,6 +129,7 @@ def _as_it_is(schedule: Any) -> list[Any]:
 _ALTERNATIVES: Mapping[str, Callable[[Any, Any], Variant | None]] = {
     **{winograd.name_of(tile): partial(_winograd, tile) for tile in winograd.TILES},
     padded.NAME: _padded,
+    dots.NAME: _dots,
     depthwise.NAME: partial(_own_space, depthwise),
     place_sums.NAME: partial(_own_space, place_sums),
     concatenations.NAME: _concatenation,

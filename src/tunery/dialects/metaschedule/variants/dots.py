@@ -1,0 +1,215 @@
+"""Products of 8-bit integers by the processor's dot products: four of them and their sum are one step of each lane.
+
+`vpdpbusd` multiplies four unsigned numbers with four signed ones, and adds them to a lane of 32 bits without
+saturation. So the weights are packed beforehand: 16 channels side by side, four of what is summed over in each. A tile
+of rows and vectors of channels is summed up in registers. MetaSchedule's own rule needs programs with weights that lie
+so.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from typing_extensions import override
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule.loading.transforms import DOT_CHANNELS, DOT_DEPTH, DOTS, dot_groups
+from tunery.dialects.metaschedule.reasons import OtherKindError
+from tunery.dialects.metaschedule.variants.padded import Product, Rewritten, moved, padded_rows
+from tunery.dialects.metaschedule.variants.rewriting import fuse, long_of, shape_of
+from tunery.dialects.metaschedule.variants.scheduling import around_reduction, result_of, unroll
+
+NAME = DOTS
+INTRINSIC = "tunery_dot_16x4"
+_FEATURE = "avx512vnni"
+_MOST_ROWS, _REGISTERS, _TILES = 14, 30, 2
+_MOST_TILES = 64  # that a thread takes in turn
+
+
+def _register() -> None:
+    """Register the instruction; TVM's own of it gives LLVM 22 operands of types that earlier versions took."""
+    from tvm.s_tir.tensor_intrin import x86
+
+    types = tvm.tirx
+    lanes, bytes_ = f"int32x{DOT_CHANNELS}", f"int8x{DOT_CHANNELS * DOT_DEPTH}"
+    data = types.decl_buffer((DOT_DEPTH,), "uint8", "A", offset_factor=1)
+    weights = types.decl_buffer((DOT_CHANNELS, DOT_DEPTH), "int8", "B", offset_factor=1)
+    sums = types.decl_buffer((DOT_CHANNELS,), "int32", "C", offset_factor=1)
+
+    def whole(buffer: Any) -> Any:
+        return types.BufferRegion(buffer, [tvm.ir.Range.from_min_extent(0, extent) for extent in buffer.ty.shape])
+
+    four = types.reinterpret("int32", data.vload([0], f"uint8x{DOT_DEPTH}"))
+    spread = types.reinterpret(bytes_, types.Broadcast(four, DOT_CHANNELS))
+    operands = sums.vload([0], lanes), spread, weights.vload([0, 0], bytes_)
+    added = types.call_llvm_pure_intrin(lanes, "llvm.x86.avx512.vpdpbusd.512", *operands)
+    reads = [whole(buffer) for buffer in (sums, data, weights)]
+    block = tvm.s_tir.SBlock([], reads, [whole(sums)], "root", sums.vstore([0], added))
+    function = types.PrimFunc([data, weights, sums], tvm.s_tir.SBlockRealize([], True, block))
+    described = x86.dot_product_16x4_u8i8i32_desc
+    tvm.s_tir.TensorIntrin.register(INTRINSIC, described, function.with_attr("s_tir", True), override=True)
+
+
+def supported(target: Any) -> bool:
+    """Return whether a target has the instruction."""
+    return bool(tvm.target.codegen.target_has_features(_FEATURE, target))
+
+
+def rewrite(module: Any, target: Any) -> Rewritten | None:
+    """Return the module with its reduction as dot products of packed weights; None on targets without them.
+
+    Raises:
+        DialectError: there is no reduction that this applies to; the message says what is in the way.
+    """
+    if not supported(target):
+        return None
+    found = _Dot(module["main"])
+    if not found.constant:
+        raise DialectError("its weights are no constant, or too few")
+    return Rewritten(fuse(found, _core(found)), {found.weight: NAME})
+
+
+class _Dot(Product):
+    @override
+    def factor(self, expression: Any) -> Any:
+        if not isinstance(expression, tvm.tirx.Cast) or str(expression.ty.dtype) != "int32":
+            raise OtherKindError("the reduction is not of integers")
+        return expression.value
+
+    @override
+    def check(self, weights: list[int]) -> None:
+        self.weights = weights
+        *places, self.channels = shape_of(self.output)
+        self.rows = places[-1] if self.row is not None else 1
+        if [str(b.ty.dtype) for b in (self.data, self.output)] != ["uint8", "int32"]:
+            raise DialectError("its data is not unsigned")
+        if str(self.parameters[self.weight].ty.dtype) != "int8":
+            raise DialectError("its weights are not signed")
+        *_, self.depth = shape_of(self.data)
+        summed = next((axis for axis, _, reduced in self.axes if reduced and axis.same_as(self.indices[0][-1])), None)
+        if summed is None or not summed.same_as(self.indices[1][-1]):
+            raise DialectError("it is not summed along the last axis of its data")
+
+
+def _core(found: _Dot) -> Any:
+    """Return the PrimFunc `(data, packed weights, output)` of the bare reduction."""
+    from tvm import te
+
+    shape, depth = shape_of(found.output), -(-found.depth // DOT_DEPTH)
+    data = wide = te.placeholder(long_of(*shape_of(found.data)), "uint8", name="data")
+    groups = dot_groups(found.channels)
+    rows = padded_rows(found.rows) if found.row is not None else 0
+    packed_shape = long_of(groups, *found.weights[:-2], depth, DOT_CHANNELS, DOT_DEPTH)
+    packed = te.placeholder(packed_shape, "int8", name="weights")
+    if found.depth % DOT_DEPTH:
+        [last], zero = long_of(found.depth), tvm.tirx.const(0, "uint8")
+
+        def filled(*axes: Any) -> Any:
+            return te.if_then_else(axes[-1] < last, data[axes], zero)
+
+        wide = te.compute(long_of(*shape_of(found.data)[:-1], depth * DOT_DEPTH), filled, name="wide_data")
+    inner = found.indices[0][-1]
+    outer = [(axis, extent) for axis, extent, reduced in found.axes if reduced and not axis.same_as(inner)]
+    reduced = [te.reduce_axis(tuple(long_of(0, extent)), name=f"k{i}") for i, (_, extent) in enumerate(outer)]
+    k, k4 = (te.reduce_axis(tuple(long_of(0, extent)), name=name) for extent, name in ((depth, "k"), (DOT_DEPTH, "k4")))
+    spatial = [axis for axis, _, is_reduced in found.axes if not is_reduced]
+
+    def product(*axes: Any) -> Any:
+        *rest, group, lane = axes
+        places = dict(zip(spatial[:-1], rest, strict=True)) | {
+            axis: place.var for (axis, _), place in zip(outer, reduced, strict=True)
+        }
+        if rows > found.rows:  # beyond the last one its data is read again
+            places[found.row] = te.min(places[found.row], *long_of(found.rows - 1))
+        of_data = [moved(index, places) for index in found.indices[0][:-1]]
+        of_weights = [moved(index, places) for index in found.indices[1][:-1]]
+        left = wide[(*of_data, k * DOT_DEPTH + k4)].astype("int32")
+        return te.sum(left * packed[(group, *of_weights, k, lane, k4)].astype("int32"), axis=[*reduced, k, k4])
+
+    computed = [*shape[:-2], rows] if rows else shape[:-1]
+    dots = te.compute(long_of(*computed, groups, DOT_CHANNELS), product, name="dots")
+
+    def taken(*axes: Any) -> Any:
+        return dots[(*axes[:-1], axes[-1] // DOT_CHANNELS, axes[-1] % DOT_CHANNELS)]
+
+    return te.create_prim_func([data, packed, te.compute(long_of(*shape), taken, name="output")])
+
+
+def designs(module: Any) -> Any:
+    """Return the function that turns a schedule of what `rewrite` returns into the designs.
+
+    Raises:
+        DialectError: its rows and channels are too few for a tile.
+    """
+    schedule = tvm.s_tir.Schedule(module)
+    around = around_reduction(schedule)
+    *_, rows, groups, _ = around.spatial
+    tiles = _tiles(rows, groups)
+    if not tiles:
+        raise DialectError("it has too few rows and channels")
+    return lambda schedule: [
+        _design(schedule.copy(), *tile, weights_first=first) for tile in tiles for first in (True, False)
+    ]
+
+
+def _tiles(rows: int, groups: int) -> list[tuple[int, int]]:
+    """Return rows and vectors of channels that are summed up in registers, the most first, where there are several.
+
+    >>> _tiles(56, 4), _tiles(7, 32), _tiles(1, 64)
+    ([(14, 2), (4, 4)], [(7, 2), (7, 1)], [(1, 4), (1, 2)])
+    """
+    tiles = []
+    for vectors in (4, 3, 2, 1):
+        most = min(_MOST_ROWS, (_REGISTERS - vectors) // vectors)  # beside the sums a row of weights is kept
+        row = max(n for n in range(1, most + 1) if rows % n == 0)
+        if groups % vectors == 0 and row * vectors > 1:
+            tiles.append((row, vectors))
+    return sorted(tiles, key=lambda tile: -math.prod(tile))[:_TILES]
+
+
+def _design(schedule: Any, rows: int, vectors: int, *, weights_first: bool) -> Any:
+    """Schedule with a tile of `rows` and `vectors`; threads share groups of channels, or rows, first."""
+    s = schedule
+    around = around_reduction(s)
+    dots, result = around.reduction, result_of(s, around)
+    _copies(s, around.before)
+    *outer, row, group, lane = s.get_loops(dots)[: len(around.spatial)]
+    groups, vector = s.split(group, [None, *long_of(vectors)])
+    blocks, row = s.split(row, [None, *long_of(rows)])
+    shared = [groups, *outer, blocks] if weights_first else [*outer, blocks, groups]
+    s.reorder(*shared, row, vector, lane)
+    tile = s.fuse(*shared)
+    *sums, four = s.get_loops(dots)[-len(around.reduced) :]
+    s.reorder(*sums, row, vector, lane, four)
+    unroll(s, row, vector)
+    s.reverse_compute_at(result, tile, preserve_unit_loops=True)
+    *_, result_row, channel = s.get_loops(result)
+    result_vector, result_lane = s.split(channel, [None, *long_of(DOT_CHANNELS)])
+    unroll(s, result_row, result_vector)
+    s.vectorize(result_lane)
+    whole = s.blockize(lane)
+    s.tensorize(lane, INTRINSIC)
+    chunks, _ = s.split(tile, s.sample_perfect_tile(tile, 2, _MOST_TILES))  # before it is cut the intrinsic must fit
+    s.parallel(chunks)
+    init = s.decompose_reduction(whole, sums[0])
+    s.vectorize(s.get_loops(s.get_child_blocks(init)[0])[-1])
+    return s
+
+
+def _copies(schedule: Any, before: Sequence[Any]) -> None:
+    """Schedule what comes before: padding is copied, for four numbers side by side are read at once."""
+    for block in before[:-1]:
+        schedule.compute_inline(block)
+    if not before:
+        return
+    body = schedule.get(before[-1]).body
+    if isinstance(body.value, tvm.ir.TensorLoad) and shape_of(body.value.source) == shape_of(body.buffer):
+        schedule.compute_inline(before[-1])
+        return
+    *outer, channel = schedule.get_loops(before[-1])
+    schedule.parallel(schedule.fuse(*outer))
+    schedule.vectorize(channel)
+
+
+_register()

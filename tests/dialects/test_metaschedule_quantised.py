@@ -1,0 +1,171 @@
+"""Quantised networks: products in integers, exactly as ONNX Runtime computes them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tunery.devices import open_device
+from tunery.dialects import Array
+from tunery.dialects.metaschedule import MetaScheduleDialect
+from tunery.dialects.metaschedule.search.proposer import SurrogateProposer
+from tunery.dialects.metaschedule.variants import dots
+from tunery.dialects.metaschedule.variants.program import expressions, space_of, tvm_target
+from tunery.domain import Candidate
+from tunery.measuring.inputs import make_inputs
+from tunery.models import prepare
+
+pytestmark = pytest.mark.tvm
+
+
+class Net:
+    """An ONNX graph that quantises, written node by node."""
+
+    def __init__(self, shape: Sequence[int], *, signed: bool = False) -> None:
+        self.kind: type[np.generic] = np.int8 if signed else np.uint8
+        self._rng = np.random.default_rng(5)
+        self._shape = shape
+        self._nodes: list[onnx.NodeProto] = []
+        self._constants: list[onnx.TensorProto] = []
+        self._count = 0
+
+    def constant(self, array: np.ndarray) -> str:
+        self._count += 1
+        self._constants.append(numpy_helper.from_array(array, f"c{self._count}"))
+        return f"c{self._count}"
+
+    def node(self, kind: str, *inputs: str, domain: str = "", **attributes: object) -> str:
+        self._count += 1
+        self._nodes.append(helper.make_node(kind, inputs, [f"v{self._count}"], domain=domain, **attributes))
+        return f"v{self._count}"
+
+    def parameters(self, scale: float, zero: int) -> tuple[str, str]:
+        return self.constant(np.array(scale, np.float32)), self.constant(np.array(zero, self.kind))
+
+    def quantised(self, value: str, scale: float, zero: int) -> str:
+        parameters = self.parameters(scale, zero)
+        return self.node("DequantizeLinear", self.node("QuantizeLinear", value, *parameters), *parameters)
+
+    def weights(self, *shape: int, scales: int = 1, axis: int = 0) -> str:
+        values = self._rng.integers(-127, 128, shape).astype(np.int8)
+        scale = self._rng.uniform(0.01, 0.02, scales).astype(np.float32)
+        zero = np.zeros(scales, np.int8)
+        scale, zero = (scale, zero) if scales > 1 else (scale[0], zero[0])
+        given = self.constant(values), self.constant(np.asarray(scale)), self.constant(np.asarray(zero))
+        return self.node("DequantizeLinear", *given, axis=axis)
+
+    def save(self, path: Path, result: str) -> Path:
+        """Write it as a file, with one input called x."""
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, self._shape)
+        y = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self._nodes, "net", [x], [y], self._constants)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+        return path
+
+
+def compared(path: Path, x: Array, folder: Path) -> tuple[Array, Array]:
+    """Return a network's output with our kernels, all of them native, and with ONNX Runtime's."""
+    dialect = MetaScheduleDialect()
+    network = prepare(str(path), {}, folder)
+    made = dialect.compile(network, dialect.resolve_target("native", 1), {}, folder / "n.tunery")
+    assert not made.elsewhere
+    [ours] = dialect.load_network(folder / "n.tunery", 1)(x)
+    [theirs] = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    return np.asarray(ours), np.asarray(theirs)
+
+
+def _image(*shape: int) -> Array:
+    return np.random.default_rng(1).uniform(-1, 1, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("scales", [1, 40])
+def test_dense_layers_are_exact(tmp_path: Path, signed: bool, scales: int) -> None:
+    net = Net((7, 50), signed=signed)
+    zero = 3 if signed else 131
+    hidden = net.node("MatMul", net.quantised("x", 0.008, zero), net.weights(50, 40, scales=scales, axis=1))
+    after = net.quantised(net.node("Relu", net.quantised(hidden, 0.09, zero)), 0.05, zero)
+    weights = net.weights(24, 40, scales=24 if scales > 1 else 1)
+    bias = net.constant(np.linspace(-2, 2, 24).astype(np.float32))
+    result = net.quantised(net.node("Gemm", after, weights, bias, transB=1), 0.2, zero)
+    ours, theirs = compared(net.save(tmp_path / "n.onnx", result), _image(7, 50), tmp_path)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("pads", "stride"), [((1, 1, 1, 1), 1), ((0, 1, 2, 0), 2), ((0, 0, 0, 0), 1)])
+def test_convolutions_are_exact_and_padded_with_their_zero_point(
+    tmp_path: Path, signed: bool, pads: tuple[int, ...], stride: int
+) -> None:
+    net = Net((1, 3, 9, 10), signed=signed)
+    zero = -20 if signed else 117
+    kernel = net.weights(20, 3, 3, 3, scales=20)
+    data = net.quantised("x", 0.008, zero)
+    first = net.node("Conv", data, kernel, pads=list(pads), strides=[stride, stride])
+    kept = net.quantised(first, 0.06, zero)
+    second = net.quantised(net.node("Conv", kept, net.weights(20, 20, 1, 1)), 0.11, zero)
+    result = net.quantised(net.node("Add", kept, second), 0.13, zero)
+    ours, theirs = compared(net.save(tmp_path / "n.onnx", result), _image(1, 3, 9, 10), tmp_path)
+    assert np.abs(ours - theirs).max() <= 0.131  # ONNX Runtime's sum of integers rounds otherwise, by a step
+    assert np.mean(ours == theirs) > 0.98
+
+
+def test_layers_that_differ_by_their_scales_are_one_task(tmp_path: Path) -> None:
+    net = Net((4, 64))
+    value = net.quantised("x", 0.008, 120)
+    for scale in (0.3, 0.5, 0.7):
+        value = net.quantised(net.node("MatMul", value, net.weights(64, 64)), scale, 120)
+    dialect = MetaScheduleDialect()
+    network = prepare(str(net.save(tmp_path / "n.onnx", value)), {}, tmp_path)
+    tasks = dialect.extract(network, dialect.resolve_target("znver4", 1))
+    assert sorted(task.weight for task in tasks if task.workload.kind == "matmul") == [1, 2]  # the last is dequantised
+
+
+@pytest.mark.parametrize("shape", [(23, 50), (1, 70), (1, 3, 14, 14), (1, 20, 9, 9)])
+def test_what_the_designs_of_dot_products_compute_is_exact(shape: tuple[int, ...], tmp_path: Path) -> None:
+    dialect = MetaScheduleDialect()
+    target = dialect.resolve_target("native", 1)
+    if not dots.supported(tvm_target(target)):
+        pytest.skip("this processor has no dot products")
+    net = Net(shape)
+    data = net.quantised("x", 0.008, 120)
+    if len(shape) > 2:
+        made = net.node("Conv", data, net.weights(40, shape[1], 3, 3, scales=40), pads=[1, 1, 1, 1])
+    else:
+        made = net.node("MatMul", data, net.weights(shape[1], 40, scales=40, axis=1))
+    network = prepare(str(net.save(tmp_path / "n.onnx", net.quantised(made, 0.3, 120))), {}, tmp_path)
+    [task] = [task for task in dialect.extract(network, target) if dots.NAME in expressions(task).found]
+    chosen = SurrogateProposer(task, space_of(task, dots.NAME), [], None, 0).propose(6)
+    assert chosen
+    inputs = make_inputs(task.workload.input_specs, 0)
+
+    def outputs(candidate: Candidate) -> list[Array]:
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
+        kernel.bind(inputs)
+        kernel.poison()
+        kernel.run()
+        return list(kernel.outputs())
+
+    [expected] = outputs(dialect.reference(task))
+    for candidate in chosen:
+        [found] = outputs(candidate)
+        np.testing.assert_array_equal(found, expected)
+    dialect.compile(network, target, {task.workload.key: chosen[0]}, tmp_path / "compiled")
+    x = _image(*shape)
+    [theirs] = onnxruntime.InferenceSession(network.source, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_array_equal(dialect.load_network(tmp_path / "compiled", 1)(x)[0], theirs)
+
+
+def test_a_table_is_looked_up_before_it_is_dequantised(tmp_path: Path) -> None:
+    net = Net((3, 8))
+    table = net.weights(500, 8)
+    ids = net.constant(np.array([7, 0, 499]))
+    result = net.node("Add", "x", net.node("Gather", table, ids))
+    path = net.save(tmp_path / "n.onnx", result)
+    ours, theirs = compared(path, _image(3, 8), tmp_path)
+    np.testing.assert_array_equal(ours, theirs)
