@@ -2,12 +2,14 @@
 
     python benchmarks/store_scale.py postgresql://USER@HOST/DATABASE [--records 10000000] [--tasks 400] [--seconds 10]
 
-Fills an empty database (the server makes the rows; it is not emptied afterwards), then prints how long the best record
-of each task of a network of 40 operators takes in all, and how many records a second four processes store, one by one
-and 16 to a commit.
+Fills an empty database (the server makes the rows; it is not emptied afterwards), then prints how long it takes to find
+the best record and the default of each task of a network of 40 operators, and how many records a second four processes
+store, each with its charge: one at a time, and with 32 waiting in each, as where many measurements end at once.
 """
 
 import argparse
+import asyncio
+import random
 import statistics
 import time
 from multiprocessing import get_context
@@ -28,11 +30,11 @@ from tunery.domain import (
     Verification,
     Workload,
 )
-from tunery.store import Store, open_store
+from tunery.store import AsyncStore, Charge, Store, open_store
 from tunery.store.database.schema import records as table
 
 BEST_MS, INSERTS_PER_S = 50.0, 1000.0
-_NETWORK, _WRITERS, _BATCH, _ASKED = 40, 4, 16, 15
+_NETWORK, _WRITERS, _WAITING, _ASKED = 40, 4, 32, 15
 _HERE = Provenance("fake", "fake-1", "device-a", "settings-a")
 
 
@@ -51,11 +53,11 @@ def main() -> None:
         print(f"{count:,} records of {len(tasks)} tasks, made in {time.monotonic() - began:.0f} s", flush=True)
         best_ms = 1e3 * statistics.median(_ask(store, tasks[:_NETWORK]) for _ in range(_ASKED))
         _say(f"best of each of {_NETWORK} tasks: {best_ms:.1f} ms", best_ms <= BEST_MS)
-    for batch in (1, _BATCH):
+    for waiting in (1, _WAITING):
         with get_context("spawn").Pool(_WRITERS) as pool:
-            work = [(arguments.store, number, batch, arguments.seconds) for number in range(_WRITERS)]
+            work = [(arguments.store, number, waiting, arguments.seconds) for number in range(_WRITERS)]
             rate = sum(pool.starmap(_insert, work))
-        _say(f"{_WRITERS} processes, {batch} to a commit: {rate:,.0f} records/s", rate >= INSERTS_PER_S)
+        _say(f"{_WRITERS} processes, {waiting} waiting in each: {rate:,.0f} records/s", rate >= INSERTS_PER_S)
 
 
 def _say(what: str, met: bool) -> None:
@@ -107,16 +109,28 @@ def _ask(store: Store, tasks: list[Task]) -> float:
     return time.monotonic() - began
 
 
-def _insert(url: str, number: int, batch: int, seconds: float) -> float:
-    """Return how many records a second one process has stored."""
-    task, stored = _task(number), 0
-    with open_store(url) as store:
+def _insert(url: str, number: int, waiting: int, seconds: float) -> float:
+    """Return how many records a second one process has stored, of which so many wait at a time."""
+    return asyncio.run(_insert_all(url, number, waiting, seconds))
+
+
+async def _insert_all(url: str, number: int, waiting: int, seconds: float) -> float:
+    task = _task(number)
+    with open_store(url) as store, AsyncStore(store) as calls:
+        job = await calls.write(lambda opened: opened.create_job({"model": f"scale-{number}"}))
         began = time.monotonic()
-        while (took_s := time.monotonic() - began) < seconds:
-            some = [_record(task, f"{number}/{batch}/{began}/{stored + one}") for one in range(batch)]
-            store.add_records(task, some)
-            stored += batch
-        return stored / took_s
+
+        async def insert(lane: int) -> int:
+            stored = 0
+            while time.monotonic() - began < seconds:
+                key = f"{number}/{lane}/{began}/{stored}"
+                charge = Charge(job.job_id, task.key, "measure", "ok", 0.1, 0.1, 0.1)
+                await calls.add_records(task, [_record(task, key, 1e-3 + random.random())], [charge])
+                stored += 1
+            return stored
+
+        stored = sum(await asyncio.gather(*map(insert, range(waiting))))
+        return stored / (time.monotonic() - began)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,17 @@
-"""A process that the fault tests start, limit and kill: `store_child.py URL write PREFIX COUNT` or `URL own JOB`."""
+"""A process that the fault tests start, limit and kill: `store_child.py URL VERB ARGUMENTS`.
 
+The verbs are `write PREFIX COUNT`, `write-many JOB` and `own JOB`.
+"""
+
+import asyncio
+import itertools
 import sys
 import time
 
 from store_samples import record, task
 
 from tunery._errors import StoreError
-from tunery.store import Store, open_store
+from tunery.store import AsyncStore, Charge, Store, open_store
 
 
 def say(word: object) -> None:
@@ -21,6 +26,22 @@ def write(store: Store, prefix: str, count: int) -> None:
         say(key)  # the acknowledgement: from here on the record must survive anything
 
 
+async def write_many(store: Store, job_id: str) -> None:
+    """Have 16 coroutines store record after record, each with its charge, until the end."""
+    conv, numbers = task(), itertools.count()
+    with AsyncStore(store) as calls:
+
+        async def work() -> None:
+            for number in numbers:
+                key = f"m-{number}"
+                await calls.add_records(
+                    conv, [record(conv, key)], [Charge(job_id, key, "measure", "ok", 1.0, 1.0, 1.0)]
+                )
+                say(key)
+
+        await asyncio.gather(*(work() for _ in range(16)))
+
+
 def own(store: Store, job_id: str) -> None:
     say(store.acquire_job(job_id))
     time.sleep(600)
@@ -31,6 +52,8 @@ def main(url: str, verb: str, *arguments: str) -> None:
         with open_store(url) as store:
             if verb == "write":
                 write(store, arguments[0], int(arguments[1]))
+            elif verb == "write-many":
+                asyncio.run(write_many(store, arguments[0]))
             else:
                 own(store, arguments[0])
     except StoreError as error:

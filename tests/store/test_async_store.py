@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_samples import HERE, task
+import sqlalchemy as sa
+from store_samples import HERE, record, task
 
-from tunery._errors import NothingFoundError
+from tunery._errors import NothingFoundError, StoreError
 from tunery.delivery.ladder import choose
 from tunery.domain import JobState
-from tunery.store import AsyncStore, Store, open_store
+from tunery.store import AsyncStore, Charge, Store, open_store
 
 PATIENCE_S = 60.0
 
@@ -81,6 +82,88 @@ def test_writes_are_done_in_the_order_in_which_they_were_asked_for(store: Store)
             assert done == list(range(20))
 
     run(main())
+
+
+def test_records_that_wait_together_share_one_commit_with_their_charges(store: Store) -> None:
+    job, seen = store.create_job({}).job_id, list[None]()
+
+    def note(_: sa.Connection) -> None:
+        seen.append(None)
+
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            gate = threading.Event()
+            first = asyncio.create_task(calls.write(held(gate)))
+            await asyncio.sleep(0)
+            every = [task(f"op{n % 3}") for n in range(12)]
+            others = [
+                asyncio.create_task(calls.add_records(one, [record(one, f"c{n}")], [charge(job, f"c{n}")]))
+                for n, one in enumerate(every)
+            ]
+            paid = asyncio.create_task(calls.charge_all([charge(job, "alone")]))
+            await asyncio.sleep(0)
+            gate.set()
+            await first
+            numbers = await asyncio.gather(*others)
+            await paid
+            assert numbers == sorted(set(numbers))
+
+    sa.event.listen(sa.Engine, "commit", note)
+    try:
+        run(main())
+    finally:
+        sa.event.remove(sa.Engine, "commit", note)
+    assert len(seen) == 1
+    assert [one.candidate.key for one in store.records()] == [f"c{n}" for n in range(12)]
+    assert {one.task_key for one in store.ledger(job)} == {"alone", *(f"c{n}" for n in range(12))}
+
+
+def test_one_that_cannot_be_stored_fails_alone_and_as_a_whole(store: Store) -> None:
+    job = store.create_job({}).job_id
+    conv = task()
+
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            gate = threading.Event()
+            first = asyncio.create_task(calls.write(held(gate)))
+            await asyncio.sleep(0)
+            payers = [job, "nobody", job]
+            adding = [
+                asyncio.create_task(calls.add_records(conv, [record(conv, f"c{n}")], [charge(payer, f"c{n}")]))
+                for n, payer in enumerate(payers)
+            ]
+            await asyncio.sleep(0)
+            gate.set()
+            found = await asyncio.gather(first, *adding, return_exceptions=True)
+            assert [isinstance(one, StoreError) for one in found] == [False, False, True, False]
+
+    run(main())
+    assert [one.candidate.key for one in store.records()] == ["c0", "c2"]
+    assert {one.task_key for one in store.ledger()} == {"c0", "c2"}
+
+
+def test_a_write_between_records_finds_those_before_it_alone(store: Store) -> None:
+    conv, seen = task(), list[int]()
+
+    async def main() -> None:
+        with AsyncStore(store) as calls:
+            gate = threading.Event()
+            asked = [asyncio.create_task(calls.write(held(gate)))]
+            await asyncio.sleep(0)
+            for n in range(3):
+                asked.append(asyncio.create_task(calls.add_records(conv, [record(conv, f"a{n}")])))
+                asked.append(asyncio.create_task(calls.add_records(conv, [record(conv, f"b{n}")])))
+                asked.append(asyncio.create_task(calls.write(lambda opened: seen.append(len(opened.records())))))
+                await asyncio.sleep(0)
+            gate.set()
+            await asyncio.gather(*asked)
+
+    run(main())
+    assert seen == [2, 4, 6]
+
+
+def charge(job_id: str, task_key: str) -> Charge:
+    return Charge(job_id, task_key, "measure", "ok", 1.0, 1.0, 1.0)
 
 
 def test_a_cancelled_caller_gets_its_result_first_and_is_cancelled_at_its_next_wait(store: Store) -> None:

@@ -53,6 +53,28 @@ def test_kill_nine_loses_no_acknowledged_record(tmp_path: Path, seed: int) -> No
         assert keys(store) == [*stored, "after"]
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_kill_nine_of_many_that_share_commits_loses_nothing_acknowledged_and_parts_no_charge(
+    tmp_path: Path, seed: int
+) -> None:
+    url = str(tmp_path / "store.db")
+    with open_store(url) as store:
+        job = store.create_job({"model": "x"}).job_id
+    command = [sys.executable, str(CHILD), url, "write-many", job]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        acknowledged = [process.stdout.readline().strip()]
+        time.sleep(random.Random(seed).uniform(0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        acknowledged += [line.strip() for line in process.stdout]
+    with open_store(url) as store:
+        store.check()
+        stored = keys(store)
+        assert set(acknowledged) <= set(stored)
+        assert {charge.task_key for charge in store.ledger(job)} == set(stored)
+        assert len(stored) == len(set(stored)) <= len(acknowledged) + 16
+
+
 def test_commits_wait_for_the_disk(tmp_path: Path) -> None:
     # Losing power cannot be tried here; this is what SQLite asks for to survive it.
     def pragma(name: str) -> object:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tunery.domain import Mode, Outcome, Provenance, digest
+from tunery.domain import Mode, Outcome, Provenance, Record, digest
 from tunery.store._entries import holds, tells
 from tunery.store._jobs import live_jobs
 from tunery.store.database import schema
@@ -64,10 +64,12 @@ class Claims:
         self._database.write(delete)
 
 
-def end_claims(connection: Connection, task_key: str, measured: Iterable[tuple[Provenance, str]]) -> None:
+def end_claims(connection: Connection, measured: Iterable[Record]) -> None:
     """End the claims on candidates that are being recorded, inside the transaction that records them."""
-    for provenance, key in measured:
-        connection.execute(sa.delete(_table).where(*_here(task_key, provenance), _table.c.candidate_key == key))
+    claimed = sa.tuple_(_table.c.task_key, _table.c.conditions, _table.c.candidate_key)
+    keys = {(one.candidate.task_key, _conditions(one.provenance), one.candidate.key) for one in measured}
+    for some in batched(keys):
+        connection.execute(sa.delete(_table).where(claimed.in_(some)))
 
 
 def _row(task_key: str, provenance: Provenance, key: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,6 +35,26 @@ _records = schema.records
 _own = sa.not_(_records.c.imported)
 _RUN = (Outcome.OK.value, Outcome.ABANDONED.value)
 _HINTS_READ = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Records of one task, and charges that are stored with them; without a task, charges alone.
+
+    Raises:
+        StoreError: a record is of another task.
+    """
+
+    task: Task | None
+    records: tuple[Record, ...]
+    charges: tuple[Charge, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the records are the task's."""
+        key = "" if self.task is None else self.task.key
+        for record in self.records:
+            if record.candidate.task_key != key:
+                raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {key}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,28 +135,38 @@ class Records(Database):
         Raises:
             StoreError: one is of another task, or the store cannot be written (nothing was stored then).
         """
-        for record in records:
-            if record.candidate.task_key != task.key:
-                raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {task.key}")
+        return self.add_all([Addition(task, tuple(records), tuple(charges))])[0]
+
+    def add_all(self, additions: Sequence[Addition]) -> list[int]:
+        """Do as `add_records` for several tasks in one commit, and return a number for each: all are stored, or none.
+
+        Raises:
+            StoreError: the store cannot be written (nothing was stored then).
+        """
         at = time.time()
-        spent = list(charges)
+        records = [record for one in additions for record in one.records]
+        rows = [record_row(record, at) for record in records]
+        tasks = {one.task.key: one.task for one in additions if one.task is not None}
+        charges = [charge for one in additions for charge in one.charges]
 
-        def insert(connection: Connection) -> int:
-            if task.key not in self._known_tasks:
-                insert_tasks(connection, [task])
-            number = 0
+        def insert(connection: Connection) -> list[int]:
+            insert_tasks(connection, [task for key, task in tasks.items() if key not in self._known_tasks])
             late = self.lost_jobs(connection, {record.job_id for record in records})
-            for one in records:
-                row = record_row(as_late(one) if one.job_id in late else one, at)
-                number = connection.execute(sa.insert(_records).values(row).returning(_records.c.id)).scalar_one()
-            insert_charges(connection, spent)
-            measured = [(one.provenance, one.candidate.key) for one in records if one.job_id not in late]
-            end_claims(connection, task.key, measured)
-            return number
+            marked = [
+                record_row(as_late(record), at) if record.job_id in late else row
+                for record, row in zip(records, rows, strict=True)
+            ]
+            numbers: Iterable[int] = ()
+            if marked:
+                numbers = sorted(connection.execute(sa.insert(_records).returning(_records.c.id), marked).scalars())
+            insert_charges(connection, charges)
+            end_claims(connection, [record for record in records if record.job_id not in late])
+            rest = iter(numbers)
+            return [max(islice(rest, len(one.records)), default=0) for one in additions]
 
-        number = self.write(insert)
-        self._known_tasks.add(task.key)
-        return number
+        found = self.write(insert)
+        self._known_tasks.update(tasks)
+        return found
 
     def records(
         self,
@@ -472,6 +502,8 @@ def insert_tasks(connection: Connection, tasks: Iterable[Task], *, imported: boo
     another one to one with a key.
     """
     by_key = {task.key: task for task in tasks}.values()
+    if not by_key:
+        return
     rows = [workload_row(task.workload) | {"imported": imported} for task in by_key]
     known: sa.ColumnElement[Any] = schema.workloads.c.operator
     told: sa.ColumnElement[Any] = sa.literal_column("excluded.operator")

@@ -2,28 +2,33 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Callable
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TypeVar, cast
 
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
 
 from tunery._errors import StoreError
 from tunery._settings import settings
+from tunery.domain import Record, Task
 from tunery.store._accounts import Accounts
 from tunery.store._calibrations import Calibrations
 from tunery.store._claims import Claims
 from tunery.store._devices import Devices
 from tunery.store._events import Events
 from tunery.store._jobs import Jobs
-from tunery.store._ledger import Ledger
+from tunery.store._ledger import Charge, Ledger
 from tunery.store._networks import Networks
-from tunery.store._records import Records
+from tunery.store._records import Addition, Records
 from tunery.store._upkeep import Upkeep
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
-from tunery.store.database.failures import translate
+from tunery.store.database.failures import is_lost, translate
 from tunery.store.database.migrate import upgrade, version
 from tunery.store.database.news import waiting_jobs
 from tunery.store.database.place import VARIABLE, check_plain, prepare, resolve, shown
@@ -33,6 +38,7 @@ from tunery.store.exchange.interchange import Interchange
 
 T = TypeVar("T")
 _READERS = 4
+_MOST_AT_ONCE = 64
 
 
 class Store(Records, Networks, Jobs, Ledger, Calibrations, Interchange, Upkeep, Database):
@@ -73,9 +79,10 @@ class AsyncStore:
     """An open store for coroutines; use it as a context manager, which leaves the store itself open.
 
     Each call runs in a thread, so a slow disk or server stops no other coroutine. Writes are done one after the other,
-    in the order in which they were asked for. Reads and heartbeats have threads of their own: neither waits for a
-    write's turn. A call cannot be cancelled: what was begun is done, and its caller gets the result. A cancellation
-    that comes meanwhile is raised at the caller's next other `await`.
+    in the order in which they were asked for; records that wait for their turn together share one commit. Reads and
+    heartbeats have threads of their own: neither waits for a write's turn. A call cannot be cancelled: what was begun
+    is done, and its caller gets the result. A cancellation that comes meanwhile is raised at the caller's next other
+    `await`.
 
     Example:
         with AsyncStore(store) as calls:
@@ -85,6 +92,8 @@ class AsyncStore:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._writer = ThreadPoolExecutor(1, "store-writes")
+        self._asked: deque[_Write] = deque()
+        self._asking = threading.Lock()
         self._readers = ThreadPoolExecutor(_READERS, "store-reads")
         self._heart = ThreadPoolExecutor(1, "store-heartbeats")
 
@@ -112,7 +121,45 @@ class AsyncStore:
         Raises:
             StoreError: the store cannot be written.
         """
-        return await _result(self._writer.submit(work, self._store))
+        return cast("T", await _result(self._ask(work)))
+
+    async def add_records(self, task: Task, records: Sequence[Record], charges: Iterable[Charge] = ()) -> int:
+        """Do as `Store.add_records`, in its turn among the writes.
+
+        What is asked for like this while another write is under way shares one commit with its neighbours in the
+        queue. Nobody sees that: each is durable when its call returns, and where one cannot be stored the others are.
+
+        Raises:
+            StoreError: as `Store.add_records`.
+        """
+        return cast("int", await _result(self._ask(Addition(task, tuple(records), tuple(charges)))))
+
+    async def charge_all(self, charges: Iterable[Charge]) -> None:
+        """Do as `Store.charge_all`, with others as `add_records`.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        await _result(self._ask(Addition(None, (), tuple(charges))))
+
+    def _ask(self, work: "Callable[[Store], object] | Addition") -> Future[object]:
+        write = _Write(work)
+        with self._asking:
+            self._asked.append(write)
+        self._writer.submit(self._write_next)
+        return write.result
+
+    def _write_next(self) -> None:
+        """Do the write whose turn it is, and additions that directly follow one with it; nothing if they were done."""
+        with self._asking:
+            turn = [self._asked.popleft()] if self._asked else []
+            while turn and len(turn) < _MOST_AT_ONCE and self._asked and turn[0].joins(self._asked[0]):
+                turn.append(self._asked.popleft())
+        turn = [write for write in turn if write.result.set_running_or_notify_cancel()]
+        if len(turn) > 1 and _add_together(self._store, turn):
+            return
+        for write in turn:
+            write.do(self._store)
 
     async def heartbeat(self, job_id: str) -> bool:
         """Do as `Store.heartbeat`, however long writes take."""
@@ -134,6 +181,48 @@ class AsyncStore:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclass
+class _Write:
+    """What is to be written in its turn, and what becomes of it."""
+
+    work: Callable[[Store], object] | Addition
+    result: Future[object] = field(default_factory=Future)
+
+    def joins(self, following: "_Write") -> bool:
+        """Whether both may be one commit."""
+        return isinstance(self.work, Addition) and isinstance(following.work, Addition)
+
+    def do(self, store: Store) -> None:
+        try:
+            self.result.set_result(self._done(store))
+        except BaseException as error:  # noqa: BLE001 - it is the caller's
+            self.result.set_exception(error)
+
+    def _done(self, store: Store) -> object:
+        if not isinstance(self.work, Addition):
+            return self.work(store)
+        if self.work.task is None:
+            store.charge_all(self.work.charges)
+            return None
+        return store.add_records(self.work.task, self.work.records, self.work.charges)
+
+
+def _add_together(store: Store, writes: Sequence[_Write]) -> bool:
+    """Store several additions in one commit; False, and nothing happened, if each is to be tried alone."""
+    try:
+        numbers = store.add_all([write.work for write in writes if isinstance(write.work, Addition)])
+    except Exception as error:  # noqa: BLE001 - it is a caller's: whose, each alone will show
+        cause = error.__cause__
+        if not isinstance(cause, DBAPIError) or not is_lost(cause):
+            return False
+        for write in writes:  # the server is away: the others would wait as long in vain
+            write.result.set_exception(error)
+        return True
+    for write, number in zip(writes, numbers, strict=True):
+        write.result.set_result(number)
+    return True
 
 
 async def _result(future: Future[T]) -> T:

@@ -1,14 +1,14 @@
 """A job's account: whatever is done in its name is charged here, in core-seconds, joules and money."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from tunery.accounting.power import Power
 from tunery.accounting.prices import Prices
 from tunery.domain import Candidate, Record, Spend, Task
 from tunery.runtime.pools import Runtime
-from tunery.store import AsyncStore, Charge, Store
+from tunery.store import AsyncStore, Charge
 from tunery.tuning.allocation.allocator import Cost
 
 OVERHEAD, MANAGE, IDLE = "overhead", "manage", "idle"
@@ -39,19 +39,21 @@ class Account:
 
     async def post(self, bills: Iterable[PricedCharge]) -> None:
         """Price bills and store them in one commit; what could not be stored is left for the next `settle`."""
-        await self._post(list(bills), lambda store, charges: store.charge_all(charges))
+        await self._post(list(bills), self._store.charge_all)
 
     async def record(self, task: Task, records: Sequence[Record], bills: Iterable[PricedCharge]) -> None:
         """Store records of a task and what they have cost in one commit: neither is ever there without the other."""
-        await self._post(list(bills), lambda store, charges: store.add_records(task, records, charges))
+        await self._post(list(bills), lambda charges: self._store.add_records(task, records, charges))
 
-    async def _post(self, bills: Sequence[PricedCharge], store: Callable[[Store, Sequence[Charge]], object]) -> None:
+    async def _post(
+        self, bills: Sequence[PricedCharge], store: Callable[[Sequence[Charge]], Awaitable[object]]
+    ) -> None:
         charges = [self._priced(bill) for bill in bills]
         counted = [(charge, bill.held_core_s) for bill, charge in zip(bills, charges, strict=True)]
         for charge, held_core_s in counted:
             self._count(charge, held_core_s)
         try:
-            await self._store.write(lambda opened: store(opened, charges))
+            await store(charges)
         except BaseException:
             for charge, held_core_s in counted:
                 self._count(charge, held_core_s, sign=-1)
@@ -133,4 +135,4 @@ class Account:
 
     async def _charge_idle(self, money: float, currency: str) -> None:
         idle = Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency)
-        await self._store.write(lambda store: store.charge_all([idle]))
+        await self._store.charge_all([idle])

@@ -194,7 +194,10 @@ def database_time(connection: Connection) -> float:
 
 
 def batched(keys: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the keys in lists that are short enough for one query: SQLite takes 32,766 values, PostgreSQL 65,535."""
+    """Yield the keys in lists that are short enough for one query: SQLite takes 32,766 values, PostgreSQL 65,535.
+
+    A key may have up to three values.
+    """
     rest = iter(keys)
     while some := list(islice(rest, _MOST_VALUES)):
         yield some

@@ -218,7 +218,7 @@ class TaskSearch:
         served = await measured_elsewhere(payer, self.task, keys)
         sifted = self._sifter.sift(proposal, self.state.taken(), served, size)
         if left_out := sifted.records(payer):
-            await payer.store.write(lambda store: store.add_records(self.task, left_out))
+            await payer.store.add_records(self.task, left_out)
         self._features.update((c.key, row) for c, row in zip(sifted.build, sifted.features, strict=True))
         if sifted.served:
             self.state.handle(ev.Served(sifted.served))
