@@ -1,5 +1,6 @@
 """`tunery compile`: a loadable file from the best verified records."""
 
+from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from json import dumps
@@ -141,11 +142,13 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
 def _sources(report: "CompileReport", *, predicted: bool) -> Iterator[str]:
     """Yield lines about where the tasks' candidates come from."""
     guessed = sum(rung == "zero-shot" for rung, _ in report.coverage.values())
-    covered = sum(key is not None for _, key in report.coverage.values()) - guessed
+    covered = sum(key is not None for _, key in report.coverage.values()) - guessed - len(report.sources)
     fresh = f"; {report.measured} candidates were measured for it now" if report.measured else ""
     yield f"{report.network}: {covered} of {len(report.coverage)} tasks use a verified record{fresh}"
     if not predicted and report.untuned:
         yield f"{report.untuned} of them all run untuned, which is slow: without --effort records they are predicted"
+    for source, count in Counter(report.sources.values()).items():
+        yield f"{count} use what was measured on {source}, verified here: `tunery tune` times it here"
     if guessed:
         yield f"{guessed} use a predicted schedule, verified and not measured: `tunery tune` finds faster ones"
     for why in dict.fromkeys(report.refused.values()):
@@ -160,7 +163,7 @@ def _table(report: "CompileReport") -> "Table":
     table = new_table("task", "workload", "from", "candidate")
     for task, (rung, key) in report.coverage.items():
         name, _, workload = task.rpartition(":")
-        table.add_row(name, workload, rung, key or "-")
+        table.add_row(name, workload, report.sources.get(task) or rung, key or "-")
     return table
 
 

@@ -129,14 +129,18 @@ def _print(answer: Mapping[str, Any]) -> None:
     rows = answer["tasks"]
     for row in rows:
         table.add_row(
-            row["name"], short(row["task"]), str(row["weight"]), row["rung"], milliseconds(row["baseline_s"]),
-            milliseconds(row["latency_s"]), ratio(row["baseline_s"], row["latency_s"]), row["candidate"] or "-",
+            row["name"], short(row["task"]), str(row["weight"]), row["source"] or row["rung"],
+            milliseconds(row["baseline_s"]), milliseconds(row["latency_s"]), ratio(row["baseline_s"], row["latency_s"]),
+            row["candidate"] or "-",
         )  # fmt: skip
     guessed = sum(row["rung"] == Rung.ZERO_SHOT.value for row in rows)
-    known = sum(row["candidate"] is not None for row in rows) - guessed
+    borrowed = sum(row["rung"] == Rung.COMPATIBLE.value for row in rows)
+    known = sum(row["candidate"] is not None for row in rows) - guessed - borrowed
     also = f", {guessed} a prediction that is verified, not measured" if guessed else ""
     say(f"{answer['network']} on {answer['target']}: {known} of {len(rows)} tasks have a verified record{also}")
     say(as_text(table, width()))
+    if borrowed:
+        say(f"{borrowed} measured on a device of this type: `tunery compile` verifies it here, `tunery tune` times it")
     for line in (*_expected(answer), *batch_lines(answer["batch_of_one"])):
         say(line)
     for reason in answer["not_used"]:

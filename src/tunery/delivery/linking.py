@@ -143,4 +143,6 @@ def _report(network: Network, known: Sequence[KnownTask], compiled: CompiledBlob
         refused={each.task.workload.name: each.refused for each in known if each.refused},
         measured=sum(each.measured for each in known), untuned=sum(each.untuned for each in known), left_out=left_out,
         elsewhere=compiled.elsewhere,
+        sources={by_key[key].task.workload.label: by_key[key].choice.source for key, used in compiled.coverage.items()
+                 if used and key in by_key and by_key[key].choice.source},
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """Schedules without tuning: for each task that no record answers, the candidate the cost model thinks fastest.
 
+What a compatible device has measured comes before predictions, once it is verified here.
+
 Nothing is timed, so nothing here waits for a quiet device: all cores propose, build and verify at once. Nothing
 unverified is delivered either: each pick runs on three inputs beside the task's reference, which the dialect makes
 quick to run. With `few_shot` the best few picks of a task are raced on the device and recorded; tasks whose predictions
@@ -9,13 +11,14 @@ weights from memory.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from tunery._errors import DialectError, EngineError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
+from tunery.delivery.compatible import offered, offers_for
 from tunery.delivery.ladder import KnownTask, choose
 from tunery.delivery.work import Work
 from tunery.domain import (
@@ -36,6 +39,7 @@ from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import introduce
 from tunery.runtime.pools import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
+from tunery.store import Offer
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.calls import Entrant, stage
 from tunery.tuning.charging import bill
@@ -93,6 +97,8 @@ async def fill(
             "`tunery costmodel train`"
         ),
     )
+    provenance = await work.provenance(imported)
+    offers = await offers_for(work, provenance, known)
     if policy.few_shot:
         device = await introduce(work.runtime, work.store)
         start = start_for(work.request.dialect, imported.target, imported.compiler, device)
@@ -101,16 +107,28 @@ async def fill(
         why = f"nothing is predicted for host {work.runtime.measure_host}; tune it, or measure some (--few-shot)"
     else:
         start = await (ready or get_ready(work, imported.target, imported.compiler))
-    if start is None:
-        if policy.few_shot:
-            raise UsageError(why)
-        return tuple(replace(task, refused=why) if task.open else task for task in known)
+    if start is None and policy.few_shot and not all(offers.get(each.task.key) for each in known if each.open):
+        raise UsageError(why)
     prices = load_prices(work.request.prices)
     account = work.account or Account(work.store, work.job_id, work.runtime, prices, work.runtime.power)
-    learning = Learning(work.runtime, work.job_id, start.model)
-    provenance = await work.provenance(imported)
+    learning = Learning(work.runtime, work.job_id, start.model if start else None)
     context = Context(work.job_id, work.runtime, work.store, provenance, work.request.seed, account, learning)
-    return await (_few_shot if policy.few_shot else _pick_all)(context, known, policy)
+    if policy.few_shot:
+        return await _few_shot(context, known, policy, offers)
+    if not work.runtime.builds_for_another_kind:
+        known = tuple(await asyncio.gather(*(_accept(context, each, offers.get(each.task.key, ())) for each in known)))
+    if start is None:
+        return tuple(replace(task, refused=why) if task.open else task for task in known)
+    return await _pick_all(context, known, policy)
+
+
+async def _accept(context: Context, each: KnownTask, offers: Sequence[Offer]) -> KnownTask:
+    """Return a task with the first offer of a compatible device that computes here what the reference computes."""
+    for number, offer in enumerate(offers):
+        checked = await _check(context, each.task, offer.record.candidate)
+        if not isinstance(checked, str) and checked.verdict.deliverable:
+            return replace(offered(each, offers[number:]), part=checked.part)
+    return each
 
 
 def wanted(share: float) -> int:
@@ -177,6 +195,8 @@ def _model_blob(runtime: Runtime, model: str) -> str:
 
 async def _predict(context: Context, each: KnownTask, count: int, policy: FillPolicy) -> tuple[KnownTask, Prediction]:
     """Return a task with its likeliest candidates, or with the reason why there are none."""
+    if context.learning.model is None:
+        return each, Prediction((), ())
     try:
         async with stage(context, each.task, "propose", Role.PROPOSER, count) as grant:
             prediction: Prediction = await context.runtime.call(
@@ -195,13 +215,9 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
         return each
     *best, last = prediction.candidates  # the last may be of another kind, should the others fail
     for candidate in (*best[: _KEEP - 1], last):
-        try:
-            async with stage(context, each.task, "build", Role.BUILDER) as grant:
-                checked: Checked = await context.runtime.call(
-                    grant.worker, "check", each.task, candidate, deadline_s=CHECK_DEADLINE_S
-                )
-        except TuneryError as error:  # it does not build, hangs or crashes: the next one may not
-            each = replace(each, refused=str(error))
+        checked = await _check(context, each.task, candidate)
+        if isinstance(checked, str):
+            each = replace(each, refused=checked)
             continue
         if checked.verdict.deliverable:
             return _predicted(each, candidate, checked.part)
@@ -209,8 +225,24 @@ async def _verify(context: Context, each: KnownTask, prediction: Prediction) -> 
     return each
 
 
-async def _few_shot(context: Context, known: Sequence[KnownTask], policy: FillPolicy) -> tuple[KnownTask, ...]:
+async def _check(context: Context, task: Task, candidate: Candidate) -> Checked | str:
+    """Compare a candidate with the task's reference; say why where it does not build, hangs or crashes."""
+    try:
+        async with stage(context, task, "build", Role.BUILDER) as grant:
+            checked: Checked = await context.runtime.call(
+                grant.worker, "check", task, candidate, deadline_s=CHECK_DEADLINE_S
+            )
+    except TuneryError as error:
+        return str(error)
+    return checked
+
+
+async def _few_shot(
+    context: Context, known: Sequence[KnownTask], policy: FillPolicy, offers: Mapping[str, Sequence[Offer]]
+) -> tuple[KnownTask, ...]:
     """Predict the open tasks, race and record the best predictions, and choose again, by what is measured then.
+
+    What compatible devices offer is raced before predictions.
 
     A task of which nothing was measured, as the time was over or nothing ran, gets a prediction that is right.
     """
@@ -218,6 +250,7 @@ async def _few_shot(context: Context, known: Sequence[KnownTask], policy: FillPo
     looked = await asyncio.gather(
         *(_predict(context, each, looks(each.task, whole, policy), policy) for each in known if each.open)
     )
+    looked = [(each, _with_offers(prediction, offers.get(each.task.key, ()))) for each, prediction in looked]
     raced = {each.task.key: (each, prediction) for each, prediction in await _measure(context, looked, policy)}
     tasks = [each.task for each in known]
 
@@ -228,6 +261,11 @@ async def _few_shot(context: Context, known: Sequence[KnownTask], policy: FillPo
 
     again = await context.store.read(lambda store: choose(store, tasks, context.provenance))
     return tuple(await asyncio.gather(*map(settle, again)))
+
+
+def _with_offers(prediction: Prediction, offers: Sequence[Offer]) -> Prediction:
+    every = [*(offer.record.candidate for offer in offers), *prediction.candidates]
+    return replace(prediction, candidates=tuple({candidate.key: candidate for candidate in every}.values()))
 
 
 async def _measure(

@@ -1,13 +1,16 @@
 """What the store knows of a model."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from tunery.delivery.compatible import offered, offers_for
 from tunery.delivery.forecast import HISTORY, Forecast, forecast
+from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import fill
 from tunery.delivery.work import Work
-from tunery.domain import Choice, Network, Target, Task
+from tunery.domain import Choice, Network, Rung, Target, Task
 from tunery.domain.request import FillPolicy
+from tunery.runtime.importing import ImportedModel
 from tunery.store import Skipped
 
 _SHOWN = 4
@@ -35,15 +38,17 @@ class Answer:
 async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
     """Return the best verified records for a model on this device; with a `policy`, predicted schedules beside them.
 
+    What was measured on a compatible device is named as such; it is verified here only with a `policy`.
+
     Raises:
         UsageError: the model, shapes or target are wrong.
     """
     imported = await work.model()
     known = await fill(work, imported, policy)
-    request = work.request
-    jobs = await work.store.read(lambda store: store.jobs(HISTORY))
-    jobs = [job for job in jobs if job.request.get("dialect") == request.dialect]
-    expected = forecast(known, jobs, request.effort, imported.target.key, request.latency_target_s)
+    expected = await _forecast(work, imported, known)
+    if policy is None:
+        offers = await offers_for(work, await work.provenance(imported), known)
+        known = tuple(offered(each, offers.get(each.task.key, ())) for each in known)
     skipped = tuple((each.task.key, reason) for each in known for reason in each.skipped)
     refused = {each.task.key: each.refused for each in known if each.refused}
     nothing = ""
@@ -56,6 +61,20 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
         imported.network, imported.target, imported.tasks, tuple(each.choice for each in known), skipped, refused,
         frozenset(each.task.key for each in known if each.untuned), expected, nothing,
     )  # fmt: skip
+
+
+async def _forecast(work: Work, imported: ImportedModel, known: Sequence[KnownTask]) -> Forecast:
+    """Return what is to be expected; what was timed on another device says nothing of this one."""
+    request = work.request
+    jobs = await work.store.read(lambda store: store.jobs(HISTORY))
+    jobs = [job for job in jobs if job.request.get("dialect") == request.dialect]
+    here = [
+        replace(each, choice=Choice(each.task.key, Rung.DEFAULT), untried=True)
+        if each.choice.rung is Rung.COMPATIBLE
+        else each
+        for each in known
+    ]
+    return forecast(here, jobs, request.effort, imported.target.key, request.latency_target_s)
 
 
 def skipped_lines(skipped: Iterable[tuple[str, Skipped]], names: Mapping[str, str]) -> list[str]:

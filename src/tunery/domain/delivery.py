@@ -10,6 +10,7 @@ class Rung(StrEnum):
     """How strong the evidence behind an answer is, strongest first."""
 
     EXACT = "exact"
+    COMPATIBLE = "compatible-device"
     ZERO_SHOT = "zero-shot"
     DEFAULT = "compiler-default"
 
@@ -18,7 +19,8 @@ class Rung(StrEnum):
 class Choice:
     """What is delivered for one task: the candidate, its latency as re-timed in isolation, and its rung.
 
-    `candidate` is None on the last rung: the compiler's own default is used.
+    `candidate` is None on the last rung: the compiler's own default is used. On that of compatible devices
+    `source` says where the candidate was measured, and the latencies are those of there.
     """
 
     task_key: str
@@ -26,3 +28,4 @@ class Choice:
     candidate: Candidate | None = None
     latency_s: float | None = None
     baseline_s: float | None = None
+    source: str = ""

@@ -253,7 +253,8 @@ class CompileReport:
     that the model's file is no longer what was read. `latency_s` is the file's, `onnxruntime_s` that of ONNX Runtime
     beside it; None where they were not timed, or ONNX Runtime runs the whole network. `texts` are files beside it, for
     people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
-    runs. Of a file for several targets, `targets` names them, all else is of the first, and `further` is of the others.
+    runs. `sources` says, by a task's name, on which compatible device its candidate was measured. Of a file for several
+    targets, `targets` names them, all else is of the first, and `further` is of the others.
     """
 
     network: str
@@ -274,6 +275,7 @@ class CompileReport:
     elsewhere_share: float = 0.0
     targets: tuple[str, ...] = ()
     further: tuple[TargetReport, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def no_kernels(self) -> bool:

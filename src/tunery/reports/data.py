@@ -98,6 +98,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "texts": list(report.texts),
         "targets": list(report.targets),
         "further": plain(report.further),
+        "sources": dict(report.sources),
     }
 
 
@@ -135,6 +136,7 @@ def query_data(answer: "Answer") -> dict[str, Any]:
             "candidate": choice.candidate.key if choice.candidate else None,
             "latency_s": plain(choice.latency_s),
             "baseline_s": plain(choice.baseline_s),
+            "source": choice.source,
         }
         for choice in answer.choices
     ]

@@ -4,7 +4,7 @@ from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._ledger import Charge
-from tunery.store._records import KnownOperator, Standing, Trial
+from tunery.store._records import KnownOperator, Offer, Standing, Trial
 from tunery.store._skipped import Skipped
 from tunery.store._store import AsyncStore, Store, missing, open_store
 from tunery.store._upkeep import StoreStats
@@ -20,6 +20,7 @@ __all__ = [
     "ImportSummary",
     "KnownDevice",
     "KnownOperator",
+    "Offer",
     "Skipped",
     "Standing",
     "Store",

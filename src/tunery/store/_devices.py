@@ -13,6 +13,7 @@ from tunery.store.database.codec import encode, plain
 from tunery.store.database.connection import Database, database_time, upsert
 
 _table = schema.devices
+_TYPE = ("kind", "name", "arch", "vector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ class Devices:
             query = query.where(_table.c.fingerprint == fingerprint)
         rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [_device(row) for row in rows]
+
+    def compatible(self, fingerprint: str, facts: Mapping[str, Any]) -> list[KnownDevice]:
+        """Return the other devices with the same type of processor, last seen first: one for each fingerprint.
+
+        They may differ in their number of cores, in their caches and in memory: what is fast there is likely fast here.
+        """
+        found = {one.fingerprint: one for one in reversed(self.find()) if one.fingerprint != fingerprint}
+        same = [one for one in found.values() if all(one.facts.get(name) == facts.get(name) for name in _TYPE)]
+        return same[::-1] if facts.get("name") else []
 
 
 def _device(row: RowMapping) -> KnownDevice:

@@ -1,10 +1,11 @@
 """Tasks and records: written once, never changed."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from sqlalchemy.engine import URL, Connection, RowMapping
 from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, OperatorKey, OperatorPattern, Origin, Outcome, Provenance, Record, Target, Task
 from tunery.store._claims import end_claims
+from tunery.store._devices import KnownDevice
 from tunery.store._entries import best_entries, histories, holds, is_default, tells
 from tunery.store._ledger import Charge, insert_charges
 from tunery.store._ranking import Entry, verdicts
@@ -55,6 +57,20 @@ class Addition:
         for record in self.records:
             if record.candidate.task_key != key:
                 raise StoreError(f"a record of task {record.candidate.task_key} cannot be stored under task {key}")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A record of another device that may serve here: of the same type of processor, but for other conditions."""
+
+    record: Record
+    device: KnownDevice
+
+    @property
+    def source(self) -> str:
+        """Where it was measured, for people."""
+        facts = self.device.facts
+        return f"{facts.get('name')} with {facts.get('cores')} cores, host {self.device.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +247,36 @@ class Records(Database):
         origin take part. The time it takes grows with what it returns, not with the number of records.
         """
 
-        def ask(connection: Connection) -> list[Record]:
-            ranking = best_entries(connection, [task_key], provenance, limit, origin)[task_key]
-            rows = _records_of(connection, ranking)
-            return [rows[entry.row_id] for entry in ranking]
+        return self.best_of([task_key], provenance, limit=limit, origin=origin)[task_key]
+
+    def best_of(
+        self, task_keys: Collection[str], provenance: Provenance, *, limit: int | None = 1, origin: Origin | None = None
+    ) -> dict[str, list[Record]]:
+        """Do as `best` for several tasks, which are asked for at once."""
+
+        def ask(connection: Connection) -> dict[str, list[Record]]:
+            found = best_entries(connection, task_keys, provenance, limit, origin)
+            rows = _records_of(connection, chain(*found.values()))
+            return {key: [rows[entry.row_id] for entry in ranking] for key, ranking in found.items()}
 
         return self.read(ask)
+
+    def offers(
+        self, task_keys: Collection[str], provenance: Provenance, devices: Sequence[KnownDevice], limit: int
+    ) -> dict[str, list[Offer]]:
+        """Return for each task the verified records of `devices` that are faster than the default there, fastest first.
+
+        At most `limit` of each device, all else as in `provenance`. How fast they are here is not known.
+        """
+        found: dict[str, list[Offer]] = {key: [] for key in task_keys}
+        for device in devices:
+            there = replace(provenance, device=device.fingerprint)
+            for key, ranking in self.best_of(task_keys, there, limit=limit).items():
+                better = takewhile(lambda record: record.candidate.origin is not Origin.BASELINE, ranking)
+                found[key] += (Offer(record, device) for record in better)
+        for offers in found.values():
+            offers.sort(key=lambda offer: offer.record.measurement.latency_s or math.inf)
+        return found
 
     def standings(self, task_keys: Collection[str], provenance: Provenance) -> dict[str, Standing]:
         """Return for each task the best that is known under exactly these conditions; all are asked for at once."""

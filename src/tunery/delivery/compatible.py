@@ -1,0 +1,33 @@
+"""What was measured on other machines with the same type of processor: the rung below this device's own records."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tunery.delivery.ladder import KnownTask
+from tunery.delivery.work import Work
+from tunery.domain import Choice, Provenance, Rung
+from tunery.store import Offer, Store
+
+OFFERS = 2
+"""How many candidates of a task each compatible device may offer."""
+
+
+async def offers_for(work: Work, provenance: Provenance, known: Sequence[KnownTask]) -> dict[str, list[Offer]]:
+    """Return by task what compatible devices offer for those that are open, the fastest there first."""
+    keys = [each.task.key for each in known if each.open and each.task.tunable]
+    device = await work.runtime.device()
+
+    def ask(store: Store) -> dict[str, list[Offer]]:
+        others = store.devices.compatible(device.fingerprint, device.as_facts())
+        return store.offers(keys, provenance, others, OFFERS) if others else {}
+
+    return await work.store.read(ask) if keys else {}
+
+
+def offered(each: KnownTask, offers: Sequence[Offer]) -> KnownTask:
+    """Return a task with the first of the offers, if there is one; whether it is right here is not known."""
+    if not offers:
+        return each
+    candidate, latency_s = offers[0].record.candidate, offers[0].record.measurement.latency_s
+    choice = Choice(each.task.key, Rung.COMPATIBLE, candidate, latency_s, source=offers[0].source)
+    return replace(each, choice=choice, untried=False, refused="")

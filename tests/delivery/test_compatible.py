@@ -1,0 +1,104 @@
+"""Two machines of one type of processor, of which the second has more cores: what the first measured serves it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from job_tools import request_in, run_in
+
+from tunery.costmodels import registry
+from tunery.domain import Mode, Origin, Rung
+from tunery.domain.request import FillPolicy, Request
+from tunery.reports.data import compile_data, query_data
+from tunery.service.session import compile_model, query, tune
+from tunery.store import open_store
+
+pytestmark = pytest.mark.jobs
+
+SOURCE = "fake:lent?tasks=2"
+OTHER = "another fingerprint"
+
+
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a store is that was filled on another machine; there is no cost model."""
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
+    (tmp_path / "one").mkdir()
+    run_in(tmp_path / "one", SOURCE, "24trials")
+    return tmp_path / "one"
+
+
+def moved(there: Path, here: Path, **facts: Any) -> Request:
+    """Store what was measured `there` as measured on a device with other `facts`; return a request for that store."""
+    here.mkdir()
+    request = request_in(here, SOURCE)
+    with open_store(request_in(there, SOURCE).store) as source, open_store(request.store) as store:
+        [device] = source.devices.find()
+        known: Mapping[str, Any] = {**device.facts, **facts}
+        store.devices.save(OTHER, known, "host-b")
+        for task in source.tasks():
+            for record in source.records(task.key):
+                store.add_record(task, replace(record, provenance=replace(record.provenance, device=OTHER), job_id=""))
+    return request
+
+
+def keys_of(answer: Any) -> set[str]:
+    return {choice.candidate.key for choice in answer.choices}
+
+
+def test_a_query_names_where_the_best_of_a_compatible_device_was_measured(there: Path, tmp_path: Path) -> None:
+    best = keys_of(query(request_in(there, SOURCE)))
+    request = moved(there, tmp_path / "two", cores=64)
+    answer = query(request)
+    assert {choice.rung for choice in answer.choices} == {Rung.COMPATIBLE}
+    assert keys_of(answer) == best
+    assert answer.forecast.latency_s is None, "how fast it is here is not known"
+    for row in query_data(answer)["tasks"]:
+        assert row["rung"] == "compatible-device"
+        assert "64 cores" in row["source"]
+        assert "host-b" in row["source"]
+        assert row["latency_s"] > 0
+
+
+def test_another_type_of_processor_offers_nothing(there: Path, tmp_path: Path) -> None:
+    answer = query(moved(there, tmp_path / "two", name="Another Processor"))
+    assert answer.nothing
+    assert not any(choice.candidate or choice.source for choice in answer.choices)
+
+
+def test_a_compiled_file_has_what_a_compatible_device_measured_once_it_is_verified_here(
+    there: Path, tmp_path: Path
+) -> None:
+    request = moved(there, tmp_path / "two", cores=64)
+    report, _ = compile_model(request, tmp_path / "net", FillPolicy())
+    assert {rung for rung, _ in report.coverage.values()} == {"compatible-device"}
+    data = compile_data(report)
+    assert set(data["sources"]) == set(report.coverage)
+    assert all("host-b" in source for source in data["sources"].values())
+
+
+def test_few_shot_times_what_a_compatible_device_offers_and_it_is_exact_from_then_on(
+    there: Path, tmp_path: Path
+) -> None:
+    request = moved(there, tmp_path / "two", cores=64)
+    best = keys_of(query(request))
+    answer = query(request, FillPolicy(few_shot=1))
+    assert {choice.rung for choice in answer.choices} == {Rung.EXACT}
+    assert keys_of(answer) == best
+    assert {choice.rung for choice in query(request).choices} == {Rung.EXACT}
+
+
+def test_tuning_tries_what_a_compatible_device_offers_first(there: Path, tmp_path: Path) -> None:
+    request = moved(there, tmp_path / "two", cores=64)
+    best = keys_of(query(request))
+    tune(replace(request, budget=request_in(there, SOURCE, "8trials").budget))
+    with open_store(request.store) as store:
+        for task in store.tasks():
+            races = [
+                record
+                for record in store.records(task.key, origins=[Origin.SEARCH], modes=[Mode.RACE, Mode.SHARED])
+                if record.provenance.device != OTHER
+            ]
+            assert best.intersection(record.candidate.key for record in races[:3])
