@@ -2,7 +2,7 @@
 
     python benchmarks/coordinators.py postgresql://USER@HOST/DATABASE [--coordinators 4] [--jobs 200] [--kill-s 20]
 
-Starts `tunery serve --local` so often with places of its own, puts jobs of the fake dialect into the store, and kills
+Starts `tunery serve` so often with places of its own, puts jobs of the fake dialect into the store, and kills
 one coordinator after the other with SIGKILL, starting another in its place. Then it counts jobs that are done, and
 candidates that were raced more than once. A job's records of a killed coordinator count: what was measured stays.
 """
@@ -43,6 +43,8 @@ def main() -> None:
             jobs = [_submit(store, number) for number in range(arguments.jobs)]
             began, killed = time.monotonic(), 0
             for turn in itertools.count():
+                if any(process.poll() is not None for process in running):
+                    raise SystemExit(f"a coordinator has ended by itself:\n{_last_lines(places)}")
                 if _wait(store, jobs, arguments.kill_s) or time.monotonic() - began > _LIMIT_S:
                     break
                 victim = turn % len(running)
@@ -62,9 +64,13 @@ def main() -> None:
 def _start(store: str, place: Path) -> "subprocess.Popen[bytes]":
     place.mkdir(exist_ok=True)
     environment = {**os.environ, "TUNERY_CACHE": str(place / "cache"), "TUNERY_LOAD_WATCH": "off"}
-    command = [sys.executable, "-m", "tunery", "serve", "--local", "--socket", str(place / "socket"), "--store", store]
+    command = [sys.executable, "-m", "tunery", "serve", "--socket", str(place / "socket"), "--store", store]
     with (place / "log").open("ab") as log:
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+
+
+def _last_lines(places: list[Path]) -> str:
+    return "\n".join(line for place in places for line in (place / "log").read_text().splitlines()[-1:])
 
 
 def _submit(store: Store, number: int) -> str:

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,13 +29,14 @@ class Jobs(Database):
     """The store's jobs. An opened store is one owner: a job it has acquired cannot be acquired again, by anybody.
 
     An owner that is silent for too long loses the job to whoever acquires it next. From then on it can change nothing
-    of the job, even after the next owner has let go of it.
+    of the job, even after the next owner has let go of it. Each acquisition has a number of its own, a lease's, which
+    is larger than all before it: only the holder of a job's latest lease may change the job.
     """
 
     def __init__(self, url: URL) -> None:
         super().__init__(url)
         self._owner = this_process()
-        self._acquired: set[str] = set()
+        self._leases: dict[str, Owner] = {}
 
     def create_job(self, request: Mapping[str, str | int | float | bool | None], job_id: str = "") -> JobStatus:
         """Store a new job, queued and at work nowhere; where there is a job `job_id` already, return that one."""
@@ -65,10 +67,10 @@ class Jobs(Database):
 
         def update(connection: Connection) -> None:
             row = _row(connection, status.job_id, self.place)
-            owner, alive = _owner(row), _live_owner(connection, row)
-            if alive is not None and alive != self._owner:
+            mine, alive = self._leases.get(status.job_id), _live_owner(connection, row)
+            if alive is not None and not alive.same(mine):
                 raise LostJobError(f"job {status.job_id} belongs to process {alive.pid}; end that one first")
-            if status.job_id in self._acquired and owner != self._owner:
+            if mine is not None and not mine.same(_owner(row)):
                 raise LostJobError(f"job {status.job_id} went on in another process, for this one was silent too long")
             _update(connection, status.job_id, _progress(status, time.time()))
             if row["state"] != status.state:
@@ -104,7 +106,8 @@ class Jobs(Database):
         """
 
         def ask(connection: Connection) -> bool:
-            return _live_owner(connection, _row(connection, job_id, self.place)) not in {None, self._owner}
+            alive = _live_owner(connection, _row(connection, job_id, self.place))
+            return alive is not None and not alive.same(self._leases.get(job_id))
 
         return self.read(ask)
 
@@ -191,19 +194,25 @@ class Jobs(Database):
             NothingFoundError: there is no such job.
         """
 
-        def acquire(connection: Connection) -> bool:
+        def acquire(connection: Connection) -> Owner | None:
             row = _row(connection, job_id, self.place)
             if row["state"] in _OVER or _live_owner(connection, row) is not None:
-                return False
-            lease = {"owner": encode(self._owner), "heartbeat_at": database_time(connection)}
-            _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": time.time(), **lease})
-            _tell(connection, job_id, JobState.RUNNING)
-            return True
+                return None
+            # The number of the event that tells of it: the database draws them, and they grow.
+            owner = replace(self._owner, lease=_tell(connection, job_id, JobState.RUNNING))
+            held = {"owner": encode(owner), "heartbeat_at": database_time(connection)}
+            _update(connection, job_id, {"state": JobState.RUNNING.value, "updated_at": time.time(), **held})
+            return owner
 
-        acquired = self.write(acquire)
-        if acquired:
-            self._acquired.add(job_id)
-        return acquired
+        owner = self.write(acquire)
+        if owner is not None:
+            self._leases[job_id] = owner
+        return owner is not None
+
+    def lease(self, job_id: str) -> int | None:
+        """Return the number of the lease by which this opened store has acquired a job; None if it has none."""
+        owner = self._leases.get(job_id)
+        return None if owner is None else owner.lease
 
     def announce_job(self, job_id: str) -> None:
         """Say to all who follow `waiting_jobs` that a job is there to be acquired."""
@@ -217,24 +226,25 @@ class Jobs(Database):
         """Leave a job in `state` for others; False, and nothing happens, if this store does not own it."""
         lease = {"owner": sa.null(), "heartbeat_at": None}
         mine = self._if_mine(job_id, lambda _: {"state": state.value, "updated_at": time.time(), **lease})
-        self._acquired.discard(job_id)
+        self._leases.pop(job_id, None)
         return mine
 
     @override
     def lost_jobs(self, connection: Connection, job_ids: Collection[str]) -> set[str]:
-        asked = self._acquired.intersection(job_ids)
+        asked = {job_id: self._leases[job_id] for job_id in set(job_ids).intersection(self._leases)}
         if not asked:
             return set()
         # FOR SHARE: nobody takes the job over between this look and the end of the transaction.
         query = sa.select(_jobs.c.job_id, _jobs.c.owner).where(_jobs.c.job_id.in_(asked)).with_for_update(read=True)
-        return {row["job_id"] for row in _all(connection, query) if _owner(row) != self._owner}
+        return {row["job_id"] for row in _all(connection, query) if not asked[row["job_id"]].same(_owner(row))}
 
     def _if_mine(self, job_id: str, values: Callable[[Connection], Mapping[str, Any]]) -> bool:
         """Change a job that this opened store owns; return whether it does."""
 
         def update(connection: Connection) -> bool:
             row = _row(connection, job_id, self.place)
-            mine = _owner(row) == self._owner
+            owner = self._leases.get(job_id)
+            mine = owner is not None and owner.same(_owner(row))
             if mine:
                 changed = values(connection)
                 _update(connection, job_id, changed)
@@ -263,9 +273,9 @@ def _update(connection: Connection, job_id: str, values: Mapping[str, Any]) -> N
     connection.execute(sa.update(_jobs).where(_jobs.c.job_id == job_id).values(**values))
 
 
-def _tell(connection: Connection, job_id: str, state: JobState, message: str = "") -> None:
-    """Add the event that a job is in another state now."""
-    insert_event(connection, "state", {"state": state.value, "message": message}, job_id)
+def _tell(connection: Connection, job_id: str, state: JobState, message: str = "") -> int:
+    """Add the event that a job is in another state now, and return its number."""
+    return insert_event(connection, "state", {"state": state.value, "message": message}, job_id)
 
 
 def _row(connection: Connection, job_id: str, place: str) -> RowMapping:

@@ -20,12 +20,20 @@ _START_TOLERANCE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process on a host; `token` tells apart several openers of the store within one process."""
+    """A process on a host; `token` tells apart several openers of the store within one process.
+
+    `lease` grows with every acquisition of a job, whoever acquires: it tells an owner's lease from an earlier one.
+    """
 
     host: str
     pid: int
     started: float
     token: str
+    lease: int = 0
+
+    def same(self, other: "Owner | None") -> bool:
+        """Whether both are one opened store with the same lease."""
+        return other is not None and (self.token, self.lease) == (other.token, other.lease)
 
 
 def this_process() -> Owner:
