@@ -25,6 +25,7 @@ from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
 from tunery.runtime.hosts import FurtherHosts, HostDevice
+from tunery.runtime.paces import Paces
 from tunery.runtime.usage import StageUsage
 from tunery.runtime.workers import WorkerPools
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
@@ -96,6 +97,7 @@ class Runtime:
         self._label = label
         self.granted = max(self.dispatch.granted, 0 if on else len(self.measure_cores))
         self._asked: Counter[str] = Counter()  # host to builds that wait or run
+        self.paces = Paces()
         self.pools.start(self.granted)
         self._described = self._ask_device()
         other = facts is not None and facts.machine != platform.machine()
@@ -209,6 +211,8 @@ class Runtime:
                     with self._working(request, role, worker or self.pools.idle(role, host), cores) as grant:
                         yield grant
                 ok = True
+                if role is Role.BUILDER and worker is None:
+                    self.paces.built(host, grant.wall_s)
             finally:
                 self.dispatch.finished(stage_id, ok=ok)
 
@@ -322,6 +326,7 @@ class Runtime:
                 if host == HERE:
                     raise
                 if self.pools.slot(worker) is None:
+                    self.paces.lost(host)
                     self.hosts.leave(host, str(error))
                     return await self._call_elsewhere(worker, method, *args, deadline_s=deadline_s)
                 if isinstance(error, BlobError) or losses == _TRIES:
@@ -380,13 +385,13 @@ class Runtime:
         return tuple(core for slot in self.pools.slots for core in slot)
 
     def _host_for(self, role: Role, worker: str | None) -> str:
-        """Return where a stage runs: on its worker's host, else a build where the fewest are asked for."""
+        """Return where a stage runs: on its worker's host, else a build where it would end first."""
         if role is Role.MEASURER:
             return self.measure_host
         if worker is not None:
             return self.pools.host(worker)
         hosts = (HERE, *self.hosts.up) if role is Role.BUILDER else (HERE,)
-        return min(hosts, key=lambda host: self._asked[host] / len(self.pools.of(Role.BUILDER, host)))
+        return self.paces.first_free(hosts, lambda host: self._asked[host] / len(self.pools.of(Role.BUILDER, host)))
 
 
 def make_scratch(root: Path) -> tuple[Path, int]:

@@ -19,7 +19,7 @@ class Machine:
     Of its `granted` cores `busy` are held by stages now; `load` is the number of processes that wanted a core in the
     last minute, None where the host does not tell. `queue` counts the stages that wait for their turn, by kind; they
     wait at the first host; `device_queue` those that wait for a device of the host, by its kind. `trouble` is why it is
-    away, or what it lacks.
+    away, what it lacks, or that it is slow.
     """
 
     name: str
@@ -59,6 +59,7 @@ def _added(name: str, runtimes: Collection[Runtime], free: Mapping[str, int], re
     facts = next((found for engine in engines if (found := engine.facts(name)) is not None), None)
     builds = any(name in runtime.hosts.up for runtime in runtimes)
     trouble = next((text for engine in engines if (text := engine.trouble(name))), "")
+    trouble = trouble or next((text for runtime in runtimes if (text := runtime.paces.remark(name))), "")
     if facts is None:
         return Machine(name, "away" if engines else "unused", "", "", 0, 0, 0, None, None, False, {}, {}, trouble, ())
     left = free.get(core_of(name), facts.granted)

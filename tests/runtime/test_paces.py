@@ -1,0 +1,66 @@
+from collections import Counter
+
+import pytest
+
+from tunery.runtime.paces import Paces
+
+HOSTS = ("here", "near", "far")
+
+
+def shares(paces: Paces, builds: int, builders: int = 2) -> Counter[str]:
+    """Where builds go that are all asked for at once."""
+    asked = Counter[str]()
+    for _ in range(builds):
+        asked[paces.first_free(HOSTS, lambda host: asked[host] / builders)] += 1
+    return asked
+
+
+def test_hosts_that_nothing_is_known_of_get_equal_shares() -> None:
+    assert shares(Paces(), 30) == dict.fromkeys(HOSTS, 10)
+
+
+def test_small_differences_change_nothing() -> None:
+    paces = Paces()
+    for _ in range(20):
+        for host, wall_s in zip(HOSTS, (1.0, 1.3, 1.8), strict=True):
+            paces.built(host, wall_s)
+    assert shares(paces, 30) == dict.fromkeys(HOSTS, 10)
+    assert all(paces.remark(host) == "" for host in HOSTS)
+
+
+def test_a_slow_host_is_given_less_and_named_until_it_is_fast_again(caplog: pytest.LogCaptureFixture) -> None:
+    paces = Paces()
+    for _ in range(20):
+        for host, wall_s in zip(HOSTS, (1.0, 1.0, 4.0), strict=True):
+            paces.built(host, wall_s)
+    given = shares(paces, 45)
+    assert given["here"] >= 3 * given["far"] > 0
+    assert paces.remark("far")
+    assert [record.args[0] for record in caplog.records if record.args] == ["far"], "named once"
+    for _ in range(60):
+        paces.built("far", 1.0)
+    assert shares(paces, 30) == dict.fromkeys(HOSTS, 10)
+
+
+def test_one_long_build_does_not_make_a_host_slow() -> None:
+    paces = Paces()
+    for _ in range(10):
+        for host in HOSTS:
+            paces.built(host, 1.0)
+    paces.built("near", 9.0)
+    assert paces.pace("near") == 1.0
+
+
+def test_a_host_that_is_lost_again_and_again_is_given_less_until_builds_succeed_there() -> None:
+    paces = Paces()
+    for _ in range(10):
+        for host in HOSTS:
+            paces.built(host, 1.0)
+    for _ in range(3):
+        paces.lost("near")
+    given = shares(paces, 30)
+    assert given["here"] > 3 * given["near"]
+    assert paces.remark("near")
+    for _ in range(60):
+        paces.built("near", 1.0)
+    assert shares(paces, 30)["near"] == 10
