@@ -54,6 +54,7 @@ def text(content: str) -> Callable[[Path], None]:
 MAKERS: dict[str, Callable[[Path], None]] = {
     "a compiled network": network,
     "a file of exported records": text('{"format":"tunery-records","version":1}\n'),
+    "a file of measured results": text('{\n "device_name": "a device",\n "cache": {}}\n'),
     "a dataset of records": dataset,
     "a dataset's description": text('{\n "tunery": "dataset"}'),
     "a chart": chart,

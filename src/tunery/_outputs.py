@@ -278,6 +278,7 @@ def _is_chart(file: BinaryIO) -> bool:
 TEXT = Kind("a text that tunery wrote", begins_with(rb"/\* [^\n]*made by tunery|\{\s*\"made by\": \"tunery"))
 NETWORK = Kind("a compiled network", _is_network)
 RECORDS = Kind("a file of exported records", begins_with(rb'\{"format":\s*"tunery-records"'))
+RESULTS = Kind("a file of measured results", begins_with(rb'\{\s*"(device_name|schema_version)"'))
 DATASET = Kind("a dataset of records", _is_dataset)
 DATASET_CARD = Kind("a dataset's description", begins_with(rb'\{\s*"tunery": "dataset"'))
 CHART = Kind("a chart", _is_chart)

@@ -1,8 +1,9 @@
 """`tunery records`: the store's upkeep."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,6 +11,9 @@ from tunery._errors import UsageError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, output_path, say
 from tunery.cli.console.remote import Server, server_of
+
+if TYPE_CHECKING:
+    from tunery.domain import Task
 
 app = typer.Typer(help="Count, export, import and prune records.", no_args_is_help=False)
 
@@ -57,6 +61,10 @@ def export(
     account: Annotated[str, typer.Option("--account", help="Only what this account's jobs have measured.")] = "",
     network: Annotated[str, typer.Option("--network", help="Only the tasks of the network of this name.")] = "",
     sign: Annotated[str, typer.Option("--sign", metavar="KEY", help="Sign it, in FILE.sig, with this key.")] = "",
+    format_name: Annotated[
+        str, typer.Option("--format", help="Write one kernel's records as kernel-tuner (a cache) or t4 has them.")
+    ] = "",
+    task: Annotated[str, typer.Option("--task", help="With --format: this task's, by its key or its start.")] = "",
     force: options.Force = False,
     store: options.StoreUrl = "",
     server: Server = "",
@@ -72,6 +80,11 @@ def export(
         from tunery.delivery.signing import read_key
 
         key = read_key(Path(sign))
+    if format_name or task:
+        if parquet or account or network or sign or server:
+            raise UsageError("--format is for the records of one task here; of the others it takes --task alone")
+        _export_format(path, store, format_name, task, force=force, json=json)
+        return
     if parquet:
         _export_dataset(path, store, dialect, force=force, any_compiler=any_compiler, json=json, verbose=verbose)
         return
@@ -97,6 +110,45 @@ def export(
         emit({"records": count, "path": path})
     else:
         say(f"{count} records written to {path}")
+
+
+def _export_format(path: Path, store_url: str, format_name: str, key: str, *, force: bool, json: bool) -> None:
+    """Write a task's records on the device that has most of them, in the words of another program."""
+    from tunery._outputs import RESULTS, whole_file
+    from tunery.dialects import RecordWriter, get_dialect
+    from tunery.reports.records import device_names
+    from tunery.store import file_of, open_store
+
+    if not format_name:
+        raise UsageError("--task is for one task's records in another format; give --format as well")
+    with open_store(store_url, create=False, keep=False) as store:
+        found = store.tasks_like(key) if key else _kernels(store.tasks())
+        if len(found) != 1:
+            shown = "".join(f", {one.workload.name} {one.key}" for one in found[:4])
+            raise UsageError(f"a file in the format {format_name} is of one task, and {len(found)} are here{shown}; "
+                             "name one with --task KEY")  # fmt: skip
+        records, names = store.records(found[0].key), device_names(store)
+    [task] = found
+    writer = RecordWriter.of(get_dialect(task.target.dialect))
+    devices = Counter(record.provenance.device for record in records)
+    device = max(devices, key=lambda one: (devices[one], one), default="")
+    mine = [record for record in records if record.provenance.device == device]
+    text = writer.write_records(task, mine, names.get(device) or device, format_name)
+    kept_in = file_of(store_url)
+    with whole_file(path, RESULTS, inputs=[kept_in] if kept_in else [], force=force) as file:
+        file.write(text.encode())
+    if json:
+        emit({"records": len(mine), "path": path})
+    else:
+        say(f"{len(mine)} records of {task.workload.name} written to {path}")
+
+
+def _kernels(tasks: "list[Task]") -> "list[Task]":
+    """Return the tasks whose dialects write other formats."""
+    from tunery.dialects import RecordWriter, get_dialect
+
+    writers = {name: isinstance(get_dialect(name), RecordWriter) for name in {one.target.dialect for one in tasks}}
+    return [one for one in tasks if writers[one.target.dialect]]
 
 
 def _export_dataset(

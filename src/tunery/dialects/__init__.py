@@ -17,6 +17,7 @@ from tunery.dialects._base import (
     Dialect,
     NetworkCompiler,
     RecordChecker,
+    RecordWriter,
     Space,
     TaskSource,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Observation",
     "Proposer",
     "RecordChecker",
+    "RecordWriter",
     "Space",
     "Suggestions",
     "TaskSource",

@@ -9,6 +9,7 @@ missing:
     CrossCompiler    code for machines of other kinds
     NetworkCompiler  a whole network's file
     RecordChecker    what may be taken in from another store
+    RecordWriter     records in formats of other programs
 
 To be tuned, a task needs `Space` and `Codegen`; where it comes from does not matter. A method that is not abstract has
 a default that is right for a dialect without that ability.
@@ -33,7 +34,7 @@ from tunery.devices import Device
 from tunery.dialects._artifacts import Built
 from tunery.dialects._loaded import Compiled, CompiledNetwork, Kernel
 from tunery.dialects._search import Observation, Proposer, Suggestions
-from tunery.domain import Candidate, Check, DeviceDescription, Environment, Network, Target, Task, Workload
+from tunery.domain import Candidate, Check, DeviceDescription, Environment, Network, Record, Target, Task, Workload
 
 
 class Dialect(ABC):
@@ -372,4 +373,23 @@ class RecordChecker(Capability):
 
         Raises:
             DialectError: it is no body of this task, or does not pass `check_body`.
+        """
+
+
+class RecordWriter(Capability):
+    """Tells other programs what was measured."""
+
+    ability = "write records in the format of another program"
+    formats: ClassVar[tuple[str, ...]]
+    """The names of the formats that it writes."""
+
+    @abstractmethod
+    def write_records(self, task: Task, records: Sequence[Record], device: str, format_name: str) -> str:
+        """Return the text of a file with what was measured of a task's candidates on the device of that name.
+
+        The same records give the same text. Of a candidate that was measured often its last finals count, else its
+        fastest race.
+
+        Raises:
+            UsageError: it does not know the format; the message names those that it knows.
         """

@@ -19,6 +19,7 @@ from tunery.dialects import (
     NetworkCompiler,
     Observation,
     RecordChecker,
+    RecordWriter,
     Space,
     TaskSource,
 )
@@ -32,7 +33,7 @@ except ImportError as error:  # pragma: no cover - only without pytest
 _TIMED = (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)
 
 
-class WholeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker):
+class WholeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker, RecordWriter):
     """A dialect with all capabilities: for a type checker alone, as a test says which of them it needs."""
 
 
@@ -79,6 +80,7 @@ class ContractFixtures:
     needs_codegen = _required(Codegen)
     needs_network_compiler = _required(NetworkCompiler)
     needs_record_checker = _required(RecordChecker)
+    needs_record_writer = _required(RecordWriter)
 
     @pytest.fixture(scope="class")
     @classmethod

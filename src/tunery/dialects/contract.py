@@ -47,6 +47,7 @@ from tunery.dialects import (
     NetworkCompiler,
     Observation,
     RecordChecker,
+    RecordWriter,
     Space,
     Suggestions,
     TaskSource,
@@ -69,11 +70,15 @@ from tunery.domain import (
     Candidate,
     CheckState,
     Environment,
+    Measurement,
+    Mode,
     Network,
     OperatorKey,
     OperatorKeyError,
     Origin,
     Outcome,
+    Provenance,
+    Record,
     Target,
     Task,
 )
@@ -408,6 +413,21 @@ class DialectContract(ContractFixtures):
             assert dialect.open(task, [], None, 0).propose(1), f"the task of the kind {kind} has no candidates"
 
     # What comes from elsewhere
+
+    @needs(Codegen, RecordWriter)
+    def test_records_are_written_in_the_formats_that_it_names(self, dialect: WholeDialect, task: Task) -> None:
+        """The same text for the same records; a format that it does not know is a user's mistake."""
+        where = Provenance(dialect.name, dialect.compiler, "a device", "settings")
+        records = [
+            Record(dialect.baseline(task), Measurement(outcome, (1e-3,), Mode.RACE), where) for outcome in Outcome
+        ]
+        assert dialect.formats, "it can write, and knows no format"
+        for name in dialect.formats:
+            text = dialect.write_records(task, records, "a device", name)
+            assert text == type(dialect)().write_records(task, records, "a device", name), "another text"
+            assert text != dialect.write_records(task, [], "a device", name), "records are not written"
+        with pytest.raises(UsageError):
+            dialect.write_records(task, records, "a device", "no-such-format")
 
     @needs(Space, RecordChecker)
     def test_its_own_workloads_and_candidates_pass_the_checks(

@@ -29,11 +29,13 @@ from tunery.dialects import (
     NetworkCompiler,
     Observation,
     Proposer,
+    RecordWriter,
     Space,
     Suggestions,
     TaskSource,
 )
 from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.kernels.kernel_tuner import FORMATS
 from tunery.dialects.kernels.space import Choices
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
 from tunery.dialects.kernels.user_files import DIALECTS
@@ -43,6 +45,7 @@ from tunery.domain import (
     CheckState,
     Network,
     Origin,
+    Record,
     Target,
     Task,
     Workload,
@@ -59,10 +62,11 @@ _REFERENCE = canonical_json({"reference": True})
 _FORMULA = b"tunery reference in NumPy"
 
 
-class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
+class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordWriter):
     """Kernels with parameters, built by gcc."""
 
     name = "kernels"
+    formats = FORMATS
     _language = "c"
 
     @property
@@ -294,6 +298,12 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         from tunery.dialects.kernels.delivery import texts
 
         return texts(path, self._delivery.MEMBERS)
+
+    @override
+    def write_records(self, task: Task, records: Sequence[Record], device: str, format_name: str) -> str:
+        from tunery.dialects.kernels.kernel_tuner import written
+
+        return written(_specification(task.workload.program), records, device, format_name)
 
 
 @lru_cache(maxsize=64)

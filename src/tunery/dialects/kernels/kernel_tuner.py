@@ -9,9 +9,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tunery._errors import ModelError, misfit
+from tunery._errors import ModelError, UsageError, misfit
 from tunery.dialects.kernels.expressions import ExpressionError, Value, values_of
+from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.dialects.kernels.user_files import read_bytes
+from tunery.domain import Mode, Outcome, Record
 
 _MOST_RESULTS_FILE = 256 << 20
 _CACHE_VERSIONS = ("", "1.0.0", "1.0.1", "1.1.0")
@@ -246,6 +248,55 @@ def _valid(kind: type[Form], text: str, path: Path) -> Form:
         raise ModelError(f"{str(path)!r}: {misfit(error.errors())}") from None
     except RecursionError:
         raise ModelError(f"{str(path)!r} is nested too deeply") from None
+
+
+_CACHE_REASONS = {Outcome.BUILD_FAILED: "CompilationFailedConfig"}
+_T4_REASONS = {
+    Outcome.BUILD_FAILED: "compile", Outcome.TIMEOUT: "timeout", Outcome.WRONG_RESULT: "correctness",
+}  # fmt: skip
+FORMATS = ("kernel-tuner", "t4")
+
+
+def written(kernel: KernelSpecification, records: Iterable[Record], device: str, format_name: str) -> str:
+    """Return records of a kernel as one of the `FORMATS`: a cache, or T4. What was not measured is left out.
+
+    Raises:
+        UsageError: the format is none of them.
+    """
+    if format_name not in FORMATS:
+        raise UsageError(f"unknown format {format_name!r:.40} of records of kernels; use {' or '.join(FORMATS)}")
+    reasons = _CACHE_REASONS if format_name == "kernel-tuner" else _T4_REASONS
+    chosen: dict[str, Record] = {}
+    for one in records:
+        before = chosen.get(one.candidate.key)
+        if one.measurement.outcome is not Outcome.FILTERED and (before is None or _rank(one) <= _rank(before)):
+            chosen[one.candidate.key] = one
+    found = {}
+    for one in chosen.values():
+        choices = kernel.space.choices(json.loads(one.candidate.body).get("parameters", {}))
+        if choices is not None:  # else it is the reference
+            measured, latency_s = one.measurement, one.measurement.latency_s
+            failed = measured.outcome not in {Outcome.OK, Outcome.ABANDONED} or latency_s is None
+            reason = reasons.get(measured.outcome, "") if failed else ""
+            result = Result(
+                kernel.space.configuration(choices), None if failed else latency_s, reason, measured.build_s
+            )
+            found[choices] = result
+    ordered = [found[choices] for choices in sorted(found)]
+    sizes = list(kernel.problem.values()) or [1]
+    plain = (
+        cache_of(ordered, kernel.parameters, kernel.function, device, sizes)
+        if format_name == "kernel-tuner"
+        else t4_of(ordered)
+    )
+    return json.dumps(plain, indent=1) + "\n"
+
+
+def _rank(record: Record) -> tuple[bool, float]:
+    """Order records of one candidate: finals before races, the faster race before the slower one."""
+    latency_s = record.measurement.latency_s
+    final = record.measurement.mode is Mode.FINAL
+    return (not final, 0.0 if final else math.inf if latency_s is None else latency_s)
 
 
 def cache_of(
