@@ -7,31 +7,49 @@ import numpy as np
 import pytest
 
 from tunery.devices import open_device
+from tunery.dialects import file_dialect, get_dialect
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.kernels import KernelsDialect
+from tunery.dialects.kernels.opencl import OpenClDialect
 from tunery.domain import Candidate
 from tunery.measuring.verification import compare, expect
 
 GALLERY = Path(__file__).parents[2] / "examples" / "kernels"
 NAMES = ("conv2d", "matmul", "nbody", "reduction", "stencil", "transpose")
 IN_CUDA = ("matmul_cuda", "transpose_cuda")
-
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
-
-
-def test_the_gallery_is_whole() -> None:
-    assert sorted(path.stem for path in GALLERY.glob("*.toml")) == sorted(NAMES + IN_CUDA)
+NO_GCC = "" if shutil.which("gcc") else "needs gcc"
+[CHECK] = OpenClDialect().doctor()
+NO_OPENCL = CHECK.advice
 
 
+@pytest.mark.parametrize("folder", [GALLERY, GALLERY / "opencl"])
+def test_the_gallery_is_whole(folder: Path) -> None:
+    found = {path.stem: file_dialect(str(path)) for path in folder.glob("*.toml")}
+    here, more = ("kernels", IN_CUDA) if folder == GALLERY else ("opencl", ())
+    assert found == dict.fromkeys(NAMES, here) | dict.fromkeys(more, "cuda")
+
+
+@pytest.mark.skipif(bool(NO_GCC), reason=NO_GCC or "nothing is missing")
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
-    dialect = KernelsDialect()
-    network = dialect.own_network(str(GALLERY / f"{name}.toml"))
-    [task] = dialect.extract(network, dialect.resolve_target("native", 1))
+def test_an_example_in_c_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
+    check_example(GALLERY / f"{name}.toml", tmp_path)
+
+
+@pytest.mark.opencl
+@pytest.mark.skipif(bool(NO_OPENCL), reason=NO_OPENCL or "nothing is missing")
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_in_opencl_computes_what_its_reference_computes(name: str, tmp_path: Path) -> None:
+    check_example(GALLERY / "opencl" / f"{name}.toml", tmp_path)
+
+
+def check_example(path: Path, tmp_path: Path) -> None:
+    dialect = get_dialect(file_dialect(str(path)) or "")
+    assert isinstance(dialect, KernelsDialect)
+    [task] = dialect.extract(dialect.own_network(str(path)), dialect.resolve_target("native", 1))
     inputs = DialectContract.inputs(task, seed=0)
 
     def outputs(candidate: Candidate) -> list[np.ndarray]:
-        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device("cpu"))
+        kernel = dialect.load(task, dialect.build(task, candidate, tmp_path), open_device(dialect.device))
         kernel.bind(inputs)
         kernel.poison()
         kernel.run()
