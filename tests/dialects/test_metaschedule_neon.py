@@ -1,8 +1,6 @@
 """Every rule writes code for ARM's vectors, too: nothing of it can run here, so the code itself is looked at."""
 
 import re
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ pytest.importorskip("tvm")
 from metaschedule_models import convolution_network
 
 from tunery.dialects import get_dialect
-from tunery.dialects.metaschedule._tvm import tvm
+from tunery.dialects.metaschedule._tvm import open_target, tvm
 from tunery.dialects.metaschedule.variants.program import open_expression, parsed, replay, trace_body
 from tunery.dialects.metaschedule.variants.variant import Variant, expressions_of
 from tunery.dialects.metaschedule.variants.vectors import lanes_of
@@ -28,10 +26,7 @@ _FUSED = re.compile(r"\bfml[as]\s+v\d+\.4s")
 
 @pytest.fixture(scope="module")
 def target() -> object:
-    # MetaSchedule's rules for ARM name intrinsics that are not registered on other machines.
-    sys.modules.pop("tvm.s_tir.tensor_intrin.arm_cpu", None)
-    import_module("tvm.s_tir.tensor_intrin.arm_cpu")
-    return tvm.target.Target(NEON)
+    return open_target(NEON)
 
 
 def heavy(directory: Path, **options: object) -> Task:
