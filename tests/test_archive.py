@@ -85,7 +85,7 @@ CHANGES: dict[str, Callable[[dict[str, bytes]], object]] = {
     "a manifest that is a list": lambda members: members.update({"manifest.json": b"[]"}),
     "a manifest that is no text": lambda members: members.update({"manifest.json": b"\xff\xfe"}),
     "a huge signature": lambda members: members.update({"signature.json": bytes(5000)}),
-    "many members": lambda members: members.update({str(n): b"" for n in range(40)}),
+    "many members": lambda members: members.update({str(n): b"" for n in range(80)}),
 }
 
 

@@ -1,13 +1,14 @@
 """The Python face: a chain of immutable steps, each of which offers only what can come next."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from tunery._errors import UsageError, WorkError
-from tunery._extras import compiler_parts
+from tunery._extras import compiler_parts, pip_install
 from tunery.domain.request import DEFAULT_DIALECT
 
 if TYPE_CHECKING:
@@ -47,12 +48,16 @@ _WHERE = {
 
 @dataclass(frozen=True)
 class Model(_Step):
-    """A model and the shapes of its dynamic inputs; what is done to it is done at the `service`, if it has one."""
+    """A model and the shapes of its dynamic inputs: `more_shapes` are further ones.
+
+    What is done to it is done at the `service`, if it has one.
+    """
 
     source: str
     shapes: Mapping[str, tuple[int, ...]]
     trust: bool = False
     service: "ServiceClient | None" = None
+    more_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
 
     def on(self, target: str = "native", threads: int = 0, *, dialect: str = DEFAULT_DIALECT) -> "Placed":
         """Say what to tune for: `target` is `native`, a name or a JSON object; `threads` 0 means all usable cores."""
@@ -125,6 +130,7 @@ class Planned(_Step):
         request = Request(
             model=self.placed.model.source,
             shapes=self.placed.model.shapes,
+            more_shapes=self.placed.model.more_shapes,
             target=self.placed.target,
             dialect=(file_dialect(self.placed.model.source) if self.placed.dialect == DEFAULT_DIALECT else None)
             or self.placed.dialect,
@@ -183,13 +189,14 @@ class Tuned(_Step):
         *,
         force: bool = False,
         sign: str | os.PathLike[str] | None = None,
+        any_shape: bool = False,
     ) -> "CompiledModel":
         """Build the network with the best verified records to `path`, by default in the current directory.
 
         Without a `path` the file is named after the network, the shapes and the target that were asked for. Operators
         that tuning did not reach run as the cost model predicts to be fastest, verified but not measured. An earlier
         compiled network at `path` is replaced, a file of another kind only with `force`. With the private key in
-        `sign`, the file is signed.
+        `sign`, the file is signed. With `any_shape` it holds the model too, with which ONNX Runtime runs other shapes.
 
         Raises:
             UsageError: `path` cannot be written, or must not be replaced.
@@ -202,12 +209,14 @@ class Tuned(_Step):
         if self.service is not None:
             if sign is not None:
                 raise UsageError("a service does not sign; fetch the file, and sign on a machine that has the key")
-            return CompiledModel(self.request, output, _compile_there(self.service, self.request, output, force=force),
-                                 self.service)  # fmt: skip
+            report = _compile_there(self.service, self.request, output, force=force, any_shape=any_shape)
+            return CompiledModel(self.request, output, report, self.service)
         with compiler_parts("compiling"):
             from tunery.service.session import compile_model
 
-        report, _ = compile_model(self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None)
+        report, _ = compile_model(
+            self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None, any_shape=any_shape
+        )
         return CompiledModel(self.request, output, report)
 
 
@@ -260,32 +269,85 @@ class Benchmark(_Step):
         return self.report()
 
 
+Sizes = int | Sequence[int]
+Shapes = Mapping[str, Sizes] | Sequence[Mapping[str, Sizes]]
+
+
+@overload
 def load(
     model: str | os.PathLike[str],
-    shapes: Mapping[str, Sequence[int]] | None = None,
+    shapes: Shapes | None = None,
     *,
     trust: bool = False,
     service: "ServiceClient | None" = None,
-) -> Model:
-    """Name a model: an ONNX file, a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`.
+) -> Model: ...
 
-    `shapes` binds dynamic inputs by name. The file is read when it is needed, in another process. `trust`
-    lets a torch program run code that it holds. With a `service` (`tunery.connect`) all is done there.
+
+@overload
+def load(
+    model: object,
+    example_inputs: object,
+    /,
+    *,
+    shapes: Shapes | None = None,
+    dynamic_shapes: object = None,
+    service: "ServiceClient | None" = None,
+) -> Model: ...
+
+
+def load(
+    model: object,
+    *given: Any,
+    shapes: Shapes | None = None,
+    trust: bool = False,
+    dynamic_shapes: object = None,
+    service: "ServiceClient | None" = None,
+) -> Model:
+    """Name a model: an ONNX file, a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`; or give a torch module.
+
+    `shapes`, which may come second, binds dynamic inputs by name, and dimensions by theirs; a list of such bindings
+    makes one file for all of them. The file is read when it is needed, in another process. `trust` lets a torch program
+    run code that it holds. With a `service` (`tunery.connect`) all is done there.
+
+    A module in `eval()` mode comes with `example_inputs`: a tuple of its arguments, or a dictionary of them by name. It
+    is exported at once, with `dynamic_shapes` as in `torch.export.export`, and kept as a `.pt2` file in the cache.
 
     Raises:
-        UsageError: a shape is not a sequence of positive integers.
+        UsageError: a shape is not a sequence of positive integers; or `model` is neither a name nor a module in
+            `eval()` mode that torch can export, or torch's exporter is not installed.
 
     Example:
         tunery.load("bert.onnx", {"input_ids": (1, 128)}).on("native").within("10min").tune()
+        tunery.load("resnet18.onnx", [{"batch": 1}, {"batch": 8}]).on("native").within("10min").tune()
+        tunery.load(module.eval(), (torch.zeros(1, 3, 224, 224),)).on("native").within("10min").tune()
     """
+    second = given[0] if given else None
+    if isinstance(model, str | os.PathLike):
+        source, shapes = os.fspath(model), second if shapes is None else shapes
+    elif "torch" in sys.modules:
+        from tunery.torch import export
+
+        source = str(export(model, second, dynamic_shapes))
+        trust = service is None  # what it holds is the caller's own
+    else:
+        raise UsageError(
+            f"a {type(model).__name__} is no model; give the name of a file, zoo:NAME, or a module of torch "
+            f"({pip_install('torch')}) and example inputs"
+        )
+    bindings: Sequence[Mapping[str, Sizes]] = [shapes] if isinstance(shapes, Mapping) else shapes or [{}]
+    first, *more = (_bound(one) for one in bindings)
+    return Model(source, first, trust, service, tuple(more))
+
+
+def _bound(shapes: Mapping[str, Sizes]) -> dict[str, tuple[int, ...]]:
     bound = {}
-    for name, shape in (shapes or {}).items():
-        bound[name] = tuple(shape)
+    for name, shape in shapes.items():
+        bound[name] = (shape,) if isinstance(shape, int) else tuple(shape)
         if not all(isinstance(size, int) and size > 0 for size in bound[name]):
             raise UsageError(
                 f"the shape {bound[name]} of {name!r} must be positive integers, for example (1, 3, 224, 224)"
             )
-    return Model(os.fspath(model), bound, trust, service)
+    return bound
 
 
 def _tune_there(
@@ -304,13 +366,16 @@ def _tune_there(
     return report_from(_done(status), began, service.url)
 
 
-def _compile_there(service: "ServiceClient", request: "Request", output: Path, *, force: bool) -> "CompileReport":
+def _compile_there(
+    service: "ServiceClient", request: "Request", output: Path, *, force: bool, any_shape: bool
+) -> "CompileReport":
     from tunery._outputs import NETWORK, check_output
     from tunery.web.client import compile_there
 
     inputs = [] if ":" in request.model else [Path(request.model)]
     check_output(output, NETWORK, inputs=inputs, force=force)
-    return compile_there(service, request, output, {"predict": True})[0]
+    more = {"any_shape": True} if any_shape else {}
+    return compile_there(service, request, output, {"predict": True, **more})[0]
 
 
 def _bench_there(service: "ServiceClient", request: "Request", against: Sequence[str], seconds: float) -> "BenchReport":

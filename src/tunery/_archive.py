@@ -5,6 +5,8 @@ used. So whoever vouches for the manifest, by its digest or its signature, vouch
 
 A file may hold a network for several targets. Then the manifest has a list of them (`targets`), each with what is said
 of it alone, and the names of its own members (`files`). What such a file is opened as is the best that runs here.
+One for several shapes has a list of those (`shapes`) in the same way, and is opened as one of them: that of a number,
+else the first.
 """
 
 import hashlib
@@ -23,11 +25,11 @@ from typing import IO, Any, NoReturn
 from typing_extensions import override
 
 MANIFEST, SIGNATURE, MEMBERS = "manifest.json", "signature.json", "members"
-TARGETS, FILES, INSTRUCTIONS = "targets", "files", "instructions"
+TARGETS, SHAPES, FILES, INSTRUCTIONS = "targets", "shapes", "files", "instructions"
 _MOST_MANIFEST_BYTES = 1 << 24
 _MOST_SIGNATURE_BYTES = 1 << 12
 _MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
-_MOST_MEMBERS, MOST_TARGETS = 32, 8
+_MOST_MEMBERS, MOST_TARGETS, MOST_SHAPES = 64, 8, 17  # with what runs any shape
 _CHUNK = 1 << 20
 _PAGE = 4096
 _HEADER_BYTES, _ZIP64_BYTES, _PADDING_FIELD = 30, 20, 0xD935  # the field that Android's zipalign pads with
@@ -64,9 +66,10 @@ class Archive:
 
     Of a file for several targets, `targets` are the manifests of all, the best first, and `manifest` is that of the
     best that this processor can run; of the least demanding where it can run none. Else both are the file's own.
+    `shapes` are the manifests of a file for several shapes, of which number `shape` is opened; empty of any other.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, file: IO[bytes]) -> None:
+    def __init__(self, archive: zipfile.ZipFile, file: IO[bytes], shape: int = 0) -> None:
         self._zip, self._file = archive, file
         infos = archive.infolist()
         self._infos = {info.filename: info for info in infos}
@@ -76,9 +79,14 @@ class Archive:
         self.manifest_bytes = self._small(MANIFEST, _MOST_MANIFEST_BYTES)
         self.digest = hashlib.sha256(self.manifest_bytes).hexdigest()
         whole = parse(self.manifest_bytes)
+        self._told_of = whole.get(MEMBERS)
+        self.shapes = _parts_in(whole, SHAPES, MOST_SHAPES) if SHAPES in whole else []
+        if self.shapes:
+            if shape >= len(self.shapes):
+                raise ArchiveError("it has not so many shapes")
+            whole = self.shapes[shape]
         self.targets = _targets_in(whole) if TARGETS in whole else [whole]
         self.manifest = next((one for one in self.targets if not lacking_in(one)), self.targets[-1])
-        self._told_of = whole.get(MEMBERS)
         if isinstance(self._told_of, dict) and not self.sizes.keys() <= self._told_of.keys():
             raise ArchiveError("it has members that its manifest does not name")
 
@@ -173,15 +181,20 @@ def _targets_in(whole: Mapping[str, Any]) -> list[dict[str, Any]]:
     Raises:
         ArchiveError: there is none, or there are too many.
     """
-    told = whole[TARGETS]
-    if (
-        not isinstance(told, list)
-        or not 0 < len(told) <= MOST_TARGETS
-        or not all(isinstance(one, dict) for one in told)
-    ):
-        raise ArchiveError("its targets are none, or too many")
-    shared = {name: value for name, value in whole.items() if name != TARGETS}
-    return sorted(({**shared, **one} for one in told), key=lambda one: -len(_needed(one)))
+    return sorted(_parts_in(whole, TARGETS, MOST_TARGETS), key=lambda one: -len(_needed(one)))
+
+
+def _parts_in(whole: Mapping[str, Any], kind: str, most: int) -> list[dict[str, Any]]:
+    """Return the manifests in a list of a file's, with what is said of all of them.
+
+    Raises:
+        ArchiveError: there is none, or there are too many.
+    """
+    told = whole[kind]
+    if not isinstance(told, list) or not 0 < len(told) <= most or not all(isinstance(one, dict) for one in told):
+        raise ArchiveError(f"its {kind} are none, or too many")
+    shared = {name: value for name, value in whole.items() if name != kind}
+    return [{**shared, **one} for one in told]
 
 
 def _needed(manifest: Mapping[str, Any]) -> Sequence[object]:
@@ -223,20 +236,28 @@ class _Hashed:
 def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
     """Open a compiled network; with a `digest`, only if it is its manifest's.
 
+    Behind the digest may be which of a file's shapes is opened (`shape_of`).
+
     Raises:
         OSError: there is no such file, or it cannot be read.
         ArchiveError: it is no compiled network, a damaged one, or another than that of the digest.
     """
+    digest, _, shape = digest.partition(":")
     with _Bounded(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 file.most_bytes = file.size  # members are bounded by the directory, the manifest before it is read
-                found = Archive(archive, file)
+                found = Archive(archive, file, int(shape or 0))
                 if digest and found.digest != digest:
                     raise ArchiveError("it was replaced while it was being read")
                 yield found
         except (zipfile.BadZipFile, EOFError, NotImplementedError, UnicodeError, RuntimeError) as error:
             raise ArchiveError(str(error) or "it is cut short") from error
+
+
+def shape_of(digest: str, number: int) -> str:
+    """Return what `open_archive` takes for a file's digest to open one of its shapes."""
+    return f"{digest}:{number}"
 
 
 def parse(data: bytes) -> dict[str, Any]:

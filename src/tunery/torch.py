@@ -2,6 +2,7 @@
 
 import tunery.torch
 
+tuned = tunery.load(model.eval(), (image,)).on("native").within("10min").tune()
 module = tunery.torch.wrap("resnet18.tunery")
 scores = module(image)
 
@@ -10,6 +11,8 @@ with torch.inference_mode():
     scores = fast(image)
 """
 
+import hashlib
+import importlib.util
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +22,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch._dynamo
 
-from tunery._errors import TuneryError
+from tunery._errors import TuneryError, UsageError
+from tunery._extras import pip_install
+from tunery._settings import cache_directory
 from tunery.delivery.loading import Trusted, load_compiled
 
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork
 
-__all__ = ["CompiledModule", "compile_graph", "wrap"]
+__all__ = ["CompiledModule", "compile_graph", "export", "wrap"]
 
 Run = Callable[..., Any]
 
@@ -61,6 +66,49 @@ def wrap(path: str | Path, threads: int | None = None, *, trusted: Trusted | Non
         UsageError: as `tunery.load_compiled`.
     """
     return CompiledModule(load_compiled(path, threads, trusted=trusted))
+
+
+def export(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Path:
+    """Export a module to a `.pt2` file in the user's cache directory, named by its class, and return that.
+
+    `example_inputs` is a tuple of its arguments, or a dictionary of them by name; one tensor is the only argument.
+    `dynamic_shapes` is as for `torch.export.export`.
+
+    Raises:
+        UsageError: it is no module, or in training mode, torch cannot export it, or the exporter to ONNX is missing.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"a {type(module).__name__} is neither the name of a model nor a module of torch; give one")
+    name = type(module).__name__
+    if any(one.training for one in module.modules()):
+        raise UsageError(f"{name} is in training mode, in which it computes something else; call its eval() first")
+    if importlib.util.find_spec("onnxscript") is None:
+        raise UsageError(f"torch needs onnxscript to convert {name}; {pip_install('torch')}")
+    inputs = (example_inputs,) if isinstance(example_inputs, torch.Tensor) else example_inputs
+    if not isinstance(inputs, tuple | list | Mapping) or not inputs:
+        raise UsageError(f"{name} needs example inputs: a tuple of its arguments, or a dictionary of them by name")
+    args, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    place = cache_directory() / "torch"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=place) as scratch:
+            made = Path(scratch, f"{name}.pt2")
+            try:
+                with torch.no_grad():
+                    program = torch.export.export(module, args, named, dynamic_shapes=dynamic_shapes)
+                torch.export.save(program, made)
+            except Exception as error:  # of many kinds: an operator that is no function, a branch on values
+                reason = " ".join(str(error).split())[:300]
+                raise UsageError(
+                    f"torch cannot export {name}: {reason}; change that part, or export it to ONNX"
+                ) from error
+            with made.open("rb") as file:
+                kept = place / hashlib.file_digest(file, "sha256").hexdigest()[:32] / made.name
+            kept.parent.mkdir(exist_ok=True)
+            made.replace(kept)
+    except OSError as error:
+        raise UsageError(f"{name} cannot be kept in {place}: {error.strerror}; set TUNERY_CACHE to another") from error
+    return kept
 
 
 class _FallBackError(Exception):

@@ -58,6 +58,8 @@ def test_steps_are_immutable_and_can_branch() -> None:
     one, two = model.on(threads=1), model.on(threads=2)
     assert (one.threads, two.threads) == (1, 2)
     assert model.shapes == {"a": (1, 2)}
+    several = tunery.load("x.onnx", [{"n": 1}, {"n": 4, "a": [1, 2]}])
+    assert (several.shapes, several.more_shapes) == ({"n": (1,)}, ({"n": (4,), "a": (1, 2)},))
     with pytest.raises(AttributeError):
         model.source = "y.onnx"  # type: ignore[misc]
 

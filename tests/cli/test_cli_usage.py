@@ -156,7 +156,14 @@ def test_an_error_of_ours_is_one_line_and_a_traceback_only_with_v(run: Run, monk
 
 
 def test_shapes_and_rivals_are_read() -> None:
-    assert parse_shapes(["a=1x3x224x224", "b:0=7", "c=d=2"]) == {"a": (1, 3, 224, 224), "b:0": (7,), "c=d": (2,)}
+    assert parse_shapes(["a=1x3x224x224", "b:0=7", "c=d=2"]) == [{"a": (1, 3, 224, 224), "b:0": (7,), "c=d": (2,)}]
+    assert parse_shapes([]) == [{}]
+    assert parse_shapes(["n=1,4", "x=1x2", "t=8,9"]) == [
+        {"n": (1,), "x": (1, 2), "t": (8,)}, {"n": (4,), "x": (1, 2), "t": (9,)},
+    ]  # fmt: skip
+    for wrong in (["n=1,4", "t=1,2,3"], ["n=1,1"], ["n=1,"], ["n=1", "n=2"]):
+        with pytest.raises(UsageError):
+            parse_shapes(wrong)
     assert parse_rivals("untuned, onnxruntime,untuned") == ("untuned", "onnxruntime")
     assert parse_rivals("") == ()
 
@@ -168,8 +175,8 @@ def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
     except UsageError:
         assert not re.fullmatch(r".+=[1-9][0-9]?(x[1-9])*", text, re.DOTALL)
     else:
-        [(name, sizes)] = shapes.items()
-        assert text == f"{name}={'x'.join(map(str, sizes))}"
+        [name] = shapes[0]
+        assert text == f"{name}={','.join('x'.join(map(str, one[name])) for one in shapes)}"
 
 
 @pytest.mark.jobs

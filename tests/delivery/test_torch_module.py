@@ -109,3 +109,48 @@ def test_what_tunery_cannot_compile_runs_in_torch_and_is_said(case: str) -> None
     if case == "gradient":
         found[1].sum().backward()
         assert net.dense.weight.grad is not None
+
+
+def test_a_module_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    net = Net().eval()
+    model = tunery.load(net, (torch.zeros(2, 32),))
+    network = prepare(model.source, model.shapes, tmp_path, trust=model.trust)
+    assert (network.name, network.inputs[0].shape) == ("Net", (2, 32))
+    batch = torch.export.Dim("batch", min=1, max=64)
+    several = tunery.load(
+        net, torch.zeros(2, 32), shapes=[{"rows:0": 1}, {"rows:0": 4}], dynamic_shapes=({0: batch},)
+    )  # fmt: skip
+    found = [
+        prepare(several.source, shapes, tmp_path, trust=True) for shapes in (several.shapes, *several.more_shapes)
+    ]  # fmt: skip
+    assert [one.inputs[0].shape for one in found] == [(1, 32), (4, 32)]
+    rows = torch.randn(4, 32)
+    dialect = OnnxRuntimeDialect()
+    dialect.compile(found[1], dialect.resolve_target("native", 1), {}, tmp_path / "net.tunery")
+    ours = tunery.load_compiled(tmp_path / "net.tunery")(rows)
+    with torch.no_grad():
+        for one, theirs in zip(ours, net(rows), strict=True):
+            np.testing.assert_allclose(one, theirs, rtol=1e-4, atol=1e-5)
+
+
+class Branching(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, rows: Any) -> Any:
+        return rows + 1 if rows.sum() > 0 else rows
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        (Net().train(), (torch.zeros(2, 32),)), (Net().eval(), ()), (Net().eval(), None), (Net().eval(), (1, 2, 3)),
+        (Branching().eval(), (torch.zeros(2),)), (7, (torch.zeros(2),)), (torch.zeros(2), (torch.zeros(2),)),
+    ],
+)  # fmt: skip
+def test_what_is_no_model_of_torch_is_refused_in_one_sentence(
+    model: object, inputs: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(UsageError) as caught:
+        tunery.load(model, inputs)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("*.pt2"))

@@ -31,6 +31,8 @@ def test_a_free_batch_is_one(batch: str | None) -> None:
         ({"x": ("batch", 4)}, {"x": (1, 4)}, ()),
         ({"a": ("batch", 4), "b": ("batch", 4)}, {"a": (1, 4)}, ()),
         ({"a": ("batch", 4), "b": (None, 4)}, {"a": (2, 4)}, ("b",)),
+        ({"a": ("batch", 4)}, {"batch": (1,)}, ()),
+        ({"a": ("batch", "t")}, {"t": (3,)}, ("a",)),
     ],
 )
 def test_a_batch_that_became_one_is_told(
@@ -44,6 +46,31 @@ def test_a_batch_that_became_one_is_told(
 def test_a_given_batch_wins_and_binds_all_inputs_of_that_name() -> None:
     assert bind(adder(a=("batch", 4), b=("batch", 4)), {"a": (3, 4)}) == {"a": (3, 4), "b": (3, 4)}
     assert bind(adder(a=("batch", 4)), {}, batch=5) == {"a": (5, 4)}
+
+
+def test_a_dimension_is_bound_by_its_name() -> None:
+    two = adder(a=("batch", "length"), b=("batch", "length"))
+    assert bind(two, {"batch": (3,), "length": (7,)}) == {"a": (3, 7), "b": (3, 7)}
+    assert bind(adder(x=("batch", "length")), {"x": (2, 5)}) == {"x": (2, 5)}
+    for wrong in ({"other": (3,)}, {"length": (3, 4)}, {"batch": (2,), "a": (3, 4)}):
+        with pytest.raises(ModelError) as caught:
+            bind(adder(a=("batch", "length")), wrong)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_dimension_is_bound_by_its_place() -> None:
+    assert bind(adder(x=("batch", "length"), y=("batch", 4)), {"x:0": (3,), "x:1": (7,)}) == {"x": (3, 7), "y": (3, 4)}
+    assert bind(adder(x=(None, "?"), y=(None, 4)), {"x:1": (7,)}) == {"x": (1, 7), "y": (1, 4)}
+    assert bind(adder(**{"x:0": (None, 2)}), {"x:0": (3, 2)}) == {"x:0": (3, 2)}
+    for wrong in ({"x:1": (3,)}, {"x:2": (3,)}, {"x:0": (3, 3)}, {"x:0": (3,), "batch": (2,)}, {"z:0": (3,)}):
+        with pytest.raises(ModelError) as caught:
+            bind(adder(x=("batch", 4)), wrong)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_dimension_that_is_a_sum_follows_from_its_parts() -> None:
+    graph = adder(x=("batch", "past + 1"), p=("batch", "past"), m=("batch", "past + new"), n=("batch", "new"))
+    assert bind(graph, {"past": (16,), "new": (4,)}) == {"x": (1, 17), "p": (1, 16), "m": (1, 20), "n": (1, 4)}
 
 
 def test_unnamed_dimensions_are_not_one_dimension() -> None:

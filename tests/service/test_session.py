@@ -100,6 +100,13 @@ def test_a_stored_request_keeps_the_trust_that_it_was_given(tmp_path: Path) -> N
         assert request_of(stored, "").trust is trust
 
 
+def test_a_stored_request_keeps_its_shapes() -> None:
+    asked = Request("x.onnx", {"batch": (1,)}, more_shapes=({"batch": (4,)}, {"x": (1, 3)}))
+    stored = JobStatus("job", JobState.QUEUED, request_data(asked))
+    found = request_of(stored, "")
+    assert [one.shapes for one in found.each_shape] == [{"batch": (1,)}, {"batch": (4,)}, {"x": (1, 3)}]
+
+
 @pytest.mark.tvm
 def test_a_file_that_is_deleted_while_its_job_runs_costs_nothing_and_is_said(tmp_path: Path) -> None:
     source = model(tmp_path / "model.onnx", 1.0)

@@ -46,21 +46,28 @@ def bench(
     """Measure a model as tuned so far against its rivals: interleaved, on the same threads, median and spread."""
     from tunery.reports.comparison import bench_text
     from tunery.reports.data import bench_data
+    from tunery.reports.format import shape_texts
 
     request = options.make_request(
         model, target=target, on=on, store=store, threads=threads, shapes=shape, dialect=dialect, trust=trust
     )
     rivals = options.parse_rivals(against)
     if url := server_of(server, store):
-        report = _there(url, request, rivals, seconds, verbose=verbose)
+        reports = [_there(url, one, rivals, seconds, verbose=verbose) for one in request.each_shape]
     else:
         from tunery.service.session import Session
 
         with Session(request.store, keep=False) as session:
-            report = compared_with(session, request, rivals, seconds, None, verbose=verbose)
+            reports = [
+                compared_with(session, one, rivals, seconds, None, verbose=verbose) for one in request.each_shape
+            ]
     if json:
-        emit(bench_data(report))
-    else:
+        data = [bench_data(report) for report in reports]
+        emit(data[0] if len(data) == 1 else {"networks": data})
+        return
+    for one, report in zip(request.each_shape, reports, strict=True):
+        if len(reports) > 1:
+            say(f"\n{', '.join(shape_texts(one))}")
         say(bench_text(report, width()))
 
 

@@ -56,6 +56,9 @@ def compile_(
     store: options.StoreUrl = "",
     threads: options.Threads = 0,
     shape: options.Shapes = None,
+    any_shape: Annotated[
+        bool, typer.Option("--any-shape", help="Let ONNX Runtime run other shapes: the file holds the model too.")
+    ] = False,
     trust: options.Trust = False,
     dialect: options.DialectName = options.DIALECT,
     server: Server = "",
@@ -80,8 +83,9 @@ def compile_(
         from tunery.web.client import compile_there, connect
 
         path = fetched_file(request, output, force=force)
+        more = {**options.fill_of(guess), **({"any_shape": True} if any_shape else {})}
         with connect(url) as service, watching(service, verbose=verbose) as watcher:
-            report, network = compile_there(service, request, path, options.fill_of(guess), watcher)
+            report, network = compile_there(service, request, path, more, watcher)
         if json:
             emit(compile_data(report))
         else:
@@ -97,6 +101,7 @@ def compile_(
         report, network = compile_model(
             request, path, guess, lambda text: live.say(text, phase=text),
             force=force, sign=Path(sign) if sign else None, more_targets=target[1:],
+            any_shape=any_shape,
         )  # fmt: skip
     if json:
         emit(compile_data(report))

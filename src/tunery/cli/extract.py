@@ -79,7 +79,8 @@ def _print(found: "ImportedModel") -> None:
         table.add_row(work.name, short(task.key), work.kind, str(task.weight), f"{work.flop / 1e6:.1f}",
                       "yes" if task.tunable else "no", work.key)  # fmt: skip
     tunable = sum(task.tunable for task in found.tasks)
-    say(f"{found.network.name} on {found.target}: {len(found.tasks)} tasks, {tunable} of them tunable")
+    several = f" for {len(found.parts)} bindings of its shapes" if found.parts else ""
+    say(f"{found.network.name} on {found.target}: {len(found.tasks)} tasks{several}, {tunable} of them tunable")
     if found.tasks:
         say(as_text(table, width()))
     for line in (*batch_lines(found.network.batch_of_one), *elsewhere_lines(found.elsewhere)):

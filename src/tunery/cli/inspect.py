@@ -60,8 +60,11 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
             yield "target", shown + (_use(one, file) if len(found.targets) > 1 or one.lacking else "")
     if file.versions:
         yield "needs", ", ".join(f"{name} {number}" for name, number in file.versions.items())
-    yield from (("input", text) for text in tensors(file.inputs))
-    yield from (("output", text) for text in tensors(file.outputs))
+    if found.shapes:
+        yield from (("shapes", text) for one in found.shapes for text in _shapes(one))
+    else:
+        yield from (("input", text) for text in tensors(file.inputs))
+        yield from (("output", text) for text in tensors(file.outputs))
     yield "members", ", ".join(f"{name} {_size(count)}" for name, count in found.members.items()) or "none"
     if file.segments:
         yield "segments", f"{len(file.segments)} that ONNX Runtime runs, {_size(sum(file.segments))}"
@@ -79,6 +82,20 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
             "trusted": "by a key that you trust",
         }[found.signature],
     )
+
+
+def _shapes(one: "CompiledFile") -> Iterator[str]:
+    """Say which shapes a part of a file is for."""
+    from tunery.delivery.inspection import tensors
+
+    if one.accepts is None:
+        yield f"{', '.join(tensors(one.inputs))} -> {', '.join(tensors(one.outputs))}"
+        return
+    for shapes in one.accepts:
+        named = (f"{name}{shape}" for (name, _, _), shape in zip(one.inputs, shapes, strict=False))
+        yield f"{', '.join(named)}, in ONNX Runtime"
+    if one.any_shape:
+        yield "all others, in ONNX Runtime"
 
 
 def _use(one: "CompiledFile", chosen: "CompiledFile") -> str:

@@ -61,6 +61,8 @@ def tune(
         seed=seed, dialect=dialect, prices=prices, latency_target=latency_target, trust=trust,
     )  # fmt: skip
     rivals = options.parse_rivals(against)
+    if rivals and request.more_shapes:
+        raise UsageError("--against compares for one shape; leave it out, and then `tunery bench` compares for each")
     if url := server_of(server, store):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")

@@ -37,6 +37,8 @@ async def bench(
         work.notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
 
     check_rivals_there(work.runtime, against)
+    if work.request.more_shapes:
+        raise UsageError("networks are compared with rivals for one shape at a time; give one value for each --shape")
     imported = await work.model(lambda: tell("importing", ""))
     if not imported.network.blob:
         raise UsageError(f"{imported.network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")

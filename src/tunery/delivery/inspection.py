@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from tunery._archive import Archive, ArchiveError, lacking_in, open_archive
 from tunery._errors import UsageError, misfit
 from tunery.delivery.loading import Trusted, check_trusted
+from tunery.domain import shape_text
 
 _MOST = 4096
 _Text = Annotated[str, Field(max_length=1000)]
@@ -57,7 +58,8 @@ class CompiledFile:
     """What a compiled file says of itself: a file of an earlier version says less, and has no `origin`.
 
     `versions` are those of the libraries that it was compiled with and needs; `segments` are the bytes of each part
-    that ONNX Runtime runs; `coverage` names the candidate of each workload, None for the compiler's default.
+    that ONNX Runtime runs; `coverage` names the candidate of each workload, None for the compiler's default. `accepts`
+    are the shapes of inputs that a model with free dimensions is run for, which with `any_shape` runs all others.
     """
 
     dialect: _Text
@@ -71,6 +73,8 @@ class CompiledFile:
     segments: Annotated[list[_Count], Field(max_length=_MOST)] = Field(default_factory=list)
     coverage: dict[_Text, _Text | None] = Field(default_factory=dict)
     origin: Origin | None = None
+    accepts: Annotated[list[Annotated[list[list[int]], Field(max_length=_MOST)]], Field(max_length=_MOST)] | None = None
+    any_shape: bool = False
     instructions: Annotated[list[_Text], Field(max_length=_MOST)] = Field(default_factory=list)
 
     @property
@@ -84,7 +88,8 @@ class Inspection:
     """A compiled file: its size, its members' sizes, what it says of itself, and its signature.
 
     `signature` is `none`, `unchecked`, or `trusted` where it was checked. `file` is what it would be loaded as here, of
-    `targets`: those that a file for several processors holds, the best first; else the file alone.
+    `targets`: those that a file for several processors holds, the best first; else the file alone. Of a file for
+    several shapes, `shapes` are all that it holds, and `file` is the first.
     """
 
     path: str
@@ -94,6 +99,7 @@ class Inspection:
     signature: str
     file: CompiledFile
     targets: list[CompiledFile]
+    shapes: list[CompiledFile]
 
 
 _MANIFEST = TypeAdapter(CompiledFile)
@@ -130,7 +136,8 @@ def _inspected(archive: Archive, path: Path, size_bytes: int, signature: str) ->
     try:
         targets = [_MANIFEST.validate_python(one) for one in archive.targets]
         file = targets[archive.targets.index(archive.manifest)]
-        return Inspection(str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets)
+        shapes = [_MANIFEST.validate_python(one) for one in archive.shapes]
+        return Inspection(str(path), size_bytes, archive.digest, archive.sizes, signature, file, targets, shapes)
     except ValidationError as error:
         raise ArchiveError(f"in its manifest {misfit(error.errors())}") from None
 
@@ -143,7 +150,17 @@ def said_in(data: Inspection) -> dict[str, Any]:
         {"target": one.target, "threads": one.threads, "instructions": one.instructions, "lacking": one.lacking}
         for one in data.targets
     ]
-    file.pop("instructions")
+    whole["shapes"] = [
+        {
+            "inputs": [shape for _, shape, _ in one.inputs],
+            "dialect": one.dialect,
+            "accepts": one.accepts,
+            "any_shape": one.any_shape,
+        }
+        for one in data.shapes
+    ]
+    for name in ("instructions", "accepts", "any_shape"):
+        file.pop(name)
     for side in ("inputs", "outputs"):
         file[side] = [{"name": name, "shape": shape, "dtype": dtype} for name, shape, dtype in file[side]]
     return {**whole, **file}
@@ -151,7 +168,7 @@ def said_in(data: Inspection) -> dict[str, Any]:
 
 def tensors(found: Sequence[_Tensor]) -> list[str]:
     """Return tensors as text, `input: float32[1, 3, 224, 224]`; of many the first."""
-    shown = [f"{name}: {dtype}{shape}" for name, shape, dtype in found[:_SHOWN]]
+    shown = [f"{name}: {dtype}{shape_text(shape)}" for name, shape, dtype in found[:_SHOWN]]
     return [*shown, f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else shown
 
 

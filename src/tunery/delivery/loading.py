@@ -1,13 +1,18 @@
 """Loading a compiled network from its file."""
 
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tunery._archive import Archive, ArchiveError, open_archive
+from tunery._archive import Archive, ArchiveError, open_archive, shape_of
 from tunery._errors import TuneryError, UsageError
 from tunery._extras import compiler_parts
+from tunery.delivery.shaping.shaped_network import ShapedNetwork
 from tunery.dialects import CompiledNetwork, NetworkCompiler, get_dialect
 
 Trusted = str | Path | Sequence[str | Path]
@@ -16,6 +21,7 @@ Trusted = str | Path | Sequence[str | Path]
 def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trusted | None = None) -> CompiledNetwork:
     """Load a file written by `tunery compile`; call the result with one NumPy array per input.
 
+    Of a file for several shapes, each call runs what was compiled for the shapes of its inputs, loaded at its first.
     `threads` overrides the thread count the network was tuned for; networks in one process may have different ones. The
     file is native code: load only what you trust. With `trusted`, the files of one or several public keys, nothing is
     loaded that was not signed with one of them (`tunery compile --sign`).
@@ -31,10 +37,12 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
     path = Path(path)
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
-    compiler, digest = identified(path, trusted)
+    found = _identified(path, trusted)
     try:
         with undamaged(path), compiler_parts(str(path)):
-            return compiler.load_network(path, threads, digest)
+            if found.shapes:
+                return _shaped(path, threads, found)
+            return found.compiler.load_network(path, threads, found.digest)
     except ImportError as error:
         raise UsageError(
             f"{path} needs {error.name or 'a module'}, which cannot be imported here ({error}); install tunery again, "
@@ -65,12 +73,54 @@ def identified(path: Path, trusted: Trusted | None) -> tuple[NetworkCompiler, st
     """Return the compiler that wrote a file, and its manifest's digest, once its signature is known to be trusted.
 
     Raises:
-        UsageError: there is no such file, it is no compiled network, or it is not signed by a trusted key.
+        UsageError: there is no such file, it is no compiled network or one for several shapes, or it is not signed by a
+            trusted key.
     """
+    found = _identified(path, trusted)
+    if found.shapes:
+        raise UsageError(
+            f"{path} is for several shapes, which only a call from Python can choose from; give a file for one: "
+            "compile the model with one value for each --shape, and without --any-shape"
+        )
+    return found.compiler, found.digest
+
+
+@dataclass(frozen=True)
+class _Identified:
+    """A file's compiler, its manifest's digest, and the manifests of its shapes, if it is for several."""
+
+    compiler: NetworkCompiler
+    digest: str
+    shapes: Sequence[Mapping[str, Any]]
+
+
+def _shaped(path: Path, threads: int | None, found: _Identified) -> ShapedNetwork:
+    """Return a network for several shapes, from the file as it is now, whatever takes its place later."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    place = Path(f"/dev/fd/{descriptor}")
+    compilers = [NetworkCompiler.of(get_dialect(str(told["dialect"]))) for told in found.shapes]
+
+    def load(number: int) -> CompiledNetwork:
+        try:
+            with undamaged(path):
+                return compilers[number].load_network(place, threads, shape_of(found.digest, number))
+        except UsageError as error:
+            raise UsageError(str(error).replace(str(place), str(path))) from error
+
+    try:
+        network = ShapedNetwork(found.shapes, load)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(network, os.close, descriptor)
+    return network
+
+
+def _identified(path: Path, trusted: Trusted | None) -> _Identified:
     again = f"write one with `tunery compile MODEL -o {shlex.quote(str(path))}`"
     try:
-        name, digest = _identify(path, trusted)
-        return NetworkCompiler.of(get_dialect(name)), digest
+        name, digest, shapes = _identify(path, trusted)
+        return _Identified(NetworkCompiler.of(get_dialect(name)), digest, shapes)
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; {again}") from None
     except PermissionError:
@@ -79,15 +129,15 @@ def identified(path: Path, trusted: Trusted | None) -> tuple[NetworkCompiler, st
         raise UsageError(f"{path} is not a compiled network; {again}") from error
 
 
-def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str]:
-    """Return the name of the file's dialect and its manifest's digest, once its signature is known to be trusted."""
+def _identify(path: Path, trusted: Trusted | None) -> tuple[str, str, list[dict[str, Any]]]:
+    """Return the name of the file's dialect, its manifest's digest and those of its shapes, once it is trusted."""
     with open_archive(path) as archive:
         if trusted is not None:
             check_trusted(archive, path, trusted)
         name = archive.manifest.get("dialect")
         if not isinstance(name, str) or not 0 < len(name) <= 100:
             raise ArchiveError("its manifest names no dialect")
-        return name, archive.digest
+        return name, archive.digest, archive.shapes
 
 
 def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:

@@ -287,7 +287,8 @@ class NetworkCompiler(Capability):
         """Load what `compile` wrote; `threads` overrides the thread count it was tuned for.
 
         The file is a `tunery._archive`: whatever is loaded has its digest in the manifest. With a `digest`, only the
-        file of which that is the manifest's SHA-256 is loaded: a signature was checked for it.
+        file of which that is the manifest's SHA-256 is loaded: a signature was checked for it. Behind it may be which
+        of a file's shapes is loaded (`shape_of`): it is handed on to `open_archive`.
 
         Raises:
             UsageError or DialectError: it is damaged, of other versions, or not that of the digest.
@@ -332,9 +333,10 @@ class NetworkCompiler(Capability):
         raise DialectError(f"{path} holds a network that runs from Python only; load it with tunery.load_compiled")
 
     def combine(self, files: Mapping[Path, str], output: Path) -> None:  # noqa: ARG002 - for those that can
-        """Write one file of several of one network, each for another processor, given with their manifests' digests.
+        """Write one file of several of one network, given with their manifests' digests.
 
-        What it is loaded as is the best that the processor can run.
+        Each is for another processor: what the file is loaded as is the best that the processor can run. Or each is for
+        other shapes of its inputs.
 
         Raises:
             UsageError: they are not of one network, or one is damaged or not that of its digest.

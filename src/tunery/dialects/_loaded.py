@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tunery._errors import TuneryError, UsageError, WorkError
 from tunery._processor import usable_cores
 from tunery.devices import ConstantBuffers
-from tunery.domain import TensorSpec
+from tunery.domain import TensorSpec, shape_text
 
 Array = npt.NDArray[np.generic]
 
@@ -100,7 +100,8 @@ class CompiledNetwork(ABC):
     def __repr__(self) -> str:
         """Return what it takes and gives."""
         sides = (
-            ", ".join(f"{one.name}: {one.dtype}{list(one.shape)}" for one in of) for of in (self.inputs, self.outputs)
+            ", ".join(f"{one.name}: {one.dtype}{shape_text(one.shape)}" for one in of)
+            for of in (self.inputs, self.outputs)
         )
         return f"<compiled network: {' -> '.join(sides)}; threads={self.threads}>"
 
@@ -138,7 +139,12 @@ class CompiledNetwork(ABC):
             raise WorkError(f"the network cannot be run on these inputs: {reason}; look at their values") from error
         if places is None:
             return outputs
-        for place, output in zip(places, outputs, strict=True):
+        for spec, place, output in zip(self.outputs, places, outputs, strict=True):
+            if place.shape != output.shape:  # of a network for any shape
+                raise UsageError(
+                    f"the array for output {spec.name!r:.80} must have the shape {list(output.shape)}, not "
+                    f"{list(place.shape)}"
+                )
             place[...] = output
         return places
 
@@ -217,11 +223,19 @@ def _fitting(value: Any, what: str, spec: TensorSpec) -> Array:
                 f"{what} {spec.name!r:.80}, a {_type_of(value)}, cannot be read as an array of the CPU's: "
                 f"{' '.join(str(error).split())[:200]}"
             ) from error
-    if array.shape != spec.shape or str(array.dtype) != spec.dtype:
+    if not takes(spec, array.shape) or str(array.dtype) != spec.dtype:
         raise UsageError(
-            f"{what} {spec.name!r:.80} must be {spec.dtype}{list(spec.shape)}, not {array.dtype}{list(array.shape)}"
+            f"{what} {spec.name!r:.80} must be {spec.dtype}{shape_text(spec.shape)}, "
+            f"not {array.dtype}{list(array.shape)}"
         )
     return array
+
+
+def takes(spec: TensorSpec, shape: Sequence[int]) -> bool:
+    """Return whether an array of this shape may be what is described; a size of -1 stands for any."""
+    if len(shape) != len(spec.shape):
+        return False
+    return all(told in {-1, size} for told, size in zip(spec.shape, shape, strict=True))
 
 
 def _type_of(value: Any) -> str:

@@ -84,7 +84,10 @@ def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:
         spec.name == value.name
         and _DTYPES.get(spec.dtype, spec.dtype) == value.type.removeprefix("tensor(").removesuffix(")")
         and (not value.shape or len(spec.shape) == len(value.shape))  # of an unknown rank it says that it is 0
-        and all(not isinstance(dim, int) or dim == extent for extent, dim in zip(spec.shape, value.shape, strict=False))
+        and all(
+            not isinstance(dim, int) or extent in {-1, dim}
+            for extent, dim in zip(spec.shape, value.shape, strict=False)
+        )
         for spec, value in zip(told, there, strict=True)
     )
 

@@ -9,7 +9,7 @@ from tunery.domain.environment import Environment
 from tunery.domain.job import JobState, JobStatus, TaskState
 from tunery.domain.keys import BlobDigest, canonical_json, digest
 from tunery.domain.measurement import Measurement, Mode, Outcome, Provenance, Record, Verification, paced
-from tunery.domain.network import SEGMENT, Network, TensorSpec
+from tunery.domain.network import SEGMENT, Network, TensorSpec, merged_specs, shape_text
 from tunery.domain.operator_key import OperatorKey, OperatorKeyError, OperatorPattern, operator_key
 from tunery.domain.task import Target, Task, Workload
 from tunery.domain.ties import Contender, best_first, interval, median_interval
@@ -59,7 +59,9 @@ __all__ = [
     "digest",
     "interval",
     "median_interval",
+    "merged_specs",
     "operator_key",
     "paced",
     "parse_latency",
+    "shape_text",
 ]

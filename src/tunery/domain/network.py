@@ -1,8 +1,8 @@
 """An imported model, and the arrays that go in and out."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tunery.domain.keys import BlobDigest
 
@@ -12,7 +12,10 @@ SEGMENT = "tunery.segment."
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One array that goes in or out: its name, static shape and NumPy dtype name (`float32`, `int64`, `bfloat16`)."""
+    """One array that goes in or out: its name, shape and NumPy dtype name (`float32`, `int64`, `bfloat16`).
+
+    A size is -1 where several are taken, in what is told of a network for several shapes.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -22,6 +25,32 @@ class TensorSpec:
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape as text, with a question mark for any size.
+
+    >>> shape_text((-1, 3, 8, 8))
+    '[?, 3, 8, 8]'
+    """
+    return f"[{', '.join('?' if size < 0 else str(size) for size in shape)}]"
+
+
+def merged_specs(several: Sequence[Sequence[TensorSpec]]) -> tuple[TensorSpec, ...]:
+    """Return the arrays of one network for several shapes: a size that is not the same in all is -1.
+
+    >>> merged_specs([[TensorSpec("x", (1, 8), "float32")], [TensorSpec("x", (4, 8), "float32")]])
+    (TensorSpec(name='x', shape=(-1, 8), dtype='float32'),)
+    """
+    return tuple(
+        replace(
+            alike[0],
+            shape=tuple(
+                sizes[0] if len({*sizes}) == 1 else -1 for sizes in zip(*(one.shape for one in alike), strict=True)
+            ),
+        )
+        for alike in zip(*several, strict=True)
+    )
 
 
 @dataclass(frozen=True, slots=True)

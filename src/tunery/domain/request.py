@@ -32,7 +32,8 @@ NO_TRIMMING = Trimming(filter=False, abandon=False, allocate=False)
 class Request:
     """One request: a model, a target and what it may cost.
 
-    `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name; `target` is `native`,
+    `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name, and dimensions by
+    theirs, which have one size; `more_shapes` are further bindings of the same model; `target` is `native`,
     a target name or a JSON object; `threads` is the kernels' thread count (0: all cores that measure);
     `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
     `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
@@ -61,8 +62,15 @@ class Request:
     options: Mapping[str, Any] = field(default_factory=dict)
     trust: bool = False
     on: str = ""
+    more_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def each_shape(self) -> "tuple[Request, ...]":
+        """The request for each of its bindings alone, the first one's first."""
+        return tuple(replace(self, shapes=shapes, more_shapes=()) for shapes in (self.shapes, *self.more_shapes))
 
 
+MOST_SHAPES = 16
 MOST_PRIORITY = 10
 
 
@@ -242,6 +250,19 @@ class TargetReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ShapeResult:
+    """One of the bindings that a file was compiled for: the `shapes` of inputs by name, and how fast it is for them.
+
+    `latency_s` and `onnxruntime_s` are as in `CompileReport`; `by_onnxruntime` says that this runs all of it.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    latency_s: float | None = None
+    onnxruntime_s: float | None = None
+    by_onnxruntime: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CompileReport:
     """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
 
@@ -255,6 +276,7 @@ class CompileReport:
     people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
     runs. `sources` says, by a task's name, on which compatible device its candidate was measured. Of a file for several
     targets, `targets` names them, all else is of the first, and `further` is of the others.
+    Of a file for several shapes, `shapes` has the times for each; all else is of them together.
     """
 
     network: str
@@ -276,6 +298,7 @@ class CompileReport:
     targets: tuple[str, ...] = ()
     further: tuple[TargetReport, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
+    shapes: tuple[ShapeResult, ...] = ()
 
     @property
     def no_kernels(self) -> bool:

@@ -5,6 +5,6 @@ importer worker, where a crash or a runaway allocation costs one call.
 """
 
 from tunery.models import zoo
-from tunery.models._prepare import check, identify, prepare
+from tunery.models._prepare import check, identify, prepare, prepare_free
 
-__all__ = ["check", "identify", "prepare", "zoo"]
+__all__ = ["check", "identify", "prepare", "prepare_free", "zoo"]

@@ -10,18 +10,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
 
 from tunery._errors import ModelError, tells_of_memory
-from tunery.domain import Network, TensorSpec, canonical_json, digest
+from tunery.domain import Network, TensorSpec, canonical_json, digest, merged_specs
 from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
 from tunery.models.onnx import _file as _onnx_file
-from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, unfit
+from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, free_inputs, unfit
 from tunery.models.onnx._detached import serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._simplify import MisfitError, simplify
@@ -58,8 +58,9 @@ def prepare(
     So is the whole file that `known` gives for the network's digest: the network's `path` says which it is.
 
     `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
-    `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`.
-    `trust` lets a torch program run code that it holds; without it, one that needs that is refused.
+    `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`, and
+    sizes to dimensions by name, for example `{"batch": (4,)}`. `trust` lets a torch program run code
+    that it holds; without it, one that needs that is refused.
 
     Raises:
         ModelError: the source cannot be read, bound to shapes or simplified; its one sentence says what to do next.
@@ -77,6 +78,48 @@ def identify(model: str, shapes: Mapping[str, tuple[int, ...]], directory: Path,
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
         return _identity(_open(model, directory, trust=trust), shapes)
+
+
+def prepare_free(
+    model: str,
+    bindings: Sequence[Mapping[str, tuple[int, ...]]],
+    outputs: Sequence[Sequence[TensorSpec]],
+    directory: Path,
+    *,
+    trust: bool = False,
+) -> Network:
+    """Write a model to `directory` as it is, for ONNX Runtime to run with inputs of many shapes: -1 is any size.
+
+    Free are the dimensions that the model declares so, and those that are not the same in all `bindings` of its shapes;
+    `outputs` are those of the model bound so.
+
+    Raises:
+        ModelError: as `prepare`.
+    """
+    with _explained(model, directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        source = _open(model, directory, trust=trust)
+        free_inputs(source.model, bindings, source.batch)
+        if source.complete:
+            source.complete(source.model)
+        inputs = tuple(_spec(value) for value in source.model.graph.input)
+        given = merged_specs([_fixed(source.model, one) for one in outputs])
+        for value in source.model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        path = directory / "free.onnx"
+        path.write_bytes(source.model.SerializeToString(deterministic=True))
+        return Network(source.name, model, source.content, str(path), inputs, given, 0)
+
+
+def _fixed(model: onnx.ModelProto, outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """Return outputs with the sizes alone that the model declares."""
+    declared = {value.name: value.type.tensor_type.shape.dim for value in model.graph.output}
+    found = []
+    for spec in outputs:
+        dims = [dim.dim_value for dim in declared[spec.name]] or [0] * len(spec.shape)
+        sizes = zip(spec.shape, dims, strict=True)
+        found.append(replace(spec, shape=tuple(size if size == dim else -1 for size, dim in sizes)))
+    return found
 
 
 def check(model: str) -> None:

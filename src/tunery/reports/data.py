@@ -99,6 +99,7 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "targets": list(report.targets),
         "further": plain(report.further),
         "sources": dict(report.sources),
+        "shapes": plain(report.shapes),
     }
 
 

@@ -99,9 +99,18 @@ def printable(text: str, *, lines: bool = True) -> str:
     )
 
 
+def shape_texts(request: "Request") -> list[str]:
+    """Return a request's shapes as the options of a command have them, such as `batch=1,4` and `x=1x3x224x224`."""
+    found = []
+    for name in request.shapes:
+        values = ["x".join(map(str, one.shapes[name])) for one in request.each_shape]
+        found.append(f"{name}={','.join(values if len(set(values)) > 1 else values[:1])}")
+    return found
+
+
 def file_name(network: str, request: "Request | None" = None) -> str:
     """Return the file name for a compiled network of this name; what a `request` asks for beside it is in the name."""
-    asked = ["x".join(map(str, shape)) for shape in request.shapes.values()] if request else []
+    asked = [text.rpartition("=")[2].replace(",", "_") for text in shape_texts(request)] if request else []
     asked += [request.target] if request and request.target != "native" else []
     safe = "".join(char if char.isalnum() or char in "-_." else "_" for char in "-".join([network, *asked]))
     return (safe or "network") + SUFFIX

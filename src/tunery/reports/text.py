@@ -9,16 +9,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tunery.domain import JobStatus, Network, TaskState
+from tunery.domain import JobStatus, Network, TaskState, shape_text
 from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
 from tunery.reports.data import reached_of, total
-from tunery.reports.format import as_text, duration, energy, file_name, milliseconds, money, new_table, ratio, short
+from tunery.reports.format import (
+    as_text,
+    duration,
+    energy,
+    file_name,
+    milliseconds,
+    money,
+    new_table,
+    ratio,
+    shape_texts,
+    short,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tunery.domain.request import BenchReport, CompileReport, Request, TuneReport
+    from tunery.domain.request import BenchReport, CompileReport, Request, ShapeResult, TuneReport
 
 
 NO_KERNELS = "kernels     none of tunery's is in the compiled file: ONNX Runtime runs the whole network"
@@ -138,6 +149,8 @@ def expected_lines(report: "CompileReport") -> list[str]:
 
     Nothing where there was none.
     """
+    if report.shapes:
+        return [_expected_of(one) for one in report.shapes]
     ours, theirs = report.latency_s, report.onnxruntime_s
     if ours is None or theirs is None:
         return []
@@ -157,6 +170,19 @@ def target_lines(report: "CompileReport") -> Iterator[str]:
         if one.latency_s is not None and one.onnxruntime_s is not None:
             times = f"{ratio(one.onnxruntime_s, one.latency_s)} as fast here ({milliseconds(one.latency_s)} ms), "
         yield f"{one.target} beside ONNX Runtime: {times}{error}"
+
+
+def _expected_of(one: "ShapeResult") -> str:
+    """Say the same of one of several shapes."""
+    named = ", ".join(f"{name}{list(shape)}" for name, shape in [*one.shapes.items()][:_SHOWN_INPUTS])
+    if one.by_onnxruntime:
+        return f"expected    for {named} ONNX Runtime runs the whole network"
+    if one.latency_s is None or one.onnxruntime_s is None:
+        return f"expected    for {named} not compared with ONNX Runtime"
+    return (
+        f"expected    for {named} {ratio(one.onnxruntime_s, one.latency_s)} as fast as ONNX Runtime: "
+        f"{milliseconds(one.latency_s)} ms, ONNX Runtime {milliseconds(one.onnxruntime_s)} ms"
+    )
 
 
 def elsewhere_lines(found: Mapping[str, str]) -> list[str]:
@@ -219,7 +245,7 @@ def _there(request: "Request") -> str:
 
 def _asked(request: "Request") -> list[str]:
     """Return what a command must be told beside the model to find what this request has measured."""
-    said = ["--shape " + shlex.quote(f"{name}={'x'.join(map(str, shape))}") for name, shape in request.shapes.items()]
+    said = [f"--shape {shlex.quote(text)}" for text in shape_texts(request)]
     said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []
     said += [f"--on {shlex.quote(request.on)}"] if request.on else []
     said += [f"--threads {request.threads}"] if request.threads else []
@@ -231,7 +257,7 @@ def _asked(request: "Request") -> list[str]:
 def call(network: Network) -> str:
     """Return the Python call of a loaded network, with what its inputs are."""
     names = [f"x{i}" for i in range(len(network.inputs))] if len(network.inputs) != 1 else ["x"]
-    shapes = [f"{spec.dtype}{list(spec.shape)}" for spec in network.inputs]
+    shapes = [f"{spec.dtype}{shape_text(spec.shape)}" for spec in network.inputs]
     shown = ", ".join(shapes[:_SHOWN_INPUTS]) + (", ..." if len(shapes) > _SHOWN_INPUTS else "")
     return f"network({', '.join(names)})  # NumPy arrays: {shown}"
 

@@ -1,14 +1,14 @@
 """From a model to tasks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
-from tunery.domain import Network, Target, Task
+from tunery.domain import Network, Target, Task, digest, merged_specs
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime import worker_bytes
@@ -26,7 +26,8 @@ B = TypeVar("B")
 class ImportedModel:
     """A model made ready for a target, and what that took; `stamp` is its file's as it was read (None: no file).
 
-    `elsewhere` says by node of the network why ONNX Runtime runs it.
+    `elsewhere` says by node of the network why ONNX Runtime runs it. Of a request with several bindings of shapes,
+    `parts` has the model for each, and all else is of them together: equal tasks are one, with the sum of its calls.
     """
 
     network: Network
@@ -37,6 +38,12 @@ class ImportedModel:
     core_s: float = 0.0
     stamp: FileStamp | None = None
     elsewhere: Mapping[str, str] = field(default_factory=dict)
+    parts: "tuple[ImportedModel, ...]" = ()
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """The prepared files of the model, which are held for whoever imported it."""
+        return tuple(one.network.blob for one in self.parts or (self,) if one.network.blob)
 
     def has_changed(self) -> bool:
         """Return whether the model's file was written, replaced or deleted since it was read."""
@@ -47,6 +54,31 @@ class ImportedModel:
         return stamp_of(source) != self.stamp or any(
             stamp_of(str(Path(source).parent / name)) != tuple(stamp) for name, stamp in beside
         )
+
+
+def together(parts: Sequence[ImportedModel]) -> ImportedModel:
+    """Return a model for several bindings of its shapes."""
+    networks = [one.network for one in parts]
+    first = parts[0]
+    network = replace(
+        first.network,
+        digest=digest(*(one.digest for one in networks)),
+        inputs=merged_specs([one.inputs for one in networks]),
+        outputs=merged_specs([one.outputs for one in networks]),
+        batch_of_one=tuple(
+            name for name in first.network.batch_of_one if all(name in n.batch_of_one for n in networks)
+        ),
+        elsewhere={node: why for one in networks for node, why in one.elsewhere.items()},
+    )
+    tasks: dict[str, Task] = {}
+    for task in (task for one in parts for task in one.tasks):
+        known = tasks.get(task.key)
+        tasks[task.key] = task if known is None else replace(known, weight=known.weight + task.weight)
+    ordered = sorted(tasks.values(), key=lambda task: -task.weight * task.workload.flop)
+    return replace(
+        first, network=network, tasks=tuple(ordered), elsewhere=network.elsewhere, parts=tuple(parts),
+        wall_s=sum(one.wall_s for one in parts), core_s=sum(one.core_s for one in parts),
+    )  # fmt: skip
 
 
 def stamp_of(model: str) -> FileStamp | None:
@@ -73,14 +105,22 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     `begun` is called once the model and the target are known to be meant: from then on it takes its time. `used` gets
     the grants of its stages, also where it fails. `prepared` is called with the network before its tasks are known,
     `extracting` with the target and the compiler where nobody has extracted them before. The network's file is there
-    until the runtime releases it.
+    until the runtime releases it. Of a request with several bindings of shapes, `prepared` and `extracting` are called
+    for each.
 
     Raises:
         UsageError: the model, the shapes or the target are wrong; a ModelError if the compiler lacks an operator.
         WorkError: a worker failed.
     """
-    unsure, used = {"model", "target"}, [] if used is None else used
-    stamp = stamp_of(request.model)
+    used = [] if used is None else used
+    if request.more_shapes:
+        each = [
+            await import_model(runtime, store, one, job_id, begun, used, prepared, extracting)
+            for one in request.each_shape
+        ]
+        return together(each)
+    unsure = {"model", "target"}
+    stamp, mine = stamp_of(request.model), len(used)
 
     def meant(what: str) -> None:
         unsure.discard(what)
@@ -109,9 +149,10 @@ async def import_model(  # noqa: PLR0917 - who imports what, where to
     except (DialectError, EngineError) as error:
         raise _refusal(request.model, error) from error
     finally:
-        runtime.claim(-sum(grant.core_s for grant in used))  # whoever asked for the import is to pay now
-    wall_s = max(grant.wall_s for grant in used[:2]) + sum(grant.wall_s for grant in used[2:])
-    core_s = sum(grant.core_s for grant in used)
+        runtime.claim(-sum(grant.core_s for grant in used[mine:]))  # whoever asked for the import is to pay now
+    grants = used[mine:]
+    wall_s = max(grant.wall_s for grant in grants[:2]) + sum(grant.wall_s for grant in grants[2:])
+    core_s = sum(grant.core_s for grant in grants)
     return replace(imported, network=replace(network, elsewhere=elsewhere), wall_s=wall_s, core_s=core_s)
 
 

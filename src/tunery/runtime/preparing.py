@@ -1,6 +1,6 @@
 """What reads models: without a compiler, so that it begins while compilers are still being imported."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ from pathlib import Path
 from tunery._errors import BlobNotFoundError
 from tunery.blobs import Blobs
 from tunery.dialects import named_dialect, own_network
-from tunery.domain import Network
+from tunery.domain import Network, TensorSpec
 
 
 class Preparer:
@@ -48,6 +48,24 @@ class Preparer:
             # It carries a digest of its own, which `prepare` looks at: the disk need not be waited for.
             blob = self._blobs.put(path, move=path.parent == directory, temporary=temporary, sync=False)
             self._blobs.remember(key, blob)
+        return replace(network, path="", blob=blob)
+
+    def load_free(
+        self,
+        model: str,
+        bindings: Sequence[Mapping[str, tuple[int, ...]]],
+        outputs: Sequence[Sequence[TensorSpec]],
+        trust: bool = False,
+    ) -> Network:
+        """Return a model as it is, with its dimensions free; `outputs` are what it gives with each of the `bindings`.
+
+        The network's blob is gone once it is released.
+        """
+        from tunery.models import prepare_free
+
+        with self._blobs.scratch() as directory:
+            network = prepare_free(model, bindings, outputs, directory, trust=trust)
+            blob = self._blobs.put(Path(network.path), move=True, temporary=True, sync=False)
         return replace(network, path="", blob=blob)
 
     def identify(self, model: str, shapes: Mapping[str, tuple[int, ...]], trust: bool = False) -> str:

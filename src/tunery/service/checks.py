@@ -7,7 +7,7 @@ from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
 from tunery.dialects import check_dialect, named_dialect
 from tunery.domain import MOST
-from tunery.domain.request import MOST_PRIORITY, Request, ShareRequest
+from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
 from tunery.runtime.opening import thread_count
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
 from tunery.service.verbs import options_of
@@ -56,7 +56,11 @@ def check_limits(request: Request) -> None:
         raise UsageError(f"the seed is not between 0 and {_LARGEST_SEED}")
     for name, text in (("model", request.model), ("target", request.target), ("price sheet", request.prices)):
         _check_text(name, text)
-    for name, shape in request.shapes.items():
+    if len(request.more_shapes) >= MOST_SHAPES:
+        raise UsageError(f"a request has at most {MOST_SHAPES} bindings of shapes; give --shape fewer values")
+    if request.more_shapes and named_dialect(request.model):
+        raise UsageError(f"{request.model[:60]!r} has no shapes to choose from; leave out --shape")
+    for name, shape in (pair for shapes in (request.shapes, *request.more_shapes) for pair in shapes.items()):
         _check_text("name of an input", name)
         if len(shape) > _MOST_DIMENSIONS or not all(1 <= extent <= _LARGEST_EXTENT for extent in shape):
             raise UsageError(

@@ -1,7 +1,7 @@
 """Requests as the store keeps them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         **other,
         **trusted,
         **({"on": request.on} if request.on else {}),
+        **({"more_shapes": _shapes_text(request.more_shapes)} if request.more_shapes else {}),
         **queued,
     }
 
@@ -59,6 +60,10 @@ def budget_data(budget: Budget) -> Plain:
         "budget_currency": budget.currency,
         "budget_joules": budget.joules,
     }
+
+
+def _shapes_text(several: Sequence[Mapping[str, tuple[int, ...]]]) -> str:
+    return json.dumps([{name: list(shape) for name, shape in sorted(shapes.items())} for shapes in several])
 
 
 def request_of(status: JobStatus, store: str) -> Request:
@@ -87,6 +92,9 @@ def request_of(status: JobStatus, store: str) -> Request:
         options=json.loads(data.get("options", "{}")),
         trust=data.get("trust", False),
         on=data.get("on", ""),
+        more_shapes=tuple(
+            {name: tuple(shape) for name, shape in one.items()} for one in json.loads(data.get("more_shapes", "[]"))
+        ),
     )
 
 

@@ -48,7 +48,7 @@ _STORE_AGAIN_S = 5.0
 class _Entry:
     """A job that is in the room: waiting for its turn, or at `work`; `leaving` is the state in which it is taken out.
 
-    `held` is the blob of the network that was prepared for it.
+    `held` are the blobs of the networks that were prepared for it.
     """
 
     request: Request
@@ -57,7 +57,7 @@ class _Entry:
     imported: ImportedModel | None = None
     work: asyncio.Task[None] | None = None
     leaving: JobState | None = None
-    held: str | None = None
+    held: tuple[str, ...] = ()
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -420,8 +420,8 @@ class JobManager:
         finally:
             if beating is not None:
                 beating.cancel()
-            if entry.held is not None:
-                self.runtime(entry.request).release(entry.held)
+            for blob in entry.held:
+                self.runtime(entry.request).release(blob)
             self._active.discard(job_id)
             self._forget(job_id, entry)
 
@@ -451,7 +451,7 @@ class JobManager:
             answer = await self._do(work, lambda work: VERBS[request.kind].run(work, options), entry.claim)
         finally:
             if entry.imported is None and work.imported is not None:
-                entry.held = work.imported.network.blob or None
+                entry.held = work.imported.blobs
         known = request_data(request, work.imported, entry.claim) if work.imported is not None else None
         await self.store.write(partial(stored_jobs.save_answer, job_id=job_id, answer=answer, request=known))
 
@@ -487,7 +487,7 @@ class JobManager:
         try:
             if imported is None:
                 imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
-                entry.held = imported.network.blob or None
+                entry.held = imported.blobs
             plain = request_data(entry.request, imported, entry.claim)
             status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
             device, stop = await self._device(runtime, entry.request), threading.Event()

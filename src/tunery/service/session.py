@@ -20,9 +20,10 @@ from tunery._outputs import NETWORK, publish
 from tunery.delivery.bench import bench as bench_work
 from tunery.delivery.combining import combine
 from tunery.delivery.compare import check_rivals
-from tunery.delivery.compile import check_place, compile_checked, files_of
+from tunery.delivery.compile import check_place, files_of
 from tunery.delivery.query import Answer
 from tunery.delivery.query import query as query_work
+from tunery.delivery.shaping.compiling import compile_request
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
 from tunery.domain import Calibration, Network, Task, digest
@@ -165,6 +166,7 @@ class Session:
         force: bool = False,
         sign: Path | None = None,
         more_targets: Sequence[str] = (),
+        any_shape: bool = False,
     ) -> tuple[CompileReport, Network]:
         """Build the model with the best verified records to one loadable file, checked against ONNX Runtime.
 
@@ -172,12 +174,18 @@ class Session:
         default was measured, use what the cost model predicts to be fastest, verified but not measured. `say` is called
         with what goes on. With `force`, `output` may replace a file of another kind. With the private key in
         `sign`, the file is signed. With `more_targets` beside the request's, the file holds all of them (`combine`);
-        where ONNX Runtime runs the network for the request's target, it does for all.
+        where ONNX Runtime runs the network for the request's target, it does for all. With `any_shape` the file also
+        holds the model, with which ONNX Runtime runs shapes that it was not compiled for.
 
         Raises:
             UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
+        if more_targets and (request.more_shapes or any_shape):
+            raise UsageError(
+                "a file is for several targets, or for several shapes; name one --target, or one value for each "
+                "--shape, without --any-shape"
+            )
         check_place(output, request, force=force, sign=sign)
         charged = policy is not None and policy.few_shot > 0
 
@@ -185,7 +193,9 @@ class Session:
             return self._do(
                 "compile",
                 replace(request, target=target),
-                lambda work: compile_checked(work, place, policy, say, force=force, sign=key, raced=raced),
+                lambda work: compile_request(
+                    work, place, policy, say, force=force, sign=key, raced=raced, any_shape=any_shape
+                ),
                 charged=charged,
             )
 
@@ -375,7 +385,8 @@ def _combined(files: Mapping[str, Path], output: Path, *, force: bool, sign: Pat
 
 def _source(request: Request) -> tuple[object, ...]:
     """Return what decides the imported model."""
-    return request.model, tuple(sorted(request.shapes.items())), request.target, request.dialect, request.threads
+    shapes = tuple(tuple(sorted(one.shapes.items())) for one in request.each_shape)
+    return request.model, shapes, request.target, request.dialect, request.threads
 
 
 def tune(
@@ -418,11 +429,14 @@ def compile_model(
     force: bool = False,
     sign: Path | None = None,
     more_targets: Sequence[str] = (),
+    any_shape: bool = False,
 ) -> tuple[CompileReport, Network]:
     """Do as `Session.compile` in a session of its own."""
     check_place(output, request, force=force, sign=sign)
     with Session(request.store, keep=False) as session:
-        return session.compile(request, output, policy, say, force=force, sign=sign, more_targets=more_targets)
+        return session.compile(
+            request, output, policy, say, force=force, sign=sign, more_targets=more_targets, any_shape=any_shape
+        )
 
 
 def bench(

@@ -11,8 +11,9 @@ from pydantic import TypeAdapter, ValidationError
 from tunery._errors import UsageError, misfit
 from tunery.delivery.bench import bench
 from tunery.delivery.compare import check_rivals
-from tunery.delivery.compile import check_place, compile_checked
+from tunery.delivery.compile import check_place
 from tunery.delivery.query import query
+from tunery.delivery.shaping.compiling import compile_request
 from tunery.delivery.work import Work
 from tunery.domain.request import FillPolicy, Progress, Request
 from tunery.reports.data import bench_data, collect_data, compile_data, described, plain, query_data
@@ -52,12 +53,14 @@ class CompileOptions(QueryOptions):
     """Where the compiled network goes.
 
     With `force` the file may replace one of another kind. It is signed with the private key in `sign` ("": not at all).
+    With `any_shape` ONNX Runtime runs shapes that it was not compiled for.
     """
 
     output: str
     predict: bool = True
     force: bool = False
     sign: str = ""
+    any_shape: bool = False
 
     def check(self, request: Request) -> None:
         """Raise UsageError where the file may not be written."""
@@ -127,9 +130,9 @@ Options = TuneOptions | CompileOptions | QueryOptions | BenchOptions | CollectOp
 
 async def compile_network(work: Work, options: CompileOptions) -> Answer:
     """Compile a network to the file that the options name; return the report with what the network is."""
-    report, network = await compile_checked(
+    report, network = await compile_request(
         work, Path(options.output), options.policy(), lambda text: _say(work, text), force=options.force,
-        sign=Path(options.sign) if options.sign else None,
+        sign=Path(options.sign) if options.sign else None, any_shape=options.any_shape,
     )  # fmt: skip
     return {**compile_data(report), "described": described(network)}
 
@@ -152,7 +155,8 @@ async def _extract(work: Work, _: NoOptions) -> Answer:
         }
         for t in found.tasks
     ]  # fmt: skip
-    return {"network": found.network.name, "target": str(found.target), "tasks": tasks}
+    batch_of_one = list(found.network.batch_of_one)
+    return {"network": found.network.name, "target": str(found.target), "tasks": tasks, "batch_of_one": batch_of_one}
 
 
 async def _calibrate(work: Work, _: NoOptions) -> Answer:

@@ -36,7 +36,10 @@ class LocalIn(_Body):
 class QuestionIn(_Body):
     """What an uploaded model is asked about for, or is to be done for it."""
 
-    shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000, description="Shapes of dynamic inputs.")
+    shapes: dict[str, _Shape] = Field(
+        default_factory=dict, max_length=1000, description="Shapes of dynamic inputs, sizes of dimensions."
+    )
+    more_shapes: list[dict[str, _Shape]] = Field(default_factory=list, max_length=15, description="Further ones.")
     target: str = Field("native", max_length=10_000)
     threads: int = Field(0, ge=0, le=65_536, description="Threads of a kernel; 0: all cores.")
     effort: str = Field("standard", max_length=20, description="quick, standard or full, where there is no budget.")
@@ -58,6 +61,7 @@ class JobIn(QuestionIn):
     deliver: bool = Field(False, description="tune: compile the network at the end (`GET /v1/jobs/ID/file`).")
     few_shot: int = Field(0, ge=0, le=64, description="compile: measure so many predictions of each open task.")
     few_shot_seconds: float | None = Field(None, gt=0, le=1e6, description="Measure no longer than this.")
+    any_shape: bool = Field(False, description="compile: ONNX Runtime runs shapes that it was not compiled for.")
     against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
     seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
     local: LocalIn | None = None

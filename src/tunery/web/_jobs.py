@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -269,6 +269,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         options = {"output": await compiled_place(service, model)}
     elif job.kind == "compile":
         options = {"output": await compiled_place(service, model), "predict": job.predict is not False, **fill}
+        options |= {"any_shape": True} if job.any_shape else {}
     elif job.kind == "query":
         options = {"predict": job.predict is True, **fill}
     elif job.kind == "bench":
@@ -279,11 +280,15 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
 def _asked_here(job: JobIn, local: LocalIn) -> Request:
     """Return a job of this machine's user in the manager's words."""
     return Request(
-        job.model, {name: tuple(shape) for name, shape in job.shapes.items()}, job.target, job.dialect, job.threads,
+        job.model, _shapes(job.shapes), job.target, job.dialect, job.threads,
         Budget.parse(job.budget) if job.budget else Budget(), job.effort, seed=job.seed,
         latency_target_s=job.latency_target_s, kind=job.kind, options=local.options, prices=local.prices,
-        trust=local.trust, on=local.on,
+        trust=local.trust, on=local.on, more_shapes=tuple(map(_shapes, job.more_shapes)),
     )  # fmt: skip
+
+
+def _shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(shape) for name, shape in shapes.items()}
 
 
 async def compiled_place(service: Service, model: str) -> str:

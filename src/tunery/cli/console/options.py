@@ -25,7 +25,8 @@ class Effort(StrEnum):
 
 
 RIVALS = ("onnxruntime", "untuned", "torch", "torch-compiled")
-_SHAPE = re.compile(r"(?P<name>.+)=(?P<sizes>[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*)", re.DOTALL)
+_SIZES = r"[1-9][0-9]{0,9}(?:x[1-9][0-9]{0,9})*"
+_SHAPE = re.compile(rf"(?P<name>.+)=(?P<sizes>{_SIZES}(?:,{_SIZES})*)", re.DOTALL)
 
 ModelName = Annotated[
     str,
@@ -41,8 +42,12 @@ Engine = Annotated[
 StoreUrl = Annotated[str, typer.Option("--store", help="Where records are kept: a file or a database URL.")]
 Threads = Annotated[int, typer.Option("--threads", min=0, max=65_536, help="Threads of a kernel; 0: all usable cores.")]
 Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", metavar="NAME=1x3x224x224", help="Shape of an input; repeatable.")
-]
+    list[str] | None,
+    typer.Option(
+        "--shape", metavar="NAME=SIZES",
+        help="Shape of an input (x=1x3x224x224) or size of a dimension (batch=4); several by commas; repeatable.",
+    ),
+]  # fmt: skip
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**31 - 1, help="Seed of the search.")]
 DialectName = Annotated[str, typer.Option("--dialect", hidden=True, help="The compiler behind it.")]
 FewShot = Annotated[
@@ -97,9 +102,11 @@ def make_request(
     from tunery.domain import Budget, parse_latency
     from tunery.domain.request import Request
 
+    first, *more = parse_shapes(shapes or ())
     return Request(
         model=model,
-        shapes=parse_shapes(shapes or ()),
+        shapes=first,
+        more_shapes=tuple(more),
         target=target,
         dialect=(file_dialect(model) if dialect == DIALECT else None) or dialect,
         threads=threads,
@@ -141,23 +148,36 @@ def fill_of(policy: "FillPolicy | None") -> dict[str, Any]:
     return {"predict": True, "few_shot": policy.few_shot, "few_shot_seconds": seconds}
 
 
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Read shapes such as `input=1x3x224x224`.
+def parse_shapes(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]]]:
+    """Read shapes such as `input=1x3x224x224` or `batch=1,4`, and return a binding for each value, at least one.
+
+    What has several values has as many as all others with several; one value is for all bindings.
+
+    >>> parse_shapes(["batch=1,4", "length=128"])
+    [{'batch': (1,), 'length': (128,)}, {'batch': (4,), 'length': (128,)}]
 
     Raises:
-        UsageError: one is malformed, or an input is named twice.
+        UsageError: one is malformed, an input is named twice, or numbers of values do not agree.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
+    found: dict[str, list[tuple[int, ...]]] = {}
     for text in texts:
         match = _SHAPE.fullmatch(text)
         if not match:
             raise UsageError(
-                f"--shape {text!r} is not an input's name and its sizes; write for example input=1x3x224x224"
+                f"--shape {text!r} is not a name and its sizes; write for example input=1x3x224x224, or batch=1,4,16"
             )
-        if match["name"] in shapes:
-            raise UsageError(f"--shape names the input {match['name']!r} twice; name each input once")
-        shapes[match["name"]] = tuple(int(size) for size in match["sizes"].split("x"))
-    return shapes
+        if match["name"] in found:
+            raise UsageError(f"--shape names {match['name']!r} twice; name it once, with its values joined by commas")
+        found[match["name"]] = [tuple(int(size) for size in one.split("x")) for one in match["sizes"].split(",")]
+    counts = {len(values) for values in found.values()} - {1}
+    if len(counts) > 1:
+        said = ", ".join(f"{name} {len(values)}" for name, values in found.items() if len(values) > 1)
+        raise UsageError(f"--shape has unequal numbers of values ({said}); give each as many, or one for all")
+    count = max(counts, default=1)
+    bindings = [{name: values[at % len(values)] for name, values in found.items()} for at in range(count)]
+    if any(one in bindings[:at] for at, one in enumerate(bindings)):
+        raise UsageError("--shape has the same values twice; give each once")
+    return bindings
 
 
 def parse_rivals(text: str) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """`tunery jobs`: what was asked for, how it stands, and what a service shall do about it."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tunery.web.client import ServiceClient
 
 _MOST_EVENTS = 1_000_000
-_THERE = {"deliver", "predict", "few_shot", "few_shot_seconds", "against", "seconds"}
+_THERE = {"deliver", "predict", "few_shot", "few_shot_seconds", "any_shape", "against", "seconds"}
 """What a job at a service on the network may be given as an option."""
 
 app = typer.Typer(help="List and show jobs; submit, pause, resume and cancel them.", no_args_is_help=False)
@@ -218,8 +219,20 @@ def submit_(
         with followed(verbose=verbose, server=service.name) as live:
             job = submit(service, request, more, share)
             live.began(job["id"])
-            status = status_of(service.follow(job["id"], live.show))
-    report(status, as_json=json)
+            job = service.follow(job["id"], live.show)
+    _report(job, as_json=json)
+
+
+def _report(job: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print how a job of a service has ended, and for which inputs a batch of one was taken."""
+    from tunery.reports.comparison import batch_lines
+    from tunery.web.client import status_of
+
+    answer = job["answer"] or {}
+    told = next((one for name in ("network", "described") if isinstance(one := answer.get(name), Mapping)), answer)
+    for line in () if as_json else batch_lines(told.get("batch_of_one", ())):
+        say(line)
+    report(status_of(job), as_json=as_json)
 
 
 @app.command("watch", epilog="Example: tunery jobs watch 3f2a9c01b7de")
@@ -231,12 +244,10 @@ def watch(
     verbose: options.Verbose = False,
 ) -> None:
     """Follow a job of a service to its end; Ctrl-C leaves it running."""
-    from tunery.web.client import status_of
-
     with service_at(server, socket) as service, followed(verbose=verbose, server=service.name) as live:
         live.began(service.job(job)["id"])
-        status = status_of(service.follow(job, live.show))
-    report(status, as_json=json)
+        ended = service.follow(job, live.show)
+    _report(ended, as_json=json)
 
 
 @app.command("cancel", epilog="Example: tunery jobs cancel 3f2a9c01b7de")

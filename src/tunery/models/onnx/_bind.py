@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
 import onnx
@@ -22,23 +22,42 @@ _UNNAMED = re.compile(
 )
 _SEQUENCE = re.compile(r"seq|tok|len|time|frames|steps|past", re.IGNORECASE)
 _SAMPLES = re.compile(r"sample|audio|wav|pcm", re.IGNORECASE)
+_SUM = re.compile(r"[\w.]+( \+ [\w.]+)+", re.ASCII)
+"""A dimension that exporters write as a sum, such as `past_sequence_length + 1`."""
 
 
 def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> dict[str, tuple[int, ...]]:
     """Set static shapes on the model's inputs, in place, and return them by input name.
 
-    Dimensions of one name are one dimension: bound in one input, they are bound in all. A batch (named so, or an
-    unnamed first dimension) that nobody binds is `batch`, or 1. Initialisers listed as inputs (ONNX before IR 4) are
-    taken off the list, and every shape the exporter wrote for other values is dropped, since it may contradict the new.
+    Dimensions of one name are one dimension: bound in one input, they are bound in all. `shapes` has whole shapes by an
+    input's name, and single sizes by a dimension's. A batch (named so, or an unnamed first dimension) that nobody binds
+    is `batch`, or 1. A dimension may also be called by its place, as `x:0`. Initialisers listed as inputs (ONNX before
+    IR 4) are taken off the list, and every shape the exporter wrote for other values is dropped, since it may
+    contradict the new.
 
     Raises:
-        ModelError: `shapes` names an unknown input, a wrong rank or contradicting sizes, or dimensions stay unbound.
+        ModelError: `shapes` names what is neither an input nor a dimension, a wrong rank or contradicting sizes, or
+            dimensions stay unbound.
     """
     _drop_initialisers(model.graph)
     _drop_unused(model.graph)
-    declared = declared_dims(model)
+    bound = bound_shapes(declared_dims(model), shapes, batch)
+    _write(model.graph, bound)
+    return bound
+
+
+def bound_shapes(
+    declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return the static shapes that `bind` gives to inputs of these dimensions, by name.
+
+    Raises:
+        ModelError: as `bind`.
+    """
+    declared, shapes = _by_name(declared, shapes)
     _check_request(declared, shapes)
     sizes = _sizes(declared, shapes, batch)
+    shapes = of_inputs(declared, shapes)
     bound: dict[str, tuple[int, ...]] = {}
     for name, dims in declared.items():
         given: Sequence[int | str] = shapes.get(name, dims or ())
@@ -48,8 +67,48 @@ def bind(model: onnx.ModelProto, shapes: Shapes, batch: int | None = None) -> di
         bound[name] = tuple(size for size in static if size is not None)
         if len(bound[name]) != len(given):
             _refuse(declared, shapes, sizes)
-    _write(model.graph, bound)
     return bound
+
+
+def free_inputs(model: onnx.ModelProto, bindings: Sequence[Shapes], batch: int | None = None) -> None:
+    """Free the dimensions of a model's inputs, in place, that it declares so, and those that `bindings` differ in."""
+    _drop_initialisers(model.graph)
+    _drop_unused(model.graph)
+    declared = declared_dims(model)
+    bound = [bound_shapes(declared, shapes, batch) for shapes in bindings]
+    for value in model.graph.input:
+        dims = declared[value.name] or ("",) * len(bound[0][value.name])
+        differ = [len({*sizes}) > 1 for sizes in zip(*(one[value.name] for one in bound), strict=True)]
+        _set_shape(
+            value, [-1 if isinstance(dim, str) or several else dim for dim, several in zip(dims, differ, strict=True)]
+        )
+    for each in graphs(model.graph):
+        del each.value_info[:]
+
+
+def _by_name(declared: Mapping[str, Dims | None], shapes: Shapes) -> tuple[Mapping[str, Dims | None], Shapes]:
+    """Return both with dimensions that are bound by their place, as `x:0`, by name; one without a name gets that."""
+    found: dict[str, Dims | None] = dict(declared)
+    named: dict[str, tuple[int, ...]] = {}
+    for key, shape in shapes.items():
+        name, _, place = key.rpartition(":")
+        dims = found.get(name) or ()
+        called = key
+        if key not in declared and place.isdecimal() and int(place) < len(dims):
+            at = int(place)
+            dim = dims[at]
+            if isinstance(dim, int):
+                raise ModelError(f"{key!r} is {dim} in the model; write the input's whole shape to replace it")
+            called = key if dim in {"", _EMPTY} else dim
+            found[name] = (*dims[:at], called, *dims[at + 1 :])
+        if named.setdefault(called, tuple(shape)) != tuple(shape):
+            raise ModelError(f"the dimension {called!r} is bound to two sizes; name it once")
+    return found, named
+
+
+def of_inputs(declared: Mapping[str, Dims | None], shapes: Shapes) -> dict[str, tuple[int, ...]]:
+    """Return of `shapes` those of whole inputs, without those of single dimensions."""
+    return {name: tuple(shape) for name, shape in shapes.items() if name in declared}
 
 
 def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
@@ -60,16 +119,22 @@ def declared_dims(model: onnx.ModelProto) -> dict[str, Dims | None]:
 
 def batch_of_one(declared: Mapping[str, Dims | None], bound: Shapes, shapes: Shapes) -> tuple[str, ...]:
     """Return the inputs with a dynamic dimension that became 1 and that neither `shapes` nor its name bound."""
+    declared, shapes = _by_name(declared, shapes)
     named = {
         dim for name, given in shapes.items() for dim, _ in zip(declared.get(name) or (), given, strict=False) if dim
     }
+    named |= shapes.keys() - declared.keys()
     found = []
     for name, dims in declared.items():
         sizes = zip(dims or (), bound.get(name, ()), strict=False)
-        loose = [dim for dim, size in sizes if isinstance(dim, str) and size == 1 and dim not in named]
+        loose = [dim for dim, size in sizes if isinstance(dim, str) and size == 1 and not _is_told(dim, named)]
         if name not in shapes and loose:
             found.append(name)
     return tuple(found)
+
+
+def _is_told(dim: str, named: Collection[int | str]) -> bool:
+    return dim in named or (_SUM.fullmatch(dim) is not None and any(part in named for part in dim.split(" + ")))
 
 
 def declared_ranks(model: onnx.ModelProto) -> dict[str, int]:
@@ -83,12 +148,15 @@ def unfit(declared: Mapping[str, Dims | None], shapes: Shapes, why: str) -> str:
 
     Where these allow the sizes, an operator does not, or the model is corrupt: `why` says more.
     """
+    dims = {name: shape for name, shape in shapes.items() if name not in declared}
+    shapes = of_inputs(declared, shapes)
     replaced = {name for name, shape in shapes.items() if _replaces(declared[name] or (), shape)}
     said = [
         f"input {name!r} cannot have the shape {_join(shape)}: the model declares it {_show(declared[name])}"
         for name, shape in shapes.items()
         if name in replaced or not replaced
     ]
+    said += [f"the dimension {name!r} cannot be {_join(shape)}" for name, shape in dims.items() if not replaced]
     if replaced:
         flags = " ".join(_kept(name, declared[name] or (), shapes[name]) for name in shapes if name in replaced)
         return f"{'; '.join(said)}; write {flags}, or export the model with other sizes"
@@ -151,8 +219,8 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str:
 def _check_request(declared: Mapping[str, Dims | None], shapes: Shapes) -> None:
     for name, shape in shapes.items():
         if name not in declared:
-            inputs = ", ".join(repr(known) for known in declared) or "none"
-            raise ModelError(f"the model has no input {name!r}; its inputs are {inputs}")
+            _check_dimension(declared, name, shape)
+            continue
         dims = declared[name]
         if dims is not None and len(dims) != len(shape):
             raise ModelError(
@@ -163,9 +231,23 @@ def _check_request(declared: Mapping[str, Dims | None], shapes: Shapes) -> None:
             raise ModelError(f"input {name!r} cannot have the shape {_join(shape)}; every size must be at least 1")
 
 
+def _check_dimension(declared: Mapping[str, Dims | None], name: str, sizes: Sequence[int]) -> None:
+    """Check a size of a dimension by its name."""
+    named = sorted({dim for dims in declared.values() for dim in dims or () if isinstance(dim, str) and dim})
+    if name not in named or name == _EMPTY:
+        inputs = ", ".join(repr(known) for known in declared) or "none"
+        dims = f", its dimensions with a name {', '.join(map(repr, named))}" if named else ""
+        raise ModelError(f"the model has no input {name!r}; its inputs are {inputs}{dims}")
+    if len(sizes) != 1 or sizes[0] <= 0:
+        raise ModelError(f"{name!r} is a dimension, which has one size, not {_join(sizes)}; write for example {name}=4")
+
+
 def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | None) -> dict[str, int]:
     """Return what the request says about each named dimension."""
-    sizes: dict[str, int] = {}
+    sizes = {name: shape[0] for name, shape in shapes.items() if name not in declared}
+    for name, size in sizes.items():
+        if batch is not None and _BATCH.fullmatch(name) and size != batch:
+            raise ModelError(f"the dimension {name!r} is {size}, but @{batch} was asked for; give one")
     for name, dims in declared.items():
         for dim, size in zip(dims or (), shapes.get(name, ()), strict=False):
             if isinstance(dim, str) and dim not in ("", _EMPTY) and sizes.setdefault(dim, size) != size:
@@ -174,6 +256,10 @@ def _sizes(declared: Mapping[str, Dims | None], shapes: Shapes, batch: int | Non
                 )
             if batch is not None and isinstance(dim, str) and _BATCH.fullmatch(dim) and size != batch:
                 raise ModelError(f"input {name!r} has a batch of {size}, but @{batch} was asked for; give one")
+    for dim in {dim for dims in declared.values() for dim in dims or () if isinstance(dim, str)} - sizes.keys():
+        parts = [int(part) if part.isdecimal() else sizes.get(part) for part in dim.split(" + ")]
+        if _SUM.fullmatch(dim) and None not in parts:
+            sizes[dim] = sum(part for part in parts if part is not None)
     return sizes
 
 
@@ -248,4 +334,6 @@ def _set_shape(value: onnx.ValueInfoProto, sizes: Sequence[int]) -> None:
     shape.SetInParent()
     del shape.dim[:]
     for size in sizes:
-        shape.dim.add().dim_value = size
+        dim = shape.dim.add()
+        if size >= 0:
+            dim.dim_value = size

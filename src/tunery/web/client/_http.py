@@ -20,7 +20,7 @@ from tunery._outputs import replacing
 from tunery._settings import login_file, settings
 
 if TYPE_CHECKING:
-    from tunery._api import Model
+    from tunery._api import Model, Shapes
 
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
 _CHUNK, _PAGE, _AT_ONCE = 1 << 20, 500, 100
@@ -80,7 +80,7 @@ class ServiceClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def load(self, model: str | os.PathLike[str], shapes: Mapping[str, Sequence[int]] | None = None) -> "Model":
+    def load(self, model: str | os.PathLike[str], shapes: "Shapes | None" = None) -> "Model":
         """Name a model that this service shall tune: the first step of the chain that `tunery.load` begins here.
 
         Example:

@@ -141,7 +141,8 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
     return {
         "kind": request.kind,
         "model": model,
-        "shapes": {name: list(shape) for name, shape in request.shapes.items()},
+        "shapes": _shapes(request.shapes),
+        **({"more_shapes": [*map(_shapes, request.more_shapes)]} if request.more_shapes else {}),
         "target": request.target,
         "threads": request.threads,
         "budget": "" if request.budget.unlimited else str(request.budget),
@@ -152,6 +153,10 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
         "priority": priority,
         "local": local,
     }
+
+
+def _shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[int]]:
+    return {name: list(shape) for name, shape in shapes.items()}
 
 
 def _check_elsewhere(request: Request) -> None:

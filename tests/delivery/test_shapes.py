@@ -1,0 +1,179 @@
+"""A file for several shapes: the weights are there once, and a call runs what was compiled for its inputs."""
+
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tunery
+from tunery._errors import UsageError
+from tunery.delivery.inspection import inspect
+from tunery.delivery.signing import create_key
+from tunery.dialects import Array, NetworkCompiler, get_dialect
+from tunery.domain.request import FillPolicy, Request
+from tunery.models import prepare
+from tunery.service.session import bench, compile_model, extract
+
+pytestmark = pytest.mark.tvm
+
+WEIGHTS = (np.random.default_rng(0).standard_normal((192, 160)) * 0.1).astype(np.float32)
+BIAS = np.arange(160, dtype=np.float32)
+
+
+def model(path: Path) -> Path:
+    """Write `relu(x @ w + b)` for rows in any number."""
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "rows", [value("x", TensorProto.FLOAT, ("batch", 192))], [value("y", TensorProto.FLOAT, ("batch", 160))],
+        [numpy_helper.from_array(WEIGHTS, "w"), numpy_helper.from_array(BIAS, "b")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def rows(count: int) -> Array:
+    return np.random.default_rng(count).standard_normal((count, 192)).astype(np.float32)
+
+
+def check(network: Callable[..., Sequence[Array]], *counts: int) -> None:
+    for count in counts:
+        [found] = network(rows(count))
+        np.testing.assert_allclose(found, np.maximum(rows(count) @ WEIGHTS + BIAS, 0), rtol=1e-4, atol=1e-4)
+
+
+def compiled(place: Path, source: Path, batch: int) -> Path:
+    dialect, path = get_dialect("metaschedule"), place / f"{batch}.tunery"
+    scratch = place / f"{batch}.model"
+    scratch.mkdir()
+    network = prepare(str(source), {"batch": (batch,)}, scratch)
+    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target("native", 1), {}, path)
+    return path
+
+
+@pytest.fixture(scope="module", name="files")
+def _files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files for 1, 4 and 16 rows, and one of them all."""
+    place = tmp_path_factory.mktemp("shapes")
+    source = model(place / "rows.onnx")
+    alone = [compiled(place, source, batch) for batch in (1, 4, 16)]
+    return [*alone, tunery.combine(alone, place / "all.tunery")]
+
+
+def test_a_call_runs_what_was_compiled_for_its_shape(files: list[Path]) -> None:
+    network = tunery.load_compiled(files[-1])
+    check(network, 4, 1, 16, 4, 16, 1)
+    place = np.empty((4, 160), np.float32)
+    [found] = network(rows(4), out=[place])
+    assert np.shares_memory(found, place)
+    check(lambda x: [place], 4)
+    assert network.time([rows(16)], 2) > 0
+    assert network.profile([rows(1)])
+
+
+def test_weights_are_there_once(files: list[Path]) -> None:
+    found = inspect(files[-1])
+    assert found.members["weights.bin"] < 1.05 * 4 * (WEIGHTS.size + BIAS.size)
+    assert [one.inputs[0][1] for one in found.shapes] == [[1, 192], [4, 192], [16, 192]]
+
+
+def test_another_shape_is_refused_in_one_sentence_that_lists_those_that_are_taken(files: list[Path]) -> None:
+    network = tunery.load_compiled(files[-1])
+    with pytest.raises(UsageError, match="2, 192") as caught:
+        network(rows(2))
+    assert all(f"[{count}, 192]" in str(caught.value) for count in (1, 4, 16))
+    for wrong in ([], [rows(1), rows(1)], [rows(1).astype(np.float64)], [np.zeros((4, 7), np.float32)], [[1.0]],
+                  [{"x": rows(1)}]):  # fmt: skip
+        with pytest.raises(UsageError) as caught:
+            network(*wrong)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError):
+        network(rows(4), out=[np.empty((1, 160), np.float32)])
+
+
+def test_a_session_shows_which_size_is_free(files: list[Path]) -> None:
+    with tunery.InferenceSession(files[-1]) as session:
+        assert [one.shape for one in (*session.get_inputs(), *session.get_outputs())] == [[None, 192], [None, 160]]
+        check(lambda x: session.run(None, {"x": x}), 1, 16)
+
+
+def test_what_takes_the_place_of_a_file_does_not_matter_once_it_is_loaded(files: list[Path], tmp_path: Path) -> None:
+    file = tmp_path / "net.tunery"
+    shutil.copy(files[-1], file)
+    network = tunery.load_compiled(file)
+    file.unlink()
+    file.write_bytes(b"something else")
+    check(network, 16, 4, 1)
+
+
+def test_a_file_for_several_shapes_can_be_signed(files: list[Path], tmp_path: Path) -> None:
+    public = create_key(tmp_path / "key")
+    signed = tunery.combine(files[:2], tmp_path / "signed.tunery", sign=tmp_path / "key")
+    check(tunery.load_compiled(signed, trusted=public), 1, 4)
+    with pytest.raises(UsageError):
+        tunery.load_compiled(files[-1], trusted=public)
+
+
+def test_what_cannot_be_put_together_is_said_in_one_sentence(files: list[Path], tmp_path: Path) -> None:
+    again = tmp_path / "again.tunery"
+    shutil.copy(files[1], again)
+    for given in ([files[0], files[1], again], [files[0], files[-1]]):
+        with pytest.raises(UsageError) as caught:
+            tunery.combine(given, tmp_path / "made.tunery")
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        tunery.bundle(files[-1], tmp_path / "bundle")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "made.tunery").exists()
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.slow
+def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callable[..., None]) -> None:
+    source = model(tmp_path / "rows.onnx")
+    request = Request(str(source), {"batch": (1,)}, threads=1, store=str(tmp_path / "s.db"),
+                      more_shapes=({"batch": (4,)},))  # fmt: skip
+    let_win("tunery", "onnxruntime")
+    report, network = compile_model(request, tmp_path / "a.tunery", FillPolicy())
+    assert [one.by_onnxruntime for one in report.shapes] == [False, True]
+    assert network.inputs[0].shape == (-1, 192)
+    held = tunery.load_compiled(tmp_path / "a.tunery")
+    check(held, 1, 4)
+    with pytest.raises(UsageError, match=r"\[4, 192\]"):
+        held(rows(2))
+    let_win("tunery")
+    report, _ = compile_model(request, tmp_path / "b.tunery", FillPolicy(), any_shape=True)
+    assert not any(one.by_onnxruntime for one in report.shapes)
+    free = tunery.load_compiled(tmp_path / "b.tunery")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check(free, 4, 1)
+    with pytest.warns(UserWarning, match=r"\[3, 192\]") as told:
+        check(free, 3, 7, 3)
+    assert len(told) == 1
+    with pytest.raises(UsageError):
+        bench(request)
+    with pytest.raises(UsageError):
+        compile_model(request, tmp_path / "c.tunery", FillPolicy(), more_targets=["native"])
+    assert sorted(one.name for one in tmp_path.iterdir() if one.suffix == ".tunery") == ["a.tunery", "b.tunery"]
+
+
+def test_equal_tasks_of_several_shapes_are_one(tmp_path: Path) -> None:
+    source = model(tmp_path / "rows.onnx")
+    request = Request(str(source), {"batch": (1,)}, threads=1, store=str(tmp_path / "s.db"),
+                      more_shapes=({"batch": (4,)}, {"x": (4, 192)}))  # fmt: skip
+    found = extract(request)
+    one, four, same = found.parts
+    assert [task.key for task in four.tasks] == [task.key for task in same.tasks]
+    assert {task.key for task in found.tasks} == {task.key for each in (one, four) for task in each.tasks}
+    weights = {task.key: task.weight for task in found.tasks}
+    assert all(weights[task.key] >= 2 * task.weight for task in four.tasks)
