@@ -162,7 +162,7 @@ async def _judged(
     if judged.wrong:
         say("looking for the operators that compute something else")
         made, judged = await mended(linker, made, judged, theirs)
-    if not raced:
+    if not raced or made.network.weights:  # ONNX Runtime cannot have it whole
         judged = replace(judged, slower="")
     if judged.slower and judged.kernels and judged.nodes:
         say("looking for the parts that ONNX Runtime runs faster")
@@ -225,7 +225,7 @@ async def _compile_and_allow(
     try:
         return await linker.link(imported, known)
     except (DialectError, EngineError) as error:
-        if not imported.network.blob or not has_rivals(work.runtime):
+        if not imported.network.blob or imported.network.weights or not has_rivals(work.runtime):
             raise
         unmade = CompiledModel(CompileReport(imported.network.name, "", 0, {}), imported.network, "")
         return await _kept(work, unmade, f"since it does not compile: {error}")

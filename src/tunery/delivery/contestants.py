@@ -22,6 +22,7 @@ from tunery.domain import BlobDigest, TensorSpec
 from tunery.measuring.inputs import make_inputs
 
 _KERNEL, _PROFILED = "_kernel_time", 5
+_BESIDE = "session.model_external_initializers_file_folder_path"
 _RANDOM = (b"Random", b"Bernoulli", b"Multinomial", b"Dropout")
 _QUANTISES = (b"QuantizeLinear", b"QLinear", b"MatMulInteger", b"ConvInteger")
 """What is in the names of operators."""
@@ -94,7 +95,7 @@ class OnnxRuntimeContestant(Contestant):
         import onnx
         import onnxruntime
 
-        model = onnx.load(self._path)
+        model = onnx.load(self._path, load_external_data=False)
         named = labels(model.graph.node)
         for number, node in enumerate(model.graph.node):
             node.name = f"node {number}"
@@ -102,6 +103,7 @@ class OnnxRuntimeContestant(Contestant):
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = self._options.intra_op_num_threads, 1
             options.log_severity_level = 3
+            options.add_session_config_entry(_BESIDE, str(self._path.parent))
             options.enable_profiling, options.profile_file_prefix = True, f"{scratch}/profile"
             session = onnxruntime.InferenceSession(
                 model.SerializeToString(), options, providers=["CPUExecutionProvider"]

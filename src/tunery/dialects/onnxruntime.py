@@ -59,6 +59,8 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
         """
         if not network.path:
             raise DialectError(f"{network.name} has no ONNX file for ONNX Runtime to run")
+        if network.weights:
+            raise DialectError(f"{network.name} has more than 2 GB, too many for a file that ONNX Runtime runs whole")
         manifest = {
             "dialect": self.name,
             "format": _FORMAT,

@@ -62,6 +62,7 @@ class Network:
     is only described); `path` is that file in the process that works on it, and empty wherever a network is passed on.
     `program` is what a dialect's own network is, in text of the dialect's; such a network has no blob. `beside` says of
     each file of weights that the model names which it was: device, inode, bytes, time of the last change.
+    `weights` is the blob that this file names for its large weights, of a network of more than 2 GB ("": it has none).
     `batch_of_one` names the inputs whose dynamic batch nobody bound, so that it is 1. `elsewhere` says by node why ONNX
     Runtime runs it, as far as that is decided already: a compiler leaves these to it, and what else it does not take.
     """
@@ -78,3 +79,9 @@ class Network:
     elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
     program: str = ""
     beside: Mapping[str, tuple[int, int, int, int]] = field(default_factory=dict, hash=False)
+    weights: BlobDigest = ""
+
+    @property
+    def blobs(self) -> tuple[BlobDigest, ...]:
+        """The blobs that it has."""
+        return tuple(blob for blob in (self.blob, self.weights) if blob)

@@ -21,8 +21,9 @@ from tunery.domain import Network, TensorSpec, canonical_json, digest, merged_sp
 from tunery.models import zoo
 from tunery.models._files import SCRATCH, gigabytes, open_regular, refuse_compiled
 from tunery.models.onnx import _file as _onnx_file
+from tunery.models.onnx._beside import digest_of, keep_beside, weights_of
 from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared_ranks, free_inputs, unfit
-from tunery.models.onnx._detached import serialised
+from tunery.models.onnx._detached import may_stay, serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._simplify import MisfitError, simplify
 from tunery.models.torch import _export_process as _torch
@@ -35,13 +36,17 @@ _STALE_S = 86_400.0
 
 @dataclass(frozen=True)
 class _Source:
-    """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights)."""
+    """A model as read: `content` identifies it; `complete` adds what binding does not need (the zoo's weights).
+
+    `large` are weights that were not read, of a model that no ONNX file can hold.
+    """
 
     name: str
     content: str
     model: onnx.ModelProto
     batch: int | None = None
     beside: Mapping[str, _onnx_file.FileStamp] = field(default_factory=dict)
+    large: Mapping[str, _onnx_file.Stretch] = field(default_factory=dict)
     complete: Callable[[onnx.ModelProto], None] | None = None
 
 
@@ -55,7 +60,8 @@ def prepare(
 ) -> Network:
     """Bring a model to its normal form, `directory/<digest>.onnx`, and describe it; a file already there is reused.
 
-    So is the whole file that `known` gives for the network's digest: the network's `path` says which it is.
+    So is the whole file that `known` gives for the network's digest: the network's `path` says which it is. A network
+    of more than 2 GB has its large weights in a second file beside the first, whose name is its digest (`weights`).
 
     `model` is the path of an ONNX file or of a saved torch ExportedProgram (`.pt2`), or `zoo:NAME`, or
     `zoo:NAME@BATCH`; `shapes` gives static shapes to inputs by name, for example `{"input": (1, 3, 224, 224)}`, and
@@ -99,6 +105,8 @@ def prepare_free(
     with _explained(model, directory):
         directory.mkdir(parents=True, exist_ok=True)
         source = _open(model, directory, trust=trust)
+        if source.large:
+            raise ModelError(f"{model!r} has more than 2 GB, too many for a file that runs any shape; name the shapes")
         free_inputs(source.model, bindings, source.batch)
         if source.complete:
             source.complete(source.model)
@@ -189,16 +197,19 @@ def _prepare(
     parameters = _parameters(source.model)
     path = known(identity) or directory / f"{identity}.onnx"
     prepared = _reuse(path)
-    if prepared is None:
+    if prepared is None or not (path.parent / weights_of(prepared)).exists():
         path = directory / f"{identity}.onnx"
         if source.complete:
             source.complete(source.model)
         _sweep(directory)
+        large = _large_of(source, Path(model))
         with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=directory) as scratch:
             try:
-                prepared, weights = simplify(source.model, Path(scratch), ranks)
+                prepared, weights = simplify(source.model, Path(scratch), ranks, large)
             except MisfitError as error:
                 raise ModelError(unfit(declared, shapes, error.detail) if shapes else str(error)) from error
+            if large:
+                keep_beside(prepared, large, directory, Path(scratch) / "weights")
             _write(serialised(prepared, weights), Path(scratch) / "prepared.onnx", path)
     inputs = tuple(_spec(value) for value in prepared.graph.input)
     outputs = tuple(_spec(value) for value in prepared.graph.output)
@@ -214,7 +225,27 @@ def _prepare(
         parameters,
         batch_of_one=assumed,
         beside=dict(source.beside),
+        weights=weights_of(prepared),
     )
+
+
+def _large_of(source: _Source, path: Path) -> dict[str, _onnx_file.Stretch]:
+    """Return the large weights whose values no step of simplifying needs; the others are read."""
+    staying = may_stay(source.model, source.large.keys())
+    for tensor in source.model.graph.initializer:
+        if tensor.name in source.large and tensor.name not in staying:
+            _onnx_file.load_weight(tensor, path)
+    return {name: place for name, place in source.large.items() if name in staying}
+
+
+def _check_large(found: _onnx_file.ReadModel, path: Path) -> None:
+    """Refuse a model of which more than 2 GB would have to be read."""
+    needed = found.large.keys() - may_stay(found.model, found.large.keys())
+    if sum(found.large[name].length for name in needed) > _onnx_file.MOST_BYTES:
+        raise ModelError(
+            f"{str(path)!r} has more than 2 GB of weights that are not read by products of matrices alone; split it or "
+            "use half precision"
+        )
 
 
 def _open(model: str, directory: Path, *, trust: bool) -> _Source:
@@ -224,9 +255,11 @@ def _open(model: str, directory: Path, *, trust: bool) -> _Source:
     path = Path(model)
     if path.suffix == ".pt2":
         exported = _torch.export(path, directory, trust=trust)
-        return _Source(_name(path), _torch.content_of(path), _onnx_file.read(exported)[0])
-    proto, beside = _onnx_file.read(path)
-    return _Source(_name(path), digest(proto.SerializeToString(deterministic=True)), proto, beside=beside)
+        return _Source(_name(path), _torch.content_of(path), _onnx_file.read(exported).model)
+    found = _onnx_file.read(path)
+    _check_large(found, path)
+    content = digest(found.model.SerializeToString(deterministic=True), *map(digest_of, found.large.values()))
+    return _Source(_name(path), content, found.model, beside=found.beside, large=found.large)
 
 
 def _name(path: Path) -> str:

@@ -119,7 +119,7 @@ def compile_report(data: Mapping[str, Any]) -> "tuple[CompileReport, Network]":
 
 def described(network: "Network") -> dict[str, Any]:
     """Return what may be told of a network elsewhere: nothing that only means something on this machine."""
-    bare: dict[str, Any] = plain(replace(network, source="", path="", blob="", program="", beside={}))
+    bare: dict[str, Any] = plain(replace(network, source="", path="", blob="", program="", beside={}, weights=""))
     return bare
 
 

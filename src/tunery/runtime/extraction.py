@@ -226,8 +226,8 @@ class _Sweep:
         try:
             tasks, elsewhere = await self._try(worker, "extract", network, target)
         finally:
-            if network.blob:
-                self._engine.blobs.release(network.blob)
+            for blob in network.blobs:
+                self._engine.blobs.release(blob)
         await self._store.write(
             lambda store: store.save_tasks(network, tasks, target=target, compiler=compiler, elsewhere=elsewhere)
         )

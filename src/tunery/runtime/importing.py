@@ -43,7 +43,7 @@ class ImportedModel:
     @property
     def blobs(self) -> tuple[str, ...]:
         """The prepared files of the model, which are held for whoever imported it."""
-        return tuple(one.network.blob for one in self.parts or (self,) if one.network.blob)
+        return tuple(blob for one in self.parts or (self,) for blob in one.network.blobs)
 
     def has_changed(self) -> bool:
         """Return whether the model's file was written, replaced or deleted since it was read."""
@@ -203,8 +203,8 @@ async def _load(
             grant.worker, "load", request.model, request.shapes, request.trust,
             deadline_s=IMPORT_DEADLINE_S, tries=3,
         )  # fmt: skip
-    if network.blob:
-        runtime.hold(network.blob)
+    for blob in network.blobs:
+        runtime.hold(blob)
     return network
 
 

@@ -42,6 +42,8 @@ class Preparer:
         with self._blobs.scratch() as directory:
             network = prepare(model, shapes, directory, trust=trust, known=self._known)
             path, key = Path(network.path), _key(network.digest)
+            if network.weights and path.parent == directory:
+                self._put_weights(network, directory)
             if path.parent != directory and (blob := self._blobs.find(key)):
                 return replace(network, path="", blob=blob)
             self._drop_if_damaged(key)
@@ -77,6 +79,13 @@ class Preparer:
         with self._blobs.scratch() as directory:
             return identify(model, shapes, directory, trust=trust)
 
+    def _put_weights(self, network: Network, directory: Path) -> None:
+        """Keep the file of a network's large weights, which lies beside the prepared file wherever both are in use.
+
+        It goes with those who use it: what is kept has further names, and onnx reads no such file for a model.
+        """
+        self._blobs.put(directory / network.weights, move=True, temporary=True, sync=False)
+
     def _drop_if_damaged(self, key: str) -> None:
         blob = self._blobs.find(key)
         if blob is not None:
@@ -85,7 +94,9 @@ class Preparer:
 
     def _known(self, digest: str) -> Path | None:
         blob = self._blobs.find(_key(digest))
-        return None if blob is None else self._blobs.get(blob)
+        if blob is None:
+            return None
+        return self._blobs.get(blob)
 
 
 def _key(digest: str) -> str:

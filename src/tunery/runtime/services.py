@@ -212,6 +212,8 @@ class Importer(Preparer):
 
     def _here(self, network: Network) -> Network:
         """Return a network with the path of its file on this host."""
+        if network.weights:
+            self._blobs.get(network.weights)
         return replace(network, path=str(self._blobs.get(network.blob))) if network.blob else network
 
 

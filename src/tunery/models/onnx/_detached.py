@@ -20,6 +20,11 @@ _MOVES = frozenset({"Reshape", "Transpose"})
 _FUSED = "BatchNormalization"  # is multiplied into the weights of what is before it
 
 
+def may_stay(model: onnx.ModelProto, names: Collection[str]) -> set[str]:
+    """Return which of the weights called so no step needs the values of."""
+    return _only_met_by_data(model.graph).intersection(names)
+
+
 def detach_weights(model: onnx.ModelProto) -> dict[str, bytes]:
     """Take the values of such weights from the model and return them by name; names, shapes and types stay."""
     names = Counter(tensor.name for tensor in model.graph.initializer)

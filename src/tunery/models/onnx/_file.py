@@ -1,9 +1,12 @@
 """Read ONNX files nobody vouches for: what is wrong with one is said in a sentence, never in a traceback."""
 
+import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -17,6 +20,11 @@ STANDARD = frozenset({"", "ai.onnx"})
 """Names of ONNX's own domain of operators."""
 """What one message of protobuf, and so one ONNX file, can hold."""
 _MOST_NODES = 100_000
+_LARGE_BYTES = 1 << 20
+_PLAIN = frozenset(
+    getattr(onnx.TensorProto, name)
+    for name in ("FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "INT8", "UINT8", "INT16", "UINT16", "INT32", "INT64")
+)
 _TOO_LARGE = "an ONNX file has at most 2 GB: check the file, or export the model with its weights as external data"
 _LOOKALIKES = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the model itself; run `git lfs pull` in its repository"),
@@ -30,14 +38,35 @@ FileStamp = tuple[int, int, int, int]
 """What changes whenever a file is written or replaced: device, inode, bytes and time of the last change."""
 
 
-def read(path: Path) -> tuple[onnx.ModelProto, dict[str, FileStamp]]:
-    """Return the model in `path` with its external data, and the files that these were read from, as they were.
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Where the value of a large weight lies: a file, the offset of its first byte, and how many there are."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A model, the files that its external data were read from, as they were, and its `large` weights by name.
+
+    These have more than one ONNX file can hold, and stay where they are.
+    """
+
+    model: onnx.ModelProto
+    beside: Mapping[str, FileStamp]
+    large: Mapping[str, Stretch]
+
+
+def read(path: Path) -> ReadModel:
+    """Return the model in `path` with its external data.
 
     Raises:
         ModelError: missing, empty, truncated, not ONNX, without its external data, or of an unsupported version.
     """
     model = parse(read_regular(path, MOST_BYTES, _TOO_LARGE), str(path))
-    return model, _read_external_data(model, path)
+    return ReadModel(model, *_read_external_data(model, path))
 
 
 def parse(data: bytes, name: str) -> onnx.ModelProto:
@@ -145,37 +174,77 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name!r} is not an ONNX model: it names no format version; export or download it again")
 
 
-def _read_external_data(model: onnx.ModelProto, path: Path) -> dict[str, FileStamp]:
-    total, stamps = 0, dict[str, FileStamp]()
-    for tensor in tensors(model):
-        if not external_data_helper.uses_external_data(tensor):
-            continue
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        try:
-            size, stamp = _external_bytes(tensor, path.parent)
-            total += size
+def _read_external_data(model: onnx.ModelProto, path: Path) -> tuple[dict[str, FileStamp], dict[str, Stretch]]:
+    external = [tensor for tensor in tensors(model) if external_data_helper.uses_external_data(tensor)]
+    stamps, places = dict[str, FileStamp](), list[Stretch]()
+    for tensor in external:
+        with _readable_weights(tensor, path):
+            location, stamp, place = _external_bytes(tensor, path.parent)
             stamps.setdefault(location, stamp)
-            if total <= MOST_BYTES:
-                external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
-        except Exception:  # noqa: BLE001 - a hostile location fails in many ways, with one meaning for the user
-            raise ModelError(
-                f"{str(path)!r} keeps weights in {location!r}, which cannot be read; put that file beside the model"
-            ) from None
-        if total > MOST_BYTES:
-            raise ModelError(f"{str(path)!r} has more than 2 GB of weights; split it or use half precision")
-        tensor.data_location = onnx.TensorProto.DEFAULT
-        del tensor.external_data[:]
-    return stamps
+            places.append(place)
+    large: dict[str, Stretch] = {}
+    if sum(place.length for place in places) > MOST_BYTES:
+        names = Counter(tensor.name for tensor in model.graph.initializer)
+        own = {id(tensor) for tensor in model.graph.initializer if names[tensor.name] == 1}
+        large = {
+            tensor.name: place
+            for tensor, place in zip(external, places, strict=True)
+            if id(tensor) in own and place.length >= _LARGE_BYTES and _is_whole(tensor, place, path.parent)
+        }
+    if sum(place.length for place in places) - sum(place.length for place in large.values()) > MOST_BYTES:
+        raise ModelError(
+            f"{str(path)!r} has more than 2 GB of weights that are small, or not where they should be; split it or "
+            "use half precision"
+        )
+    for tensor in external:
+        if tensor.name not in large:
+            load_weight(tensor, path)
+    return stamps, large
 
 
-def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[int, FileStamp]:
-    """Return how much a tensor reads from a file, which is one; the reading itself checks that it stays in `folder`."""
+def load_weight(tensor: onnx.TensorProto, path: Path) -> None:
+    """Read the value of a weight that the model in `path` keeps in another file.
+
+    Raises:
+        ModelError: it cannot be read.
+    """
+    with _readable_weights(tensor, path):
+        external_data_helper.load_external_data_for_tensor(tensor, str(path.parent))
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    del tensor.external_data[:]
+
+
+@contextmanager
+def _readable_weights(tensor: onnx.TensorProto, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - a hostile location fails in many ways, with one meaning for the user
+        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        raise ModelError(
+            f"{str(path)!r} keeps weights in {location!r}, which cannot be read; put that file beside the model"
+        ) from None
+
+
+def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> tuple[str, FileStamp, Stretch]:
+    """Return where a tensor's value is, in which file; the reading itself checks that this stays in `folder`."""
     info = external_data_helper.ExternalDataInfo(tensor)
-    with open_regular(folder / info.location, sys.maxsize, "") as file:
+    path = folder / info.location
+    with open_regular(path, sys.maxsize, "") as file:
         found = os.fstat(file.fileno())
-    left = found.st_size - (info.offset or 0)
+    offset = info.offset or 0
+    left = found.st_size - offset
+    length = left if info.length is None else min(left, info.length)
     stamp = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
-    return left if info.length is None else min(left, info.length), stamp
+    return info.location, stamp, Stretch(path, offset, length)
+
+
+def _is_whole(tensor: onnx.TensorProto, place: Stretch, folder: Path) -> bool:
+    """Return whether a value is plain numbers of the tensor's size in the model's directory."""
+    if tensor.data_type not in _PLAIN or place.offset < 0:
+        return False
+    itemsize = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
+    inside = place.path.resolve().is_relative_to(folder.resolve())
+    return inside and place.length == math.prod(tensor.dims) * itemsize
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

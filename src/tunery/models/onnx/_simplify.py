@@ -55,13 +55,16 @@ class MisfitError(ModelError):
 
 
 def simplify(
-    model: onnx.ModelProto, scratch: Path, ranks: Mapping[str, int] = MappingProxyType({})
+    model: onnx.ModelProto,
+    scratch: Path,
+    ranks: Mapping[str, int] = MappingProxyType({}),
+    elsewhere: Collection[str] = (),
 ) -> tuple[onnx.ModelProto, dict[str, bytes]]:
     """Return the model with constants folded, dead and redundant nodes gone, and all inferable shapes written down.
 
     `model` has static inputs; `scratch` is a directory for a temporary file; `ranks` are those that the file declares
     for its outputs. Names of inputs and outputs are kept. Values of large weights that were not needed for it come
-    beside the model, by name (`_aside`).
+    beside the model, by name (`_aside`). Weights whose values lie `elsewhere` have none here either.
 
     Raises:
         ModelError: ONNX Runtime refuses the model (corrupt, unknown operators), or an output has no known rank.
@@ -69,12 +72,12 @@ def simplify(
     """
     values = detach_weights(model)
     model = expand(model)
-    optimised = _optimise(model, scratch / "optimised.onnx", values)
+    optimised = _optimise(model, scratch / "optimised.onnx", {**values, **dict.fromkeys(elsewhere, b"")})
     result = fold(model) if _spoilt(optimised, model) else optimised
     check_size(result, _MOST_NODES, "the simplified model")
     _tidy(result)
     inferred = _inferred(result)
-    _complete(inferred, values, ranks)
+    _complete(inferred, {*values, *elsewhere}, ranks)
     _check_channels(inferred)
     _check_outputs(inferred)
     return inferred, values
@@ -110,7 +113,7 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     return inferred
 
 
-def _complete(model: onnx.ModelProto, aside: Mapping[str, bytes], ranks: Mapping[str, int]) -> None:
+def _complete(model: onnx.ModelProto, aside: Collection[str], ranks: Mapping[str, int]) -> None:
     """Add the types that ONNX's inference lacks, as of operators of other domains, and the declared `ranks`."""
     graph = model.graph
     outputs = {value.name: value for value in graph.output}

@@ -146,7 +146,7 @@ def lower_and_keep(network: Network, target: Target) -> Lowered:
     """Do as `lower`, and keep the result of a network that is not too large for `take_lowered`."""
     lowered = lower(network, target)
     _kept.clear()
-    if Path(network.path).stat().st_size <= _KEPT_BYTES:
+    if not network.weights and Path(network.path).stat().st_size <= _KEPT_BYTES:
         _kept[network.digest, target.key] = network.elsewhere, lowered
     return lowered
 

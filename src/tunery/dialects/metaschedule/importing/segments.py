@@ -38,7 +38,8 @@ class Graph:
     """The outermost graph of a model, with what its values are and where they come from."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        if not model.graph.value_info and len(model.graph.node) > 1:  # it was not prepared
+        made = {name for node in model.graph.node for name in node.output if name}
+        if not model.graph.value_info and made - {value.name for value in model.graph.output}:  # it was not prepared
             model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         self.model = model
         self.nodes = list(model.graph.node)

@@ -1,0 +1,101 @@
+"""Models of more weights than an ONNX file can hold: prepared without their values ever being in memory at once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tunery._errors import ModelError
+from tunery.models import prepare
+
+ROWS, COLUMNS, COUNT = 16_384, 12_288, 3
+BYTES = ROWS * COLUMNS * 4
+WEIGHTS = "weights/data.bin"
+CODE = """
+import json, resource, sys
+from dataclasses import asdict
+from pathlib import Path
+from tunery.models import prepare
+network = prepare(sys.argv[1], {}, Path(sys.argv[2]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+print(json.dumps([network.path, network.weights, network.digest, peak]))
+"""
+
+
+def large(folder: Path, *, location: str = WEIGHTS, length: int = BYTES, operator: str = "MatMul") -> Path:
+    """Write products with three matrices, 2.4 GB in a file of holes but for the first row of each."""
+    (folder / "weights").mkdir(parents=True)
+    with (folder / WEIGHTS).open("wb") as file:
+        file.truncate(COUNT * BYTES)
+        for number in range(COUNT):
+            file.seek(number * BYTES)
+            file.write(np.full(COLUMNS, number + 1, np.float32).tobytes())
+    value = helper.make_tensor_value_info
+    inputs = [value(f"x{at}", TensorProto.FLOAT, ("batch", ROWS)) for at in range(COUNT)]
+    outputs = [value(f"y{at}", TensorProto.FLOAT, ("batch", COLUMNS)) for at in range(COUNT)]
+    graph = helper.make_graph([], "large", inputs, outputs)
+    for at in range(COUNT):
+        weight = graph.initializer.add(name=f"w{at}", data_type=TensorProto.FLOAT, dims=[ROWS, COLUMNS])
+        weight.data_location = TensorProto.EXTERNAL
+        for key, text in (("location", location), ("offset", str(at * BYTES)), ("length", str(length))):
+            weight.external_data.add(key=key, value=text)
+        graph.node.append(helper.make_node(operator, [f"x{at}", f"w{at}"], [f"y{at}"]))
+    path = folder / "large.onnx"
+    opsets = [helper.make_opsetid("", 17)]
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    return path
+
+
+def prepared(path: Path, place: Path) -> tuple[Path, str, str, int]:
+    done = subprocess.run([sys.executable, "-c", CODE, path, place], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made, weights, digest, peak = json.loads(done.stdout)
+    return Path(made), weights, digest, peak
+
+
+@pytest.mark.slow
+def test_a_large_model_is_prepared_in_little_memory(tmp_path: Path) -> None:
+    source = large(tmp_path / "model")
+    for path in (source, source.parent / WEIGHTS):
+        path.chmod(0o400)
+    for folder in (source.parent / "weights", source.parent):
+        folder.chmod(0o500)
+    path, weights, digest, peak = prepared(source, tmp_path / "made")
+    assert peak < BYTES
+    model, kept = onnx.load(path, load_external_data=False), path.parent / weights
+    assert kept.stat().st_blocks * 512 < BYTES, "holes stay holes"
+    for number, tensor in enumerate(sorted(model.graph.initializer, key=lambda one: one.name)):
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        assert told["location"] == weights
+        found = np.memmap(kept, np.float32, "r", int(told["offset"]), (ROWS, COLUMNS))
+        assert (found[0] == number + 1).all()
+        assert not found[1::1000].any()
+    (source.parent / WEIGHTS).chmod(0o600)
+    with (source.parent / WEIGHTS).open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(np.float32(7).tobytes())
+    assert prepared(source, tmp_path / "made")[2] != digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"location": "../other.bin"}, {"location": "missing.bin"}, {"length": BYTES - 4},
+        {"location": "weights"}, {"operator": "Add"},
+    ],
+)  # fmt: skip
+def test_a_large_model_that_cannot_be_read_is_refused_in_one_sentence(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    source = large(tmp_path / "model", **change)  # type: ignore[arg-type]
+    with (tmp_path / "other.bin").open("wb") as file:
+        file.truncate(COUNT * BYTES)
+    with pytest.raises(ModelError) as caught:
+        prepare(str(source), {}, tmp_path / "made")
+    assert "\n" not in str(caught.value)
