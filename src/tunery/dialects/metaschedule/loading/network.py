@@ -31,8 +31,8 @@ _SUFFIXES = ("_prepacked", "_transformed")
 _PROFILED = 20
 """Executions that a profile is the median of."""
 
-_CONTEXTS = 8
-"""Contexts that a network has at most, where there are not more cores: to wait for one costs more than a small call."""
+_CONTEXTS, _SHORT_S = 8, 1e-4
+"""Contexts that a network has at most beyond one for each core, if its calls are short: to wait for one costs more."""
 
 
 class TvmNetwork(CompiledNetwork):
@@ -50,7 +50,7 @@ class TvmNetwork(CompiledNetwork):
             **{candidate: key for key, candidate in manifest["coverage"].items() if candidate},
             **manifest.get("kernels", {}),
         }  # fmt: skip
-        self._most_contexts = max(_CONTEXTS, usable_cores())
+        self._cores = usable_cores()
         self._contexts: weakref.WeakSet[_Context] = weakref.WeakSet()
         self._idle: SimpleQueue[_Context] = SimpleQueue()
         self._idle.put(self._new_context(self._segments))
@@ -100,7 +100,8 @@ class TvmNetwork(CompiledNetwork):
     def _another_context(self) -> "_Context":
         """Return a new context if there are not the most of them, else the next that is idle."""
         with self._adding:
-            if len(self._contexts) < self._most_contexts:
+            short = any(0 < context.took_s < _SHORT_S for context in self._contexts)
+            if len(self._contexts) < (max(_CONTEXTS, self._cores) if short else self._cores):
                 return self._new_context(self._segments.another())
         return self._idle.get()
 
@@ -166,6 +167,7 @@ class _Context:
         self._buffers = [library.Input(spec) for spec in inputs]
         self._outputs = _Outputs(outputs)
         self.segments = segments
+        self.took_s = 0.0  # by the last call that was timed
         machine = library.Machine(code)
         if machine.parameters("main") != len(self._buffers) + len(weights):
             raise ValueError("it has not the weights that its code takes")
@@ -176,8 +178,11 @@ class _Context:
         """Return the outputs."""
         if not self._outputs.known:
             self.fill(arrays)
+            start = time.perf_counter()
             with self.segments:
-                return self._outputs.taken(self.call())
+                results = self.call()
+            self.took_s = time.perf_counter() - start
+            return self._outputs.taken(results)
         for buffer, array in zip(self._buffers, arrays, strict=True):
             buffer.place(array)
         try:
