@@ -212,7 +212,7 @@ def beside(path: Path, kind: str, child: Child) -> dict[str, Any]:
 
 def compared(model: str, place: Path, threads: int, store: str, older: Path | None) -> dict[str, Any]:
     """Compile a model as predicted and return what is measured of both files."""
-    from tunery.delivery.inspection import inspect
+    from tunery.delivery.files.inspection import inspect
     from tunery.domain.request import FillPolicy, Request
     from tunery.models import prepare
     from tunery.service.session import compile_model

@@ -88,7 +88,7 @@ ONLY = {
 HEAVY = {
     "tvm": ("dialects/metaschedule/",),
     "tvm_ffi": ("dialects/metaschedule/",),
-    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/torch_contestants.py", "torch.py"),
+    "torch": ("models/torch/_export.py", "models/torch/_zoo.py", "delivery/comparing/torch_contestants.py", "torch.py"),
     "xgboost": ("costmodels/training/rival.py",),
 }
 FILES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))

@@ -14,7 +14,7 @@ from sources import sources
 
 from tunery._errors import EngineError, TuneryError, UsageError, WorkError
 from tunery._outputs import Kind, begins_with, whole_file
-from tunery.delivery.compare import TORCH, ContestantError
+from tunery.delivery.comparing.compare import TORCH, ContestantError
 from tunery.devices import open_device
 from tunery.dialects import get_dialect
 from tunery.domain.request import BenchReport, Latency, Request

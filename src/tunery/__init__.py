@@ -33,10 +33,10 @@ from tunery._errors import (
 )
 
 if TYPE_CHECKING:
-    from tunery.delivery.bundling import bundle
-    from tunery.delivery.combining import combine
-    from tunery.delivery.inference_session import InferenceSession
-    from tunery.delivery.loading import load_compiled
+    from tunery.delivery.files.bundling import bundle
+    from tunery.delivery.files.combining import combine
+    from tunery.delivery.files.inference_session import InferenceSession
+    from tunery.delivery.files.loading import load_compiled
     from tunery.web.client import ServiceClient, connect
 
     __version__: str
@@ -51,19 +51,19 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "bundle":
-        from tunery.delivery.bundling import bundle
+        from tunery.delivery.files.bundling import bundle
 
         return bundle
     if name == "combine":
-        from tunery.delivery.combining import combine
+        from tunery.delivery.files.combining import combine
 
         return combine
     if name == "load_compiled":
-        from tunery.delivery.loading import load_compiled
+        from tunery.delivery.files.loading import load_compiled
 
         return load_compiled
     if name == "InferenceSession":
-        from tunery.delivery.inference_session import InferenceSession
+        from tunery.delivery.files.inference_session import InferenceSession
 
         return InferenceSession
     if name in {"ServiceClient", "connect"}:

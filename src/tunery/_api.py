@@ -231,7 +231,7 @@ class CompiledModel(_Step):
 
     def load(self) -> "CompiledNetwork":
         """Load it into this process; call the result with one NumPy array per input."""
-        from tunery.delivery.loading import load_compiled
+        from tunery.delivery.files.loading import load_compiled
 
         return load_compiled(self.path)
 

@@ -25,7 +25,7 @@ import torch._dynamo
 from tunery._errors import TuneryError, UsageError
 from tunery._extras import pip_install
 from tunery._settings import cache_directory
-from tunery.delivery.loading import Trusted, load_compiled
+from tunery.delivery.files.loading import Trusted, load_compiled
 
 if TYPE_CHECKING:
     from tunery.dialects import CompiledNetwork

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import UsageError
 from tunery.blobs import FakeBlobs
-from tunery.delivery.loading import load_compiled
+from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, CheckState, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import AgentEngine, Engine, OnUsage

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cli_tools import Run
 
-from tunery.delivery.inspection import inspect
-from tunery.delivery.signing import create_key, read_key, sign
+from tunery.delivery.files.inspection import inspect
+from tunery.delivery.files.signing import create_key, read_key, sign
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect
 from tunery.domain.request import Request
 from tunery.models import prepare

@@ -12,8 +12,8 @@ import pytest
 
 import tunery
 from tunery._errors import CrashError, UsageError, WorkError
-from tunery.delivery.bench import used_shares
-from tunery.delivery.compare import Output, checked_error
+from tunery.delivery.comparing.bench import used_shares
+from tunery.delivery.comparing.compare import Output, checked_error
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
@@ -26,7 +26,7 @@ from tunery.runtime.pools import Runtime
 from tunery.service.session import bench as compare_networks
 from tunery.service.session import compile_model
 
-bench = importlib.import_module("tunery.delivery.compare")  # `tunery.jobs` has a function of that name
+bench = importlib.import_module("tunery.delivery.comparing.compare")  # `tunery.jobs` has a function of that name
 _GOOD = np.linspace(-4.0, 4.0, 9, dtype=np.float32)
 
 

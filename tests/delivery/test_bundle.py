@@ -14,7 +14,7 @@ from model_in_parts import in_parts
 
 import tunery
 from tunery._errors import DialectError, UsageError
-from tunery.delivery.bundling import bundle
+from tunery.delivery.files.bundling import bundle
 from tunery.delivery.placing import judging
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect

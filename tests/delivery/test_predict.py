@@ -14,7 +14,7 @@ from tunery._errors import UsageError
 from tunery.blobs import FakeBlobs
 from tunery.costmodels import BoostedModel, registry
 from tunery.delivery import compile as compiling
-from tunery.delivery.compare import Expected
+from tunery.delivery.comparing.compare import Expected
 from tunery.delivery.predict import heavy, looks, urgency, wanted
 from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect

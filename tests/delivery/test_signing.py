@@ -13,7 +13,7 @@ import pytest
 
 import tunery
 from tunery._errors import UsageError
-from tunery.delivery.signing import create_key, read_key, sign
+from tunery.delivery.files.signing import create_key, read_key, sign
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain.request import FillPolicy, Request
 from tunery.service.session import compile_model

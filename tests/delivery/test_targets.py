@@ -11,8 +11,8 @@ import pytest
 
 import tunery
 from tunery._errors import DialectError, UsageError
-from tunery.delivery.inspection import inspect
-from tunery.delivery.signing import create_key
+from tunery.delivery.files.inspection import inspect
+from tunery.delivery.files.signing import create_key
 from tunery.dialects import Array, NetworkCompiler, get_dialect
 from tunery.domain.request import FillPolicy, Request
 from tunery.models import prepare

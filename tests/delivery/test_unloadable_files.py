@@ -17,7 +17,7 @@ import pytest
 
 import tunery
 from tunery._errors import TuneryError, UsageError
-from tunery.delivery.inspection import inspect
+from tunery.delivery.files.inspection import inspect
 from tunery.dialects import NetworkCompiler, get_dialect
 from tunery.domain.request import FillPolicy, Request
 from tunery.models import prepare

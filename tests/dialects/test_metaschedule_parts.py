@@ -17,7 +17,7 @@ from metaschedule_models import convolution_network, small_network
 
 from tunery._archive import new_archive, open_archive
 from tunery._errors import UsageError
-from tunery.delivery.loading import load_compiled
+from tunery.delivery.files.loading import load_compiled
 from tunery.devices import open_device
 from tunery.dialects import Array, Built, Dialect, get_dialect
 from tunery.dialects.metaschedule.codegen import compilation

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tunery
 from tunery._errors import TuneryError
-from tunery.delivery.signing import create_key, read_key, sign
+from tunery.delivery.files.signing import create_key, read_key, sign
 from tunery.dialects.fake import FakeDialect, fake_network
 
 pytestmark = pytest.mark.hostile

@@ -25,7 +25,7 @@ from job_tools import (
 from onnx import TensorProto, helper
 
 from tunery.blobs import DirectoryBlobs
-from tunery.delivery.inference_session import InferenceSession
+from tunery.delivery.files.inference_session import InferenceSession
 from tunery.devices.cpu.placement import usable_cores
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome

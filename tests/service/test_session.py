@@ -9,7 +9,7 @@ import onnx.helper
 import psutil
 import pytest
 
-from tunery.delivery.loading import load_compiled
+from tunery.delivery.files.loading import load_compiled
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import MODEL_CHANGED, FillPolicy, Progress, Request
 from tunery.service.codec import request_data, request_of

@@ -14,7 +14,7 @@ from studies.suite import LEAST_NETWORKS, SUITES, SuitePlan, even, measured_peak
 from studies.suite_text import suite_text
 
 from tunery._errors import UsageError, WorkError
-from tunery.delivery.compare import ContestantError, with_tasks
+from tunery.delivery.comparing.compare import ContestantError, with_tasks
 from tunery.domain import Budget
 from tunery.domain.request import BenchReport, Latency, Request, TaskShare
 from tunery.models import zoo

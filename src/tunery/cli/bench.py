@@ -100,7 +100,7 @@ def compared_with(
     `compiled` is the file to time, `others` further ones by the contestant's name.
     """
     from tunery.cli.console.live import LiveLine
-    from tunery.delivery.compare import predicted_s
+    from tunery.delivery.comparing.compare import predicted_s
     from tunery.domain.request import CONTESTANTS
     from tunery.reports.format import duration
 

@@ -25,7 +25,7 @@ def bundle(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Write a network, its runtime libraries, a C header and an example to a directory that needs no Python."""
-    from tunery.delivery.bundling import bundle as write
+    from tunery.delivery.files.bundling import bundle as write
 
     made = write(file, output, trusted=trusted or None)
     size = sum(one.stat().st_size for one in made.rglob("*") if one.is_file())

@@ -29,7 +29,7 @@ def combine(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Put files of one network for different processors into one, of which the best is loaded."""
-    from tunery.delivery.combining import combine as write
+    from tunery.delivery.files.combining import combine as write
 
     made = write(files, output, trusted=trusted or None, force=force, sign=sign or None)
     size = made.stat().st_size

@@ -11,7 +11,7 @@ from tunery.cli.console import options
 from tunery.cli.console.output import emit, say
 
 if TYPE_CHECKING:
-    from tunery.delivery.inspection import CompiledFile, Inspection, Origin
+    from tunery.delivery.files.inspection import CompiledFile, Inspection, Origin
 
 
 def register(app: typer.Typer) -> None:
@@ -29,8 +29,8 @@ def inspect(
     verbose: options.Verbose = False,
 ) -> None:
     """Show what a compiled file is made of and where it comes from; nothing of it is run."""
-    from tunery.delivery.inspection import inspect as read
-    from tunery.delivery.inspection import said_in
+    from tunery.delivery.files.inspection import inspect as read
+    from tunery.delivery.files.inspection import said_in
 
     found = read(file, trusted or None)
     if json:
@@ -45,7 +45,7 @@ _ONE_LINE = str.maketrans({"\n": "\\n", "\r": "\\r"})
 
 
 def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
-    from tunery.delivery.inspection import tensors
+    from tunery.delivery.files.inspection import tensors
     from tunery.domain import Target
 
     file = found.file
@@ -86,7 +86,7 @@ def _lines(found: "Inspection", *, verbose: bool) -> Iterator[tuple[str, str]]:
 
 def _shapes(one: "CompiledFile") -> Iterator[str]:
     """Say which shapes a part of a file is for."""
-    from tunery.delivery.inspection import tensors
+    from tunery.delivery.files.inspection import tensors
 
     if one.accepts is None:
         yield f"{', '.join(tensors(one.inputs))} -> {', '.join(tensors(one.outputs))}"

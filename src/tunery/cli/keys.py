@@ -18,7 +18,7 @@ def create(
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Make an ed25519 key pair: the private key signs compiled networks, the public one is for who loads them."""
-    from tunery.delivery.signing import create_key
+    from tunery.delivery.files.signing import create_key
 
     public = create_key(file)
     if json:

@@ -77,7 +77,7 @@ def export(
     if parquet and (account or network or sign or server):
         raise UsageError("a dataset is made of all records here; leave out --account, --network, --sign and --server")
     if sign:
-        from tunery.delivery.signing import read_key
+        from tunery.delivery.files.signing import read_key
 
         key = read_key(Path(sign))
     if format_name or task:
@@ -103,7 +103,7 @@ def export(
         with open_store(store, create=False, keep=False) as opened:
             count = opened.export_records(path, account=account or None, network=network, force=force)
     if key is not None:
-        from tunery.delivery.signing import sign_file
+        from tunery.delivery.files.signing import sign_file
 
         sign_file(path, key)
     if json:
@@ -193,7 +193,7 @@ def import_(
     from tunery.runtime.record_checks import import_records
 
     if trusted:
-        from tunery.delivery.signing import check_file, read_public_key
+        from tunery.delivery.files.signing import check_file, read_public_key
 
         check_file(file, read_public_key(Path(trusted)))
     taken = import_records(store, file)

@@ -12,7 +12,7 @@ from typing import Any
 from tunery._archive import extend_manifest
 from tunery._errors import DialectError, EngineError, WorkError
 from tunery._outputs import NETWORK, TEXT, check_output, publish, whole_file
-from tunery.delivery.compare import Expected, has_rivals, start_onnxruntime
+from tunery.delivery.comparing.compare import Expected, has_rivals, start_onnxruntime
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.dividing import divided
 from tunery.delivery.placing.judging import judge
@@ -38,7 +38,7 @@ def check_place(output: Path, request: Request, *, force: bool = False, sign: Pa
     """
     check_output(output, NETWORK, inputs=[*files_of(request), *([sign] if sign else [])], force=force)
     if sign:
-        from tunery.delivery.signing import read_key
+        from tunery.delivery.files.signing import read_key
 
         read_key(sign)
 
@@ -103,8 +103,8 @@ async def compile_checked(
         work.runtime.blobs.take(made.blob, directory / "blob")
         extend_manifest(directory / "blob", directory / "network", {"origin": origin})
         if sign:
-            from tunery.delivery.signing import read_key
-            from tunery.delivery.signing import sign as add_signature
+            from tunery.delivery.files.signing import read_key
+            from tunery.delivery.files.signing import sign as add_signature
 
             add_signature(directory / "network", read_key(sign))
         inputs = [*files_of(request), *([sign] if sign else [])]

@@ -17,10 +17,10 @@ from typing import Any, Self, TypeVar
 
 from tunery._errors import UsageError
 from tunery._outputs import NETWORK, publish
-from tunery.delivery.bench import bench as bench_work
-from tunery.delivery.combining import combine
-from tunery.delivery.compare import check_rivals
+from tunery.delivery.comparing.bench import bench as bench_work
+from tunery.delivery.comparing.compare import check_rivals
 from tunery.delivery.compile import check_place, files_of
+from tunery.delivery.files.combining import combine
 from tunery.delivery.query import Answer
 from tunery.delivery.query import query as query_work
 from tunery.delivery.shaping.compiling import compile_request

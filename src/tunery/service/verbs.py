@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
-from tunery.delivery.bench import bench
-from tunery.delivery.compare import check_rivals
+from tunery.delivery.comparing.bench import bench
+from tunery.delivery.comparing.compare import check_rivals
 from tunery.delivery.compile import check_place
 from tunery.delivery.query import query
 from tunery.delivery.shaping.compiling import compile_request

@@ -1,7 +1,7 @@
 """A network that is slower than ONNX Runtime: the parts that lose are handed over, and what that gives is measured."""
 
 from tunery._errors import DialectError, EngineError
-from tunery.delivery.compare import Expected
+from tunery.delivery.comparing.compare import Expected
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.judging import Judged, judge
 from tunery.delivery.placing.parts import parts_to_hand_over

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tunery._errors import TuneryError, WorkError
-from tunery.delivery.compare import Contestants, Expected, checked_error, has_rivals
+from tunery.delivery.comparing.compare import Contestants, Expected, checked_error, has_rivals
 from tunery.delivery.work import Work
 from tunery.domain import SEGMENT, Network
 from tunery.engines import Role

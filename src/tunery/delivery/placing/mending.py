@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from tunery._errors import DialectError, EngineError
-from tunery.delivery.compare import SEED, Expected
+from tunery.delivery.comparing.compare import SEED, Expected
 from tunery.delivery.linking import CompiledModel, Linker
 from tunery.delivery.placing.judging import Judged, is_right, judge
 from tunery.engines import Role

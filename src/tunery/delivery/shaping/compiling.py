@@ -55,8 +55,8 @@ async def compile_request(
         made = scratch / "network"
         join(compiled, free, accepted, made, scratch, any_shape=any_shape)
         if sign:
-            from tunery.delivery.signing import read_key
-            from tunery.delivery.signing import sign as add_signature
+            from tunery.delivery.files.signing import read_key
+            from tunery.delivery.files.signing import sign as add_signature
 
             add_signature(made, read_key(sign))
         publish(made, output, NETWORK, inputs=[*files_of(request), *([sign] if sign else [])], force=force)

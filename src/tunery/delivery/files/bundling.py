@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from tunery._errors import UsageError
-from tunery.delivery.loading import Trusted, identified, undamaged
+from tunery.delivery.files.loading import Trusted, identified, undamaged
 
 
 def bundle(path: str | Path, directory: str | Path, *, trusted: Trusted | None = None) -> Path:

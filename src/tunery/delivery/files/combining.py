@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tunery._errors import UsageError
 from tunery._extras import compiler_parts
 from tunery._outputs import NETWORK, check_output, publish
-from tunery.delivery.loading import Trusted, identified, undamaged
+from tunery.delivery.files.loading import Trusted, identified, undamaged
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -56,7 +56,7 @@ def combine(
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
         if key:
-            from tunery.delivery.signing import sign as add_signature
+            from tunery.delivery.files.signing import sign as add_signature
 
             add_signature(made, key)
         publish(made, output, NETWORK, inputs=inputs, force=force)
@@ -65,5 +65,5 @@ def combine(
 
 def _key(path: Path) -> "Ed25519PrivateKey":
     with compiler_parts("signing"):
-        from tunery.delivery.signing import read_key
+        from tunery.delivery.files.signing import read_key
     return read_key(path)

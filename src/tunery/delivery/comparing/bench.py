@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from tunery._errors import UsageError
-from tunery.delivery.compare import check_rivals_there, compare, with_tasks
+from tunery.delivery.comparing.compare import check_rivals_there, compare, with_tasks
 from tunery.delivery.compile import compile_only
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work

@@ -58,7 +58,7 @@ class CompiledContestant(Contestant):
     """A network compiled by a dialect."""
 
     def __init__(self, blob: BlobDigest, threads: int, inputs: list[TensorSpec], seed: int, blobs: Blobs) -> None:
-        from tunery.delivery.loading import load_compiled
+        from tunery.delivery.files.loading import load_compiled
 
         super().__init__(inputs, seed)
         self._network = load_compiled(blobs.get(blob), threads)

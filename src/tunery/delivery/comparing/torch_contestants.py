@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import override
 
-from tunery.delivery.contestants import Contestant
+from tunery.delivery.comparing.contestants import Contestant
 from tunery.dialects import Array
 from tunery.domain import TensorSpec
 

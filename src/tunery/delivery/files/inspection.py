@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from tunery._archive import Archive, ArchiveError, lacking_in, open_archive
 from tunery._errors import UsageError, misfit
-from tunery.delivery.loading import Trusted, check_trusted
+from tunery.delivery.files.loading import Trusted, check_trusted
 from tunery.domain import shape_text
 
 _MOST = 4096

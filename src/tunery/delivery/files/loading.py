@@ -147,7 +147,7 @@ def check_trusted(archive: Archive, path: Path, trusted: Trusted) -> None:
         UsageError: it is not, or one of the files is no public key.
     """
     with compiler_parts("checking a signature"):
-        from tunery.delivery.signing import check_signature, read_public_key
+        from tunery.delivery.files.signing import check_signature, read_public_key
 
     named = [trusted] if isinstance(trusted, str | Path) else trusted
     if not isinstance(named, Sequence) or not all(isinstance(each, str | Path) for each in named):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 import numpy as np
 
 from tunery._errors import UsageError
-from tunery.delivery.loading import Trusted, load_compiled
+from tunery.delivery.files.loading import Trusted, load_compiled
 from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import TensorSpec
 

@@ -279,7 +279,7 @@ def _start(runtime: Runtime, service: str, path: Path | str, network: Network, *
     return runtime.engine.start(
         WorkerSpec(
             Role.MEASURER,
-            f"tunery.delivery.{module}:{service}",
+            f"tunery.delivery.comparing.{module}:{service}",
             settings,
             cores=runtime.measure_cores if there else (),
             host=runtime.measure_host if there else HERE,

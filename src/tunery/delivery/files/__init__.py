@@ -1,0 +1,1 @@
+"""Compiled files: loading, inspecting, combining, bundling and signing them."""
