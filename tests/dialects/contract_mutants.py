@@ -552,6 +552,15 @@ class TestAbacus(Base):
     expected = "test_it_names_a_device_that_is_installed"
 
 
+class OfAnyVersion(Able):
+    requirements = ("iree-base-compiler",)
+
+
+class TestOfAnyVersion(Base):
+    made = OfAnyVersion
+    expected = "test_what_its_own_environment_holds_is_pinned"
+
+
 class LivesAlone(Able):
     def environment(self):
         return Environment(variables={"OWNER": str(number(self))})

@@ -9,7 +9,7 @@ from tunery.dialects.fake import FakeDialect
 from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.domain.request import TuneReport
 from tunery.engines import Role
-from tunery.runtime import pools, worker_bytes
+from tunery.runtime import worker_bytes, workers
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.tuning import calls
 from tunery.tuning.context import Context
@@ -33,7 +33,7 @@ def _short_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     def little(role: Role, granted: int | None = None) -> int:
         return 128 << 20 if role is Role.MEASURER else worker_bytes(role, granted)
 
-    monkeypatch.setattr(pools, "worker_bytes", little)
+    monkeypatch.setattr(workers, "worker_bytes", little)
 
 
 def expect_sound(report: TuneReport, directory: Path) -> None:
@@ -141,6 +141,16 @@ def test_a_faulty_baseline_leaves_the_others_alone(tmp_path: Path, fault: str) -
     raced_baselines = [r for r in records_in(tmp_path, Mode.RACE) if r.candidate.origin is Origin.BASELINE]
     assert len(raced_baselines) == len(baselines) == 2, "a faulty baseline is not tried again"
     assert again.job.spend.trials == 4
+
+
+def test_a_task_whose_reference_fails_is_left_out_at_once(tmp_path: Path) -> None:
+    source = "fake:base?tasks=2&space=4x4x2&reference_fault=fail&fault_tasks=0"
+    report = run_in(tmp_path, source, "20trials")
+    bad, good = sorted(report.job.tasks, key=lambda state: state.name != "matmul_0")
+    assert bad.measured == 0
+    assert bad.problem
+    assert good.best_candidate is not None
+    assert report.job.spend.trials == 20 == good.measured
 
 
 def test_a_search_that_ends_its_process_goes_on_with_the_compilers_own_space(tmp_path: Path) -> None:

@@ -116,6 +116,10 @@ class DialectContract(ContractFixtures):
             raise AssertionError(f"its device: {error}") from error
         assert found == dialect.device
 
+    def test_what_its_own_environment_holds_is_pinned(self, dialect: WholeDialect) -> None:
+        """An environment that is made again has the same versions."""
+        assert [one for one in dialect.requirements if "==" not in one] == []
+
     # Targets and tasks
 
     @pytest.mark.parametrize("spec", ["no-such-target", '{"kind":', '{"kind": "no-such-kind"}', ""])

@@ -93,6 +93,11 @@ class Measurement:
         return median(self.samples_s) if self.samples_s else None
 
     @property
+    def reference_failed(self) -> bool:
+        """Whether the task's reference did not run: then nothing is known of the candidate, nor will be of others."""
+        return bool(self.context.get("reference_failed"))
+
+    @property
     def paced_s(self) -> tuple[float, ...]:
         """The samples as finals are ranked by."""
         return paced(self.samples_s, self.context)

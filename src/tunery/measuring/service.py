@@ -174,7 +174,8 @@ class Measurer:
         try:
             inputs, expected = self._references.get(task, reference, 0)
         except Exception as error:  # noqa: BLE001 - the task has no reference: its candidates cannot be trusted
-            return _failed(error, "the reference failed: ")
+            failed = _failed(error, "the reference failed: ")
+            return replace(failed, context={"reference_failed": True})
         try:
             kernel = self._codegen.load(task, built, self._device)
             kernel.bind(inputs)

@@ -165,7 +165,7 @@ class Records(Database):
         tasks = {one.task.key: one.task for one in additions if one.task is not None}
         charges = [charge for one in additions for charge in one.charges]
 
-        def insert(connection: Connection) -> list[int]:
+        def add(connection: Connection) -> list[int]:
             insert_tasks(connection, [task for key, task in tasks.items() if key not in self._known_tasks])
             late = self.lost_jobs(connection, {record.job_id for record in records})
             marked = [
@@ -174,13 +174,14 @@ class Records(Database):
             ]
             numbers: Iterable[int] = ()
             if marked:
-                numbers = sorted(connection.execute(sa.insert(_records).returning(_records.c.id), marked).scalars())
+                insert = sa.insert(_records).returning(_records.c.id, sort_by_parameter_order=True)
+                numbers = connection.execute(insert, marked).scalars().all()
             insert_charges(connection, charges)
             end_claims(connection, [record for record in records if record.job_id not in late])
             rest = iter(numbers)
             return [max(islice(rest, len(one.records)), default=0) for one in additions]
 
-        found = self.write(insert)
+        found = self.write(add)
         self._known_tasks.update(tasks)
         return found
 

@@ -42,6 +42,7 @@ Options of its tasks:
     absurd         0           share of configs that the dialect rejects before a build
     propose_dies   0           1: a search of more than the generic space dies of SIGSEGV when it proposes
     baseline_fault (none)      one fault for the default schedule
+    reference_fault (none)     one fault for the reference
 
 Faults, each an option whose value is a share with a point (`segfault=0.05`) or indices (`segfault=3,17`):
 

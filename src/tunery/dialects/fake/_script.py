@@ -62,6 +62,7 @@ class TaskScript:
     absurd: float = 0.0
     propose_dies: bool = False
     baseline_fault: str = ""
+    reference_fault: str = ""
     faults: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -167,7 +168,7 @@ def programs(network: NetworkScript, script: TaskScript) -> list[FakeProgram]:
     """Return the programs of all tasks of a network, tunable ones first."""
     ops = network.ops.split(",")
     faulty = {int(number) for number in network.fault_tasks.split(",") if number}
-    healthy = replace(script, faults=(), baseline_fault="")
+    healthy = replace(script, faults=(), baseline_fault="", reference_fault="")
     return [
         FakeProgram(ops[index % len(ops)], index, script if not faulty or index in faulty else healthy)
         for index in range(network.tasks + network.frozen)
@@ -200,8 +201,9 @@ def _check(network: NetworkScript, script: TaskScript) -> None:
         raise ValueError(f"unknown operators {sorted(unknown)}; known: {', '.join(OPERATORS)}")
     if any(int(weight) < 1 for weight in network.weights.split(",")):
         raise ValueError(f"weights={network.weights} holds a weight below 1")
-    if script.baseline_fault and script.baseline_fault not in FAULTS:
-        raise ValueError(f"baseline_fault={script.baseline_fault} is no fault; known: {', '.join(sorted(FAULTS))}")
+    for name in ("baseline_fault", "reference_fault"):
+        if (fault := getattr(script, name)) and fault not in FAULTS:
+            raise ValueError(f"{name}={fault} is no fault; known: {', '.join(sorted(FAULTS))}")
     if min(*script.axes, script.size, script.levels) < 1 or script.spread < 1 or script.best_us <= 0:
         raise ValueError("space, size and levels start at 1, spread at 1.0, and best_us is positive")
     for fault, value in script.faults:

@@ -70,7 +70,8 @@ class FakeSpace:
         index = self.index(body)
         if index is not None:
             return _fault(self.script, self.program.index, index)
-        return (self.script.baseline_fault or None) if json.loads(body)["schedule"] == DEFAULT else None
+        faults = {DEFAULT: self.script.baseline_fault, REFERENCE: self.script.reference_fault}
+        return faults[json.loads(body)["schedule"]] or None
 
     def absurd(self, body: str) -> bool:
         """Return whether a config is not worth a build."""

@@ -118,6 +118,8 @@ class TaskSearch:
                 cost = bill(payer, self.task.key, "baseline", outcome, grant.split(), device=True)
                 await self.record(payer, own[0], measurement, [cost])
             self.state.handle(ev.BaselineTimed(measurement.latency_s))
+            if measurement.reference_failed:
+                self.leave_out(WorkError(measurement.detail))
 
     async def _reference(self, payer: Context) -> Artifact | None:
         """Return the built reference; None leaves the task out, for it built when the baseline was measured."""
