@@ -25,7 +25,7 @@ def test_this_machine_passes(run: Run) -> None:
     states = {check["name"]: check["state"] for check in answer.data["checks"]}
     assert set(states) == {
         "python", "versions", "compiler", "linker", "cores", "load", "memory", "store", "cache", "models",
-        "torch", "gcc", "OpenCL", "CUDA",
+        "torch", "gcc", "OpenCL", "CUDA", "iree",
     }  # fmt: skip
     assert states["compiler"] == "ok"
     assert all(check["advice"] for check in answer.data["checks"] if check["state"] != "ok")

@@ -38,9 +38,7 @@ def test_a_kernels_time_is_its_median_without_the_first_call(monkeypatch: pytest
     monkeypatch.setattr(library, "Machine", lambda _: machine)
     monkeypatch.setattr(networks, "time", SimpleNamespace(perf_counter_ns=lambda: machine.now))
     network: Any = object.__new__(networks.TvmNetwork)
-    network.threads, network.inputs, network._buffers, network._arguments, network._library = 1, (), [], [], None
-    network._call, network._segments, network._running = lambda: None, nullcontext(), nullcontext()
-    network._at_work = False
-    network._workloads = {"dense": "w1"}
-    found = network.profile([])
+    network._library, network._workloads = None, {"dense": "w1"}
+    context = SimpleNamespace(fill=lambda _: None, segments=nullcontext(), call=lambda: None, arguments=[])
+    found = network._profile(context, [])
     assert found == {"conv": pytest.approx(202e-9), "w1": pytest.approx(200e-9)}

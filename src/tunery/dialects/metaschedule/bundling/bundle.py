@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tunery._archive import lacking_in, open_archive
+from tunery._archive import ArchiveError, lacking_in, open_archive
 from tunery._errors import DialectError, UsageError
 from tunery.dialects.metaschedule.loading import library
 from tunery.dialects.metaschedule.loading.archive import SEGMENTS, read_archive
@@ -62,10 +62,13 @@ def _check_processor(path: Path, digest: str) -> None:
     """Check that a network is for processors like this one, whose libraries are at hand.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not, or the file is damaged, or another than that of the digest.
     """
-    with open_archive(path, digest) as archive:
-        missing = lacking_in(archive.manifest)
+    try:
+        with open_archive(path, digest) as archive:
+            missing = lacking_in(archive.manifest)
+    except ArchiveError as error:
+        raise UsageError(f"{path} is damaged: {error}; write it again with `tunery compile`") from error
     if missing:
         raise UsageError(
             f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; a bundle "
