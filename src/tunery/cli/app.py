@@ -9,15 +9,11 @@ from typer.core import TyperGroup
 
 from tunery.cli import (
     bench,
-    bundle,
-    combine,
     compile,  # noqa: A004 - the command's name
     costmodel,
     dialects,
     doctor,
     extract,
-    inspect,
-    keys,
     query,
     records,
     report,
@@ -26,6 +22,7 @@ from tunery.cli import (
     zoo,
 )
 from tunery.cli.console.failure import UserStopError, check_text, guarded
+from tunery.cli.files import bundle, combine, inspect, keys
 from tunery.cli.service import accounts, agent, devices, hosts, jobs, serve
 
 

@@ -26,7 +26,8 @@ from tunery.store import Event
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out
 from tunery.web._files import model_path
 from tunery.web._hub import AT_REST
-from tunery.web._problems import RefusedError
+from tunery.web._people import month_of
+from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService, User
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -200,22 +201,6 @@ def _changeable(status: JobStatus) -> str:
     return json.dumps([value for name, value in sorted(status.request.items()) if name in _CHANGEABLE])
 
 
-def revision(text: str) -> str:
-    """Return a name for a state of something: another one for any other."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def check_match(if_match: str, changeable: str) -> None:
-    """Refuse a change by somebody who has seen another state than there is; "" and `*` mean any.
-
-    Raises:
-        RefusedError: it is another.
-    """
-    seen = [tag.strip().strip('"').partition("-")[0] for tag in if_match.split(",")]
-    if if_match and "*" not in seen and revision(changeable) not in seen:
-        raise RefusedError(412, "changed", "it was changed since you have looked; look again, and change it then")
-
-
 def has_file(status: JobStatus) -> bool:
     """Tell whether a job has ended with a compiled network."""
     return status.state is JobState.DONE and _file_of(status).is_file()
@@ -331,8 +316,6 @@ async def check_month(service: Service, caller: Caller) -> None:
     Raises:
         RefusedError: it has.
     """
-    from tunery.web._people import month_of
-
     limit = caller.account.month_money
     if limit is None:
         return

@@ -9,8 +9,7 @@ from fastapi import Path as InPath
 from tunery.reports.spending import sums, tried
 from tunery.store import Charge, Store, StoredAccount, StoredToken
 from tunery.web._bodies import AccountChange, AccountIn, AccountOut, NewToken, TokenIn, TokenOut, UsageOut
-from tunery.web._jobs import check_match, revision
-from tunery.web._problems import RefusedError
+from tunery.web._problems import RefusedError, check_match, revision
 from tunery.web._service import ADMIN, ROLES, Admin, Caller, Reader, Service, TheService
 from tunery.web._tokens import digest_of, new_token
 

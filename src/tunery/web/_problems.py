@@ -1,5 +1,6 @@
 """Errors as problem documents (RFC 9457), made from the tree of our exceptions."""
 
+import hashlib
 import logging
 from http import HTTPStatus
 from typing import Any
@@ -92,3 +93,19 @@ async def _theirs(_: Request, error: Any) -> JSONResponse:
 async def _unforeseen(request: Request, error: Any) -> JSONResponse:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem(500, "internal", f"internal error: {type(error).__name__}; please report it")
+
+
+def revision(text: str) -> str:
+    """Return a name for a state of something: another one for any other."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def check_match(if_match: str, changeable: str) -> None:
+    """Refuse a change by somebody who has seen another state than there is; "" and `*` mean any.
+
+    Raises:
+        RefusedError: it is another.
+    """
+    seen = [tag.strip().strip('"').partition("-")[0] for tag in if_match.split(",")]
+    if if_match and "*" not in seen and revision(changeable) not in seen:
+        raise RefusedError(412, "changed", "it was changed since you have looked; look again, and change it then")
