@@ -1,7 +1,7 @@
 """What a fake network does, read from its source."""
 
 import json
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -62,7 +62,7 @@ class TaskScript:
     absurd: float = 0.0
     propose_dies: bool = False
     baseline_fault: str = ""
-    reference_fault: str = ""
+    reference_fault: str = field(default="", repr=False)  # networks of before it keep their digests
     faults: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -84,9 +84,9 @@ class FakeProgram:
         """Return the program as canonical JSON; options at their default are left out."""
         default = TaskScript()
         options = {
-            field.name: getattr(self.script, field.name)
-            for field in fields(TaskScript)
-            if getattr(self.script, field.name) != getattr(default, field.name)
+            one.name: getattr(self.script, one.name)
+            for one in fields(TaskScript)
+            if getattr(self.script, one.name) != getattr(default, one.name)
         }
         return canonical_json({"op": self.op, "index": self.index, "script": options})
 
@@ -160,7 +160,7 @@ def fake_network(source: str) -> Network:
         named = [TensorSpec(f"t{program.index}.{spec.name}", spec.shape, spec.dtype) for spec in specs]
         inputs += named[: len(named) - count]
         outputs += named[len(named) - count :]
-    identity = digest(repr(network), repr(script))
+    identity = digest(repr(network), repr(script), *filter(None, [script.reference_fault]))
     return Network(name, source, identity, "", tuple(inputs), tuple(outputs), parameters=0)
 
 
@@ -178,9 +178,9 @@ def programs(network: NetworkScript, script: TaskScript) -> list[FakeProgram]:
 def _take(default: _S, pairs: dict[str, str]) -> tuple[_S, dict[str, str]]:
     """Return the script with the options it knows, and the options that are left."""
     known: dict[str, Any] = {}
-    for field in fields(default):
-        if field.name in pairs and field.name != "faults":
-            known[field.name] = _convert(field.name, pairs[field.name], type(getattr(default, field.name)))
+    for one in fields(default):
+        if one.name in pairs and one.name != "faults":
+            known[one.name] = _convert(one.name, pairs[one.name], type(getattr(default, one.name)))
     return replace(default, **known), {name: text for name, text in pairs.items() if name not in known}
 
 
