@@ -105,6 +105,15 @@ class Archive:
             while chunk := source.read(_CHUNK):
                 file.write(chunk)
 
+    def read(self, name: str) -> bytes:
+        """Return a member's bytes.
+
+        Raises:
+            ArchiveError: it is not what the manifest says.
+        """
+        with self.open(name) as source:
+            return b"".join(iter(lambda: source.read(_CHUNK), b""))
+
     @contextmanager
     def open(self, name: str, told: Mapping[str, Any] | None = None) -> Iterator[IO[bytes]]:
         """Yield a member's bytes to be read to their end, at which they are compared with the manifest.

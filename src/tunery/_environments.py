@@ -14,7 +14,8 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tunery._errors import UsageError, WorkError
@@ -47,6 +48,8 @@ def environment_fault(name: str, requirements: Sequence[str]) -> str:
         return f"the environment of the dialect {name} cannot be read ({error}); install it again with `{command}`"
     if found != _stamp(requirements):
         return f"the environment of the dialect {name} is of other versions; install it again with `{command}`"
+    if not environment_python(name).exists():
+        return f"the environment of the dialect {name} has lost its Python; install it again with `{command}`"
     return ""
 
 
@@ -67,16 +70,8 @@ def install_environment(name: str, requirements: Sequence[str]) -> Path:
         UsageError: its place cannot be written.
         WorkError: a package cannot be installed.
     """
-    directory = environments_directory()
-    place = directory / name
-    try:
-        own_directory(directory)
-        lock = open_lock(directory / f"{name}.lock")
-    except OSError as error:
-        raise UsageError(f"{directory} cannot be written: {error.strerror or error}; make it yours") from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        shutil.rmtree(place, ignore_errors=True)
+    with _held(name) as place:
+        _clear(place)
         try:
             _run([sys.executable, "-m", "venv", str(place)], "a virtual environment cannot be made")
             needed = [*requirements, *_own_packages()]
@@ -87,17 +82,58 @@ def install_environment(name: str, requirements: Sequence[str]) -> Path:
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
-    finally:
-        os.close(lock)
     return place
 
 
 def remove_environment(name: str) -> bool:
-    """Remove a dialect's environment; return whether there was one."""
-    place = environments_directory() / name
-    there = place.exists()
-    shutil.rmtree(place, ignore_errors=True)
-    return there
+    """Remove a dialect's environment; return whether there was one.
+
+    Raises:
+        UsageError: it cannot be removed.
+    """
+    if not os.path.lexists(environments_directory() / name):
+        return False
+    with _held(name) as place:
+        return _clear(place)
+
+
+@contextmanager
+def _held(name: str) -> Iterator[Path]:
+    """Yield the place of a dialect's environment, which no other process makes or removes meanwhile.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    directory = environments_directory()
+    try:
+        own_directory(directory)
+        lock = open_lock(directory / f"{name}.lock")
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be written: {error.strerror or error}; make it yours") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield directory / name
+    finally:
+        os.close(lock)
+
+
+def _clear(place: Path) -> bool:
+    """Remove whatever is at an environment's place, of a link the link alone; return whether there was anything.
+
+    Raises:
+        UsageError: it cannot be removed.
+    """
+    try:
+        if place.is_dir() and not place.is_symlink():
+            (place / _STAMP).unlink(missing_ok=True)  # the first of it: from now on it may not be used
+            shutil.rmtree(place)
+        else:
+            place.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UsageError(f"{place} cannot be removed: {error.strerror or error}; remove it yourself") from error
+    return True
 
 
 def _stamp(requirements: Sequence[str]) -> dict[str, object]:
@@ -131,6 +167,8 @@ def _run(command: Sequence[str], fault: str) -> None:
     if done.returncode:
         said = [line for line in (done.stderr or done.stdout).strip().splitlines() if line.strip()]
         errors = [line for line in said if line.startswith("ERROR")] or said or [shlex.join(command)]
+        if any("Retrying (" in line for line in said):  # pip calls that a distribution which does not exist
+            errors = ["pip cannot reach its package index"]
         raise WorkError(f"{fault}: {errors[-1].removeprefix('ERROR: ')[:300]}; try again when that is mended")
 
 

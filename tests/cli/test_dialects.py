@@ -1,12 +1,21 @@
 """Environments of dialects: what is not there is one sentence with the command that installs it."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from tunery._environments import check_environment, environment_fault, environment_python, remove_environment
-from tunery._errors import UsageError
+import tunery
+from tunery._environments import (
+    check_environment,
+    environment_fault,
+    environment_python,
+    install_environment,
+    remove_environment,
+)
+from tunery._errors import UsageError, WorkError
 from tunery._settings import environments_directory
 from tunery.cli.app import app
 from tunery.dialects import get_dialect, installed_dialects
@@ -36,6 +45,48 @@ def test_an_environment_of_other_versions_is_not_used() -> None:
     assert remove_environment("mine")
     assert not place.exists()
     assert not remove_environment("mine")
+
+
+def test_of_an_environment_that_is_a_link_or_a_file_that_alone_is_removed(tmp_path: Path) -> None:
+    place, other = environments_directory() / "mine", tmp_path / "other"
+    place.parent.mkdir(parents=True)
+    other.mkdir()
+    (other / "tunery.json").write_text("{}")
+    place.symlink_to(other)
+    assert remove_environment("mine")
+    assert not place.is_symlink()
+    assert (other / "tunery.json").exists()
+    place.write_text("no directory")
+    assert remove_environment("mine")
+    assert not place.exists()
+
+
+def test_an_environment_that_has_lost_its_python_is_not_used() -> None:
+    place = environments_directory() / "mine"
+    place.mkdir(parents=True)
+    made_by = {"python": f"{sys.version_info.major}.{sys.version_info.minor}", "tunery": tunery.__path__[0]}
+    (place / "tunery.json").write_text(json.dumps({"requirements": [*PINNED], **made_by}))
+    assert "lost its Python" in environment_fault("mine", PINNED)
+    environment_python("mine").parent.mkdir()
+    environment_python("mine").touch()
+    assert not environment_fault("mine", PINNED)
+
+
+def test_an_environment_that_cannot_be_removed_is_not_said_to_be() -> None:
+    place = environments_directory() / "mine"
+    place.mkdir(parents=True)
+    place.parent.chmod(0o777)
+    with pytest.raises(UsageError, match="everybody can write there"):
+        remove_environment("mine")
+    assert place.exists()
+
+
+def test_without_a_network_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_RETRIES", "1")
+    with pytest.raises(WorkError, match="cannot reach its package index"):
+        install_environment("mine", PINNED)
+    assert not (environments_directory() / "mine").exists(), "half of it is left"
 
 
 def test_each_dialect_is_listed_with_the_state_of_its_environment() -> None:

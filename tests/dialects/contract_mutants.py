@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from tunery._errors import DialectError, TargetError
+from tunery._errors import DialectError, TargetError, UsageError
 from tunery.costmodels.columns import Layout, fold
-from tunery.dialects import Suggestions
+from tunery.dialects import RecordWriter, Suggestions
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
 from tunery.dialects.fake._compiled import FakeCompiledNetwork
@@ -38,13 +38,20 @@ class Searching(FakeProposer):
         return [replace(each, score=(each.score or 0.0) + self.opened) for each in found] if self.opened else found
 
 
-class Able(FakeDialect):
+class Able(FakeDialect, RecordWriter):
     """A dialect that can do all that may be left out, and has a use for all that it may be given."""
 
     heeds = frozenset({
         "open.warm_start", "open.generic_only_reason", "suggest.transfer_states", "suggest.several_fallbacks",
         "compile.parts", "differing", "reject", "peak_flops.target", "use_cold_constants.buffers",
     })  # fmt: skip
+
+    formats = ("lines",)
+
+    def write_records(self, task, records, device, format_name):
+        if format_name not in self.formats:
+            raise UsageError(f"use {self.formats}")
+        return "\n".join([task.key, device, *(one.candidate.key + one.measurement.outcome for one in records)])
 
     def elsewhere(self, network, target):
         return {network.name: f"for {target.threads} threads"}
@@ -499,6 +506,25 @@ class AcceptsAll(Able):
 class TestAcceptsAll(Base):
     made = AcceptsAll
     expected = "test_garbage_from_elsewhere_is_refused"
+
+
+class KnowsNoFormat(Able):
+    formats = ()
+
+
+class TestKnowsNoFormat(Base):
+    made = KnowsNoFormat
+    expected = "test_records_are_written_in_the_formats_that_it_names"
+
+
+class WritesNothing(Able):
+    def write_records(self, task, records, device, format_name):
+        return super().write_records(task, [], device, format_name)
+
+
+class TestWritesNothing(Base):
+    made = WritesNothing
+    expected = "test_records_are_written_in_the_formats_that_it_names"
 
 
 class Renamed(Able):

@@ -11,12 +11,14 @@ from tunery.dialects import (
     NetworkCompiler,
     Proposer,
     RecordChecker,
+    RecordWriter,
     Space,
     TaskSource,
 )
 
 CONTRACTS = (
-    Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker, Proposer, Kernel, CompiledNetwork,
+    Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker, RecordWriter, Proposer, Kernel,
+    CompiledNetwork,
 )  # fmt: skip
 INNER = {"ability"}  # for messages alone
 

@@ -3,7 +3,10 @@
 import re
 
 import numpy as np
+import pytest
 
+from tunery._errors import TargetError
+from tunery.dialects.iree import IreeDialect
 from tunery.dialects.iree.configurations import lowering, space_of, starts, tuning_spec
 from tunery.dialects.iree.dispatches import DEVICE, dispatches
 
@@ -117,3 +120,9 @@ def test_a_tuning_spec_is_as_this_version_of_iree_reads_it() -> None:
     assert "^bb0(%x0: tensor<12x27xf32>, %x1: tensor<27x64xf32>, %x2: tensor<12x64xf32>):" in spec
     assert "ins(%x0, %x1 : tensor<12x27xf32>, tensor<27x64xf32>) outs(%x2 : tensor<12x64xf32>)" in spec
     assert spec.count("{") == spec.count("}")
+
+
+@pytest.mark.parametrize("mcpu", ["", "a\\u0000b", "a b", "x" * 200_000])
+def test_a_processor_that_no_program_can_be_given_is_refused(mcpu: str) -> None:
+    with pytest.raises(TargetError, match="no name of a processor"):
+        IreeDialect().resolve_target(f'{{"kind": "llvm-cpu", "mcpu": "{mcpu}"}}', 1)

@@ -419,17 +419,22 @@ class DialectContract(ContractFixtures):
     # What comes from elsewhere
 
     @needs(Codegen, RecordWriter)
-    def test_records_are_written_in_the_formats_that_it_names(self, dialect: WholeDialect, task: Task) -> None:
+    def test_records_are_written_in_the_formats_that_it_names(
+        self, dialect: WholeDialect, task: Task, other_task: Task
+    ) -> None:
         """The same text for the same records; a format that it does not know is a user's mistake."""
         where = Provenance(dialect.name, dialect.compiler, "a device", "settings")
-        records = [
-            Record(dialect.baseline(task), Measurement(outcome, (1e-3,), Mode.RACE), where) for outcome in Outcome
-        ]
+        records, others = (
+            [Record(dialect.baseline(each), Measurement(outcome, (1e-3,), Mode.RACE), where) for outcome in Outcome]
+            for each in (task, other_task)
+        )
         assert dialect.formats, "it can write, and knows no format"
         for name in dialect.formats:
             text = dialect.write_records(task, records, "a device", name)
             assert text == type(dialect)().write_records(task, records, "a device", name), "another text"
             assert text != dialect.write_records(task, [], "a device", name), "records are not written"
+            told = [one.write_records(other_task, others, "another device", name) for one in (dialect, type(dialect)())]
+            assert told[0] == told[1], "they are written as records of another task or device"
         with pytest.raises(UsageError):
             dialect.write_records(task, records, "a device", "no-such-format")
 

@@ -97,8 +97,7 @@ def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:
 def _read(archive: Archive) -> tuple[dict[str, Any], bytes]:
     if archive.manifest["format"] != _FORMAT:
         raise ArchiveError(f"it has format {archive.manifest['format']!r:.20}, not {_FORMAT}")
-    with archive.open(_MODEL) as file:
-        return archive.manifest, b"".join(iter(lambda: file.read(1 << 20), b""))
+    return archive.manifest, archive.read(_MODEL)
 
 
 class OnnxRuntimeNetwork(CompiledNetwork):

@@ -33,6 +33,7 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
+from tunery.dialects._configured import candidate_of, configuration_of
 from tunery.dialects.iree import tools
 from tunery.dialects.iree.dispatches import DEVICE, Contraction, Dispatch, contraction, dispatches
 from tunery.dialects.iree.flags import TUNED
@@ -56,6 +57,8 @@ _BUILD = "1"
 _KIND = "llvm-cpu"
 _DEFAULT = canonical_json({"default": True})
 _REFERENCE = canonical_json({"reference": True})
+_TILES = "tiles"
+"""The name of a configuration in a candidate's body."""
 
 
 class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
@@ -127,22 +130,12 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     ) -> Proposer:
         from tunery.dialects.iree.configurations import space_of, starts
         from tunery.dialects.kernels.search import ConfigurationSearch, KernelProposer
-        from tunery.dialects.kernels.space import Choices
 
         product = _product(task)
         space = space_of(product)
 
-        def choices_of(candidate: Candidate) -> Choices | None:
-            try:
-                return space.choices(_configuration(candidate.body))
-            except DialectError:
-                return None
-
-        def candidate_of(choices: Choices) -> Candidate:
-            return _candidate(task, canonical_json({"tiles": space.configuration(choices)}), Origin.SEARCH)
-
         first = [choices for one in starts(product) if (choices := space.choices(one)) is not None]
-        proposer = KernelProposer(ConfigurationSearch(space, seed, first), candidate_of, choices_of)
+        proposer = KernelProposer(ConfigurationSearch(space, seed, first), space, task, _TILES)
         proposer.observe(history)
         return proposer
 
@@ -196,11 +189,11 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
 
     @override
     def reference(self, task: Task) -> Candidate:
-        return _candidate(task, _REFERENCE, Origin.PLANTED)
+        return candidate_of(task, _REFERENCE, Origin.PLANTED)
 
     @override
     def baseline(self, task: Task) -> Candidate:
-        return _candidate(task, _DEFAULT, Origin.BASELINE)
+        return candidate_of(task, _DEFAULT, Origin.BASELINE)
 
     @override
     def compile(
@@ -274,10 +267,6 @@ def _workload(dispatch: Dispatch) -> Workload:
     )  # fmt: skip
 
 
-def _candidate(task: Task, body: str, origin: Origin) -> Candidate:
-    return Candidate(digest(task.workload.key, task.target.key, body), task.key, body, origin)
-
-
 @lru_cache(maxsize=256)
 def _read(program: str) -> Contraction | None:
     return contraction(program)
@@ -290,25 +279,11 @@ def _product(task: Task) -> Contraction:
     return found
 
 
-def _configuration(body: str) -> dict[str, int]:
-    """Return a candidate's tiles.
-
-    Raises:
-        DialectError: it has none.
-    """
-    try:
-        found = json.loads(body)["tiles"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DialectError(f"{body[:80]!r} is no candidate of IREE's") from error
-    if not isinstance(found, dict):
-        raise DialectError(f"{body[:80]!r} is no candidate of IREE's")
-    return found
-
-
 def _allowed(product: Contraction, body: str) -> dict[str, int]:
     from tunery.dialects.iree.configurations import space_of
 
-    configuration = _configuration(body)
-    if space_of(product).choices(configuration) is None:
+    space = space_of(product)
+    choices = space.choices(configuration_of(body, _TILES))
+    if choices is None:
         raise DialectError(f"{body[:80]!r} is no configuration of this product")
-    return configuration
+    return {name: int(value) for name, value in space.configuration(choices).items()}

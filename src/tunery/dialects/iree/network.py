@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from typing_extensions import override
 
-from tunery._archive import Archive, ArchiveError, new_archive, open_archive
+from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
@@ -175,14 +175,9 @@ def members(path: Path, digest: str = "") -> dict[str, bytes]:
     """
     try:
         with open_archive(path, digest) as archive:
-            return {name: _member(archive, name) for name in (MODULE, SPEC, README) if name in archive.sizes}
+            return {name: archive.read(name) for name in (MODULE, SPEC, README) if name in archive.sizes}
     except ArchiveError as error:
         raise UsageError(_damaged(path, error)) from error
-
-
-def _member(archive: Archive, name: str) -> bytes:
-    with archive.open(name) as file:
-        return b"".join(iter(lambda: file.read(1 << 20), b""))
 
 
 def _damaged(path: Path, error: Exception) -> str:
@@ -195,7 +190,7 @@ class IreeNetwork(CompiledNetwork):
     def __init__(self, path: Path, threads: int | None = None, digest: str = "") -> None:
         try:
             with open_archive(path, digest) as archive:
-                manifest, binary = archive.manifest, _member(archive, MODULE)
+                manifest, binary = archive.manifest, archive.read(MODULE)
             if manifest["format"] != _FORMAT or manifest["iree"] != VERSION:
                 raise ArchiveError(f"it is of IREE {manifest['iree']!r:.20}, not {VERSION}")  # noqa: TRY301
         except (ArchiveError, KeyError) as error:

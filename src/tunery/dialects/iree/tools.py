@@ -14,6 +14,7 @@ NAME, VERSION = "iree", "3.13.0"
 REQUIREMENTS = (f"iree-base-compiler[onnx]=={VERSION}", f"iree-base-runtime=={VERSION}")
 OPSET = "17"
 """The importer is made for this version of ONNX's operators: it upgrades what is older."""
+_PROCESSOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,59}")
 _PROBE = "func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {\n  return %x : tensor<4xf32>\n}\n"
 
 
@@ -61,6 +62,8 @@ def device_line(mcpu: str) -> str:
     Raises:
         TargetError: the compiler knows no such processor.
     """
+    if not _PROCESSOR.fullmatch(mcpu):
+        raise TargetError(f"{mcpu!r:.60} is no name of a processor; write native, or another name")
     try:
         text = compile_module(_PROBE, [*cpu_flags(mcpu), "--compile-to=flow"])
     except DialectError as error:

@@ -34,9 +34,9 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
+from tunery.dialects._configured import candidate_of, configuration_of
 from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.kernel_tuner import FORMATS
-from tunery.dialects.kernels.space import Choices
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
 from tunery.dialects.kernels.user_files import DIALECTS
 from tunery.domain import (
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 _BUILD = "1"
 """Counts changes of how a configuration becomes a kernel."""
 _REFERENCE = canonical_json({"reference": True})
+_PARAMETERS = "parameters"
+"""The name of a configuration in a candidate's body."""
 _FORMULA = b"tunery reference in NumPy"
 
 
@@ -184,21 +186,12 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         kernel = _specification(task.workload.program)
         space = kernel.space
 
-        def choices_of(candidate: Candidate) -> Choices | None:
-            try:
-                return space.choices(_configuration(candidate.body))
-            except DialectError:
-                return None
-
-        def candidate_of(choices: Choices) -> Candidate:
-            return _candidate(task, canonical_json({"parameters": space.configuration(choices)}), Origin.SEARCH)
-
         hints = [choices for hint in kernel.hints if (choices := space.choices(hint)) is not None]
         search = ConfigurationSearch(space, seed, hints)
         default = space.choices(kernel.default)
         assert default is not None, "the default was checked as the file was read"
         search.skip(default)
-        proposer = KernelProposer(search, candidate_of, choices_of)
+        proposer = KernelProposer(search, space, task, _PARAMETERS)
         proposer.observe(history)
         return proposer
 
@@ -258,13 +251,13 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
     def reference(self, task: Task) -> Candidate:
         kernel = _specification(task.workload.program)
         if kernel.reference.numpy or kernel.reference.source:
-            return _candidate(task, _REFERENCE, Origin.PLANTED)
-        return _candidate(task, canonical_json({"parameters": dict(kernel.default)}), Origin.PLANTED)
+            return candidate_of(task, _REFERENCE, Origin.PLANTED)
+        return candidate_of(task, canonical_json({_PARAMETERS: dict(kernel.default)}), Origin.PLANTED)
 
     @override
     def baseline(self, task: Task) -> Candidate:
         kernel = _specification(task.workload.program)
-        return _candidate(task, canonical_json({"parameters": dict(kernel.default)}), Origin.BASELINE)
+        return candidate_of(task, canonical_json({_PARAMETERS: dict(kernel.default)}), Origin.BASELINE)
 
     @override
     def compile(
@@ -319,28 +312,8 @@ def _programs(kernel: KernelSpecification) -> list[tuple[str, str]]:
     )
 
 
-def _candidate(task: Task, body: str, origin: Origin) -> Candidate:
-    return Candidate(digest(task.workload.key, task.target.key, body), task.key, body, origin)
-
-
-def _configuration(body: str) -> dict[str, int | float | bool | str]:
-    """Return a candidate's parameters.
-
-    Raises:
-        DialectError: it has none.
-    """
-    try:
-        found = json.loads(body)["parameters"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DialectError(f"{body[:80]!r} is no candidate of a kernel") from error
-    if not isinstance(found, dict):
-        raise DialectError(f"{body[:80]!r} is no candidate of a kernel")
-    return found
-
-
-def _allowed(kernel: KernelSpecification, body: str) -> dict[str, int | float | bool | str]:
-    configuration = _configuration(body)
-    choices = kernel.space.choices(configuration)
+def _allowed(kernel: KernelSpecification, body: str) -> dict[str, Value]:
+    choices = kernel.space.choices(configuration_of(body, _PARAMETERS))
     if choices is None:
         raise DialectError(f"{body[:80]!r} is no configuration of {kernel.function}")
     return kernel.space.configuration(choices)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from tunery._archive import Archive, ArchiveError, new_archive, open_archive
+from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
@@ -98,14 +98,9 @@ def texts(path: Path, members: Sequence[str]) -> dict[str, str]:
     """
     try:
         with open_archive(path) as archive:
-            return {Path(name).suffix: _member(archive, name).decode() for name in members}
+            return {Path(name).suffix: archive.read(name).decode() for name in members}
     except (ArchiveError, OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is no tuned kernel, or a damaged one: {error}") from error
-
-
-def _member(archive: Archive, name: str) -> bytes:
-    with archive.open(name) as file:
-        return b"".join(iter(lambda: file.read(1 << 20), b""))
 
 
 class Delivered(CompiledNetwork):

@@ -5,16 +5,18 @@ ranked, with the neighbours of the best.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
+from tunery._errors import DialectError
 from tunery.costmodels.gaussian import GaussianProcess
 from tunery.dialects import Observation, Proposer
+from tunery.dialects._configured import candidate_of, configuration_of
 from tunery.dialects.kernels.space import Choices, ConfigurationSpace
-from tunery.domain import Candidate, Outcome
+from tunery.domain import Candidate, Origin, Outcome, Task, canonical_json
 
 Floats = npt.NDArray[np.float64]
 
@@ -179,15 +181,20 @@ class ConfigurationSearch:
 
 
 class KernelProposer(Proposer):
-    """The search as the tuner sees it: configurations are candidates."""
+    """The search as the tuner sees it: a task's candidates, whose bodies have a configuration under `name`."""
 
-    def __init__(
-        self,
-        search: ConfigurationSearch,
-        candidate: Callable[[Choices], Candidate],
-        choices: Callable[[Candidate], Choices | None],
-    ) -> None:
-        self._search, self._candidate, self._choices = search, candidate, choices
+    def __init__(self, search: ConfigurationSearch, space: ConfigurationSpace, task: Task, name: str) -> None:
+        self._search, self._space, self._task, self._name = search, space, task, name
+
+    def _candidate(self, choices: Choices) -> Candidate:
+        body = canonical_json({self._name: self._space.configuration(choices)})
+        return candidate_of(self._task, body, Origin.SEARCH)
+
+    def _choices(self, candidate: Candidate) -> Choices | None:
+        try:
+            return self._space.choices(configuration_of(candidate.body, self._name))
+        except DialectError:
+            return None
 
     @override
     def propose(self, n: int) -> list[Candidate]:
