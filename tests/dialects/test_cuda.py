@@ -246,13 +246,16 @@ def test_kernel_tuner_counts_blocks_where_we_count_threads(tmp_path: Path) -> No
             ],
         },
     }  # fmt: skip
-    for told, whole in ((None, 256), ("CUDA", 256), ("OpenCL", 8)):
+    for told, whole in ((None, 256), ("cuda", 256), ("CUDA", 256), ("OpenCL", 8)):
         if told:
             t1["KernelSpecification"]["GlobalSizeType"] = told
         (tmp_path / "scale.json").write_text(json.dumps(t1))
         launch = read_kernel(tmp_path / "scale.json").launch
         assert launch is not None
         assert eval(launch.global_size[0].replace("ProblemSizeX", "256"), {"BX": 32}) == whole  # our own text
+    (tmp_path / "scale.json").write_text(json.dumps(t1).replace('"OpenCL"', '"rows"'))
+    with pytest.raises(ModelError, match="GlobalSizeType"):
+        read_kernel(tmp_path / "scale.json")
 
 
 def test_a_kernel_for_another_gpu_is_written_as_a_file_with_texts(tmp_path: Path) -> None:

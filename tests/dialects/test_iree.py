@@ -21,6 +21,7 @@ from tunery.dialects.iree import IreeDialect
 from tunery.domain import Budget, Network, Target
 from tunery.domain.request import FillPolicy, Request
 from tunery.measuring.inputs import make_inputs
+from tunery.models import prepare
 from tunery.service.session import Session
 
 PLACE = os.environ.get("TUNERY_TEST_IREE", "")
@@ -144,3 +145,34 @@ def test_a_delivered_network_holds_what_stock_iree_takes(tmp_path: Path) -> None
     assert {"network.vmfb", "README.md", "tuning.mlir"} <= names
     assert "__kernel_config" in (place / "tuning.mlir").read_text()
     assert set(compiled.coverage.values()) <= {None, *(one.key for one in chosen.values())}
+
+
+@pytest.mark.parametrize("graph", ["main_graph", "torch-jit-export", "é"])
+def test_a_network_of_any_name_and_types_becomes_tasks_and_runs(graph: str, tmp_path: Path) -> None:
+    """Images of bytes, and an output whose size the values decide."""
+    product = onnx.numpy_helper.from_array(np.eye(8, dtype=np.float32), "product")
+    nodes = [
+        onnx.helper.make_node("Cast", ["image"], ["numbers"], to=onnx.TensorProto.FLOAT),
+        onnx.helper.make_node("MatMul", ["numbers", "product"], ["scores"]),
+        onnx.helper.make_node("NonZero", ["scores"], ["places"]),
+    ]
+    values = [
+        onnx.helper.make_tensor_value_info(name, kind, shape)
+        for name, kind, shape in (
+            ("image", onnx.TensorProto.UINT8, [8, 8]),
+            ("places", onnx.TensorProto.INT64, [2, "n"]),
+        )
+    ]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph(nodes, graph, values[:1], values[1:], [product]),
+        opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9,
+    )  # fmt: skip
+    onnx.save(model, tmp_path / "model.onnx")
+    network = prepare(str(tmp_path / "model.onnx"), {}, tmp_path)
+    dialect = IreeDialect()
+    target = dialect.resolve_target("native", 1)
+    assert [task.tunable for task in dialect.extract(network, target)].count(True) == 1
+    dialect.compile(network, target, {}, tmp_path / "network.bin")
+    image = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    [places] = dialect.load_network(tmp_path / "network.bin")(image)
+    np.testing.assert_array_equal(places, np.stack(np.nonzero(image)))

@@ -79,6 +79,14 @@ def test_equal_operators_of_two_layers_are_one_task() -> None:
     assert next(iter(dispatches(other))).module == next(iter(dispatches(FLOW))).module
 
 
+@pytest.mark.parametrize("graph", ["torch-jit-export", "my.net", "a b", r"\C3\A9"])
+def test_a_graph_may_have_any_name(graph: str) -> None:
+    quoted = re.sub(r"@main_graph([\w$]*)", lambda found: f'@"{graph}{found[1]}"', FLOW)
+    assert list(dispatches(quoted)) == list(dispatches(FLOW))
+    if graph == "my.net":  # needs no quotes
+        assert list(dispatches(FLOW.replace("@main_graph", f"@{graph}"))) == list(dispatches(FLOW))
+
+
 def test_the_product_of_a_dispatch_is_read() -> None:
     product, copy = (one.contraction for one in dispatches(FLOW))
     assert copy is None

@@ -81,7 +81,8 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
     def doctor(self) -> Iterable[Check]:
         if fault := environment_fault(self.name, self.requirements):
             found, _, advice = fault.partition("; ")
-            return (Check(self.name, CheckState.OK, found, advice),)
+            spoilt = environment_python(self.name).parents[1].exists()
+            return (Check(self.name, CheckState.WARN if spoilt else CheckState.OK, found, advice),)
         return (Check(self.name, CheckState.OK, f"{tools.VERSION}, in an environment of its own"),)
 
     @override

@@ -33,6 +33,7 @@ _GENERIC = re.compile(
     re.MULTILINE,
 )
 _MAP = re.compile(r"affine_map<\(([^)]*)\) -> \(([^)]*)\)>")
+_SYMBOL = re.compile(r'@("[^"\n]*"|[\w$.]+)')
 _NAMES = re.compile(r"^.*?dispatch_\d+_?")
 
 
@@ -73,6 +74,8 @@ def dispatches(flow: str) -> Iterator[Dispatch]:
 
     Left out is what cannot be called by itself: what takes anything else than tensors of static shapes.
     """
+    # They are named after the model's graph, which may be called anything.
+    flow = _SYMBOL.sub(lambda found: "@" + re.sub(r"[^\w$]", "_", found[1].strip('"')), flow)
     executables = {found["name"]: found.group(0) for found in _EXECUTABLE.finditer(flow)}
     counted: dict[str, int] = {}
     calls: dict[str, re.Match[str]] = {}

@@ -21,7 +21,8 @@ from tunery.domain import TensorSpec
 
 _ELEMENTS = {"float32": "FLOAT_32", "float64": "FLOAT_64", "float16": "FLOAT_16", "bfloat16": "BFLOAT_16",
              "bool": "BOOL_8", "int8": "SINT_8", "int16": "SINT_16", "int32": "SINT_32",
-             "int64": "SINT_64"}  # fmt: skip
+             "int64": "SINT_64", "uint8": "UINT_8", "uint16": "UINT_16", "uint32": "UINT_32",
+             "uint64": "UINT_64"}  # fmt: skip
 _devices: dict[int, Any] = {}
 
 
@@ -74,8 +75,14 @@ class Module:
         weakref.finalize(self, _let_go, self.arrays, self._held)
 
     def give(self, arrays: Sequence[Array]) -> None:
-        """Copy arrays, in order, into buffers of their own; the last ones may be those that results go to."""
+        """Copy arrays, in order, into buffers of their own; the last ones may be those that results go to.
+
+        Raises:
+            DialectError: one is of a type that IREE does not have.
+        """
         iree = runtime()
+        if strange := sorted({str(array.dtype) for array in arrays} - _ELEMENTS.keys()):
+            raise DialectError(f"IREE takes no arrays of {strange[0]}")
         _let_go(self.arrays, self._held)
         arguments = iree.VmVariantList(len(arrays))
         for array in arrays:
@@ -121,9 +128,10 @@ class Module:
     def results(self, specs: Sequence[TensorSpec]) -> list[Array]:
         """Return copies of what the last call returned."""
         iree, returned = runtime(), self._held[-2]
+        views = (returned.get_as_object(place, iree.HalBufferView) for place in range(len(specs)))
         return [
-            np.array(_mapped(returned.get_as_object(place, iree.HalBufferView), spec.shape, numpy_dtype(spec.dtype)))
-            for place, spec in enumerate(specs)
+            np.array(_mapped(view, view.shape, numpy_dtype(spec.dtype)))
+            for view, spec in zip(views, specs, strict=True)
         ]
 
 

@@ -78,7 +78,11 @@ def function_of(source: Path) -> str:
         found = re.search(r"func\.func @([\w$.-]+|\"[^\"]+\")\(", file.read(1 << 16))
     if found is None:
         raise DialectError("IREE's importer has written no function")
-    return found[1].strip('"')
+    return re.sub(r"(?:\\[0-9A-F]{2})+", _decoded, found[1].strip('"'))
+
+
+def _decoded(found: re.Match[str]) -> str:
+    return bytes.fromhex(found[0].replace("\\", "")).decode(errors="replace")
 
 
 def _wrong(network: Network, modules: Mapping[str, Module]) -> dict[str, str]:
@@ -103,6 +107,8 @@ def _wrong(network: Network, modules: Mapping[str, Module]) -> dict[str, str]:
 
 
 def _close(found: Array, expected: Array) -> bool:
+    if found.shape != expected.shape:
+        return False
     if found.dtype.kind in "biu":
         return bool(np.array_equal(found, expected))
     left, right = found.astype(np.float64), expected.astype(np.float64)

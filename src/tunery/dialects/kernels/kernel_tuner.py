@@ -110,7 +110,12 @@ def form_of_t1(text: str, path: Path) -> dict[str, Any]:
         if kernel.global_size is None or kernel.local_size is None:
             raise ModelError(f"{str(path)!r} has no GlobalSize or no LocalSize")
         whole, group = _axes(kernel.global_size), _axes(kernel.local_size)
-        if (kernel.global_type or kernel.language) == "CUDA":  # they count blocks
+        counted = (kernel.global_type or kernel.language).upper()
+        if counted not in {"CUDA", "OPENCL"}:
+            raise ModelError(
+                f"{str(path)!r}: the GlobalSizeType {counted!r:.40} is not known here; CUDA and OpenCL are"
+            )
+        if counted == "CUDA":  # they count blocks
             whole = [f"({blocks}) * ({threads})" for blocks, threads in zip(whole, group, strict=True)]
         form["launch"] = {"global": whole, "local": group}
     return form
