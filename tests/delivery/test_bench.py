@@ -8,16 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import tunery
 from tunery._errors import CrashError, UsageError, WorkError
+from tunery.blobs.directory import DirectoryBlobs
 from tunery.delivery.comparing.bench import used_shares
 from tunery.delivery.comparing.compare import Output, checked_error
+from tunery.delivery.comparing.contestants import OnnxRuntimeContestant
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work
 from tunery.dialects import get_dialect
-from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, Workload
+from tunery.domain import HERE, Candidate, Choice, Network, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
@@ -102,6 +106,32 @@ def test_of_a_network_that_quantises_a_few_of_its_own_roundings_are_allowed() ->
     assert checked_error("n", _outputs(ours), _outputs(_GOOD), [own]) > own
     with pytest.raises(WorkError):
         checked_error("n", _outputs(_GOOD * 2), _outputs(_GOOD), [100 * own])
+
+
+def test_outputs_before_a_quantisation_are_compared_as_strictly_as_others(tmp_path: Path) -> None:
+    blobs, x = DirectoryBlobs(tmp_path / "blobs"), TensorSpec("x", (1, 3, 6, 6), "float32")
+    rng = np.random.default_rng(3)
+    constants = {
+        "w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32), "c": rng.uniform(1, 2, (4, 1, 1)).astype(np.float32),
+        "scale": np.array(0.1, np.float32), "zero": np.array(99, np.uint8),
+    }  # fmt: skip
+    floats = [("Conv", ["x", "w"], "QuantizeLinear_free"), ("Mul", ["QuantizeLinear_free", "c"], "before")]
+    steps = [("QuantizeLinear", ["before", "scale", "zero"], "q"), ("DequantizeLinear", ["q", "scale", "zero"], "d"),
+             ("Add", ["before", "d"], "behind")]  # fmt: skip
+
+    def rounding(nodes: Sequence[tuple[str, list[str], str]], outputs: Sequence[str]) -> list[float]:
+        graph = helper.make_graph(
+            [helper.make_node(kind, inputs, [output]) for kind, inputs, output in nodes], "g",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+            [numpy_helper.from_array(value, name) for name, value in constants.items()],
+        )  # fmt: skip
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "n")
+        return OnnxRuntimeContestant(blobs.put(tmp_path / "n"), 1, [x], 17, blobs).rounding()
+
+    assert rounding(floats, ["before"]) == []
+    before, behind = rounding([*floats, *steps], ["before", "behind"])
+    assert before == 0.0 < behind  # the optimiser multiplies the weights by c, which changes both
 
 
 @pytest.mark.tvm

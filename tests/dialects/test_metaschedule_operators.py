@@ -143,3 +143,37 @@ def test_pools_means_and_transpositions_have_keys(dialect: Dialect, target: Targ
             tmp_path, f"n{i}", [helper.make_node(operator, ["x"], ["y"], **attributes)], {"x": (1, 8, 12, 12)}, {}
         )
         assert key in keys(dialect, target, network)
+
+
+def test_operators_that_differ_in_a_detail_have_no_key_in_common(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    def node(name: str, *inputs: str, output: str = "y", **attributes: object) -> onnx.NodeProto:
+        return helper.make_node(name, inputs, [output], **attributes)
+
+    def pooled(inputs: Mapping[str, Sequence[int]], other: str) -> tuple[list[onnx.NodeProto], Mapping[str, object]]:
+        pool = node("MaxPool", "x", output="p", kernel_shape=[3, 3], pads=[1] * 4)
+        return [pool, node("Sub", "p", other)], inputs
+
+    image = (1, 8, 12, 12)
+    pairs = [
+        # A part of a tensor, and a larger part of it.
+        [([node("Slice", "x", "zero", end)], {"x": (8, 8)}) for end in ("four", "six")],
+        # A number, and a tensor with that number of elements.
+        [([node("Add", "x", "eight")], {"x": (8,)}), ([node("Add", "x", "r")], {"x": (8,), "r": (8,)})],
+        [([node("Max", "x", "eight")], {"x": (8,)}), ([node("Max", "x", "r")], {"x": (8,), "r": (8,)})],
+        # What is pooled, and another tensor of its shape.
+        [pooled({"x": image}, "x"), pooled({"x": image, "r": image}, "r")],
+        # A matrix twice, and once transposed.
+        [([*before, node("Add", "x", first, output="s"), node("Mul", "s", "b")], {"x": (8, 8), "b": (8, 8)})
+         for before, first in (([], "b"), ([node("Transpose", "b", output="t", perm=[1, 0])], "t"))],
+    ]  # fmt: skip
+    constants = {"eight": np.array(8.0, F32), **{
+        name: np.array([end]) for name, end in (("zero", 0), ("four", 4), ("six", 6))
+    }}  # fmt: skip
+    for i, pair in enumerate(pairs):
+        one, other = (
+            set(keys(dialect, target, write_network(tmp_path, f"n{i}{j}", nodes, inputs, constants)))
+            for j, (nodes, inputs) in enumerate(pair)
+        )
+        assert not (one & other) - {None}

@@ -161,6 +161,25 @@ def test_what_the_designs_of_dot_products_compute_is_exact(shape: tuple[int, ...
     np.testing.assert_array_equal(dialect.load_network(tmp_path / "compiled", 1)(x)[0], theirs)
 
 
+@pytest.mark.parametrize("shape", [(4,), (1, 4), (4, 1), (1,)])
+def test_a_bias_is_added_where_its_shape_says(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    net = Net((4, 16))
+    bias = net.constant(np.linspace(-3, 3, 4)[: np.prod(shape)].reshape(shape).astype(np.float32))
+    made = net.node("Gemm", net.quantised("x", 0.008, 120), net.weights(16, 4), bias)
+    ours, theirs = compared(net.save(tmp_path / "n.onnx", made), _image(4, 16), tmp_path)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_parameters_may_be_arrays_of_one_element_and_the_zero_point_absent(tmp_path: Path) -> None:
+    net = Net((4, 16))
+    scale, zero = net.constant(np.array([0.008], np.float32)), net.constant(np.array([120], np.uint8))
+    data = net.node("DequantizeLinear", net.node("QuantizeLinear", "x", scale, zero), scale, zero)
+    hidden = net.node("Relu", net.node("MatMul", data, net.weights(16, 8)))
+    result = net.node("DequantizeLinear", net.node("QuantizeLinear", hidden, scale), scale)
+    ours, theirs = compared(net.save(tmp_path / "n.onnx", result), _image(4, 16), tmp_path)
+    np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_table_is_looked_up_before_it_is_dequantised(tmp_path: Path) -> None:
     net = Net((3, 8))
     table = net.weights(500, 8)

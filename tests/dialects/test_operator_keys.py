@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Mapping
-from contextlib import suppress
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunery.domain import OperatorKey, OperatorKeyError, OperatorPattern, operator_key
+from tunery.domain.operator_key import number
 
 SIZES = st.integers(1, 4096)
 DTYPES = st.sampled_from(["float32", "float16", "int8"])
@@ -110,10 +110,19 @@ def test_of_an_operator_that_is_not_known_the_order_does_not_count_either(parts:
 
 @given(st.text(alphabet="convmatul2d:x=1,+$w;float32 -.%\n", max_size=60))
 def test_any_text_is_a_key_or_refused(text: str) -> None:
-    with suppress(OperatorKeyError):
-        key = str(OperatorKey.parse(text))
-        assert str(OperatorKey.parse(key)) == key
-        assert OperatorPattern.parse(key).matches(OperatorKey.parse(text))
+    try:
+        found = OperatorKey.parse(text)
+    except OperatorKeyError:
+        return
+    key = str(found)
+    assert str(OperatorKey.parse(key)) == key
+    assert OperatorPattern.parse(key).matches(found)
+
+
+def test_a_number_is_told_to_its_last_digit_that_counts() -> None:
+    assert number(2147483647, "int32") == "2147483647"
+    assert number(2147483647.0, "float64") == "2147483647"
+    assert number(0.1 + 2e-17, "float32") == "0.1"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@
 
 First comes the operator; then its tensors, in the order and layout that ONNX gives them (channels first), and its
 attributes; then what is fused behind it, each with its other operands: the shape of a tensor, or a number. `$0` is the
-operator's own result, `$1` that of the first step behind it. A type is written with the first tensor, and with others
-that have another one. What an attribute is by default is left out.
+operator's own result, `$1` that of the first step behind it. A type is written with the first tensor, with others
+that have another one, and with operands of one dimension, as `add=8:float32`: `add=8` adds the number. What an
+attribute is by default is left out.
 """
 
 import math
@@ -180,7 +181,9 @@ def operator_key(
 
 def number(value: float, dtype: str = "float32") -> str:
     """Return a number as it stands in a key: the shortest text from which its type reads it back."""
-    single = float(value) if dtype == "float64" else _shortest(value)
+    if isinstance(value, int):
+        return str(value)
+    single = value if dtype == "float64" else _shortest(value)
     return (str(int(single)) if single.is_integer() and abs(single) < 1e16 else repr(single)).replace("e+", "e")
 
 

@@ -9,7 +9,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +78,10 @@ class OnnxRuntimeContestant(Contestant):
         import onnxruntime
 
         super().__init__(inputs, seed)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        self._path, self._options = blobs.get(blob), options
-        self._session = onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+        self._path, self._threads = blobs.get(blob), threads
+        self._session = onnxruntime.InferenceSession(
+            str(self._path), _options(threads), providers=["CPUExecutionProvider"]
+        )
         self._feed = {spec.name: array for spec, array in zip(inputs, self._arrays, strict=True)}
 
     def _run(self) -> Sequence[Array]:
@@ -100,9 +98,7 @@ class OnnxRuntimeContestant(Contestant):
         for number, node in enumerate(model.graph.node):
             node.name = f"node {number}"
         with tempfile.TemporaryDirectory(prefix="tunery-") as scratch:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads, options.inter_op_num_threads = self._options.intra_op_num_threads, 1
-            options.log_severity_level = 3
+            options = _options(self._threads)
             options.add_session_config_entry(_BESIDE, str(self._path.parent))
             options.enable_profiling, options.profile_file_prefix = True, f"{scratch}/profile"
             session = onnxruntime.InferenceSession(
@@ -117,17 +113,26 @@ class OnnxRuntimeContestant(Contestant):
         """Return how far each output is off without the optimiser, in a network that quantises; else nothing.
 
         A sum that is rounded otherwise in its last bit is a step away after the next quantisation, and steps add up.
+        So it is 0 of an output that lies behind no quantisation. Nothing is returned where that cannot be run, either.
         """
         if not _mentions(self._path, _QUANTISES):
             return []
+        import onnx
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = self._options.intra_op_num_threads, 1
+        quantised = _quantised(onnx.load(self._path, load_external_data=False).graph)
+        names = [value.name for value in self._session.get_outputs()]
+        if quantised.isdisjoint(names):
+            return []
+        options = _options(self._threads)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        plain = onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
-        pairs = zip(self._run(), plain.run(None, self._feed), strict=True)
-        return [float(np.abs(one.astype(np.float64) - other).max(initial=0.0)) for one, other in pairs]
+        try:
+            plain = onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+            theirs = plain.run(None, self._feed)
+        except Exception:  # noqa: BLE001 - ONNX Runtime raises many; it may need its optimiser for what it has no kernel of
+            return []
+        both = zip(names, self._run(), theirs, strict=True)
+        return [_difference(one, other) if name in quantised else 0.0 for name, one, other in both]
 
     @override
     def outputs(self) -> list[tuple[str, tuple[int, ...], bytes]]:
@@ -137,9 +142,39 @@ class OnnxRuntimeContestant(Contestant):
             return first
         import onnxruntime
 
-        self._session = onnxruntime.InferenceSession(str(self._path), self._options, providers=["CPUExecutionProvider"])
+        options = _options(self._threads)
+        self._session = onnxruntime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
         again = super().outputs()
         return [one if one == other else (one[0], one[1], b"") for one, other in zip(first, again, strict=True)]
+
+
+def _options(threads: int) -> Any:
+    """Return the options of a session with as many threads."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    return options
+
+
+def _quantised(graph: Any, outside: Collection[str] = ()) -> set[str]:
+    """Return the names of a graph's values that lie behind a quantisation; `outside` are those of the graph around."""
+    found = set(outside)
+    for node in graph.node:
+        inside = [one for attribute in node.attribute for one in (attribute.g, *attribute.graphs) if one.node]
+        quantises = any(name in node.op_type.encode() for name in _QUANTISES)
+        if quantises or found.intersection(node.input) or any(_quantised(one, found) - found for one in inside):
+            found |= {name for name in node.output if name}
+    return found
+
+
+def _difference(one: Array, other: Array) -> float:
+    """Return the largest difference where both are finite; 0 of arrays of different shapes."""
+    if one.shape != other.shape:
+        return 0.0
+    finite = np.isfinite(one) & np.isfinite(other)
+    return float(np.abs(one[finite].astype(np.float64) - other[finite].astype(np.float64)).max(initial=0.0))
 
 
 def _by_node(events: Sequence[Mapping[str, Any]], graph: Any, named: Sequence[str]) -> dict[str, float]:

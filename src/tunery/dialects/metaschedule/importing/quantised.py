@@ -15,6 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
 
+from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
 
 PRODUCT = "TuneryProduct"
@@ -91,7 +92,7 @@ class _Products:
             return None
         shift = _BYTE if self._types[data.name] == onnx.TensorProto.INT8 else 0
         factor = np.broadcast_to(data.scale.reshape(-1) * weights.scale.reshape(-1), (channels,))
-        addend = self._addend(node, attributes, kernel, int(data.zero) + shift)
+        addend = self._addend(node, attributes, kernel, int(data.zero.item()) + shift)
         bias = self._bias(node, factor) if len(node.input) > 2 and node.input[2] else np.zeros(channels, np.int32)
         if addend is None or bias is None:
             return None
@@ -180,11 +181,13 @@ class _Products:
         name = node.input[2]
         constant = self._constant(name)
         if constant is not None:
-            fits = constant.dtype == np.float32 and constant.size == factor.size
+            fits = constant.dtype == np.float32 and constant.shape[-1:] == factor.shape and constant.size == factor.size
             return constant.reshape(-1) if fits else None
         given = self._quantised(name)
         steps = None if given is None else self._constant(given.name)
         if given is None or steps is None or steps.size != factor.size or given.zero.any():
+            return None
+        if steps.shape[-1:] != factor.shape:  # one for each row
             return None
         if np.allclose(given.scale.reshape(-1), factor, rtol=1e-5, atol=0):
             return steps.reshape(-1).astype(np.int32)
@@ -299,10 +302,10 @@ def _convolved(data: Any, kernel: Any, attributes: Mapping[str, Any]) -> Any:
     )
 
 
-def saturated(emit: Emit, steps: Any, zero: Array) -> Any:
-    """Return numbers of steps rounded to integers of the zero point's type."""
+def saturated(emit: Emit, steps: Any, zero: Array, axis: int | None = None) -> Any:
+    """Return numbers of steps rounded to integers of the zero point's type; it has one value, or those of an axis."""
     least, most = (np.array(bound, np.float32) for bound in _RANGES[zero.dtype.name])
-    whole = emit(relax.op.add(emit(relax.op.round(steps)), _like(zero.astype(np.float32), steps)))
+    whole = emit(relax.op.add(emit(relax.op.round(steps)), _like(zero.astype(np.float32), steps, axis)))
     bounded = emit(relax.op.minimum(emit(relax.op.maximum(whole, _like(least, whole))), _like(most, whole)))
     return relax.op.astype(bounded, zero.dtype.name)
 
@@ -310,17 +313,19 @@ def saturated(emit: Emit, steps: Any, zero: Array) -> Any:
 def quantise(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """Return the rule's expression of QuantizeLinear, None unless its parameters are constant."""
     emit: Emit = builder.normalize
-    x, scale, zero = inputs
+    _check_no_blocks(attributes)
+    x, scale, zero = (*inputs, None)[:3]
     if not _are_constant(scale, zero) or str(zero.ty.dtype) not in _RANGES or str(x.ty.dtype) != "float32":
         return None
     axis = _axis(x, scale, attributes)
     steps = emit(relax.op.divide(x, _like(scale.value.numpy(), x, axis)))
-    return saturated(emit, steps, zero.value.numpy())
+    return saturated(emit, steps, zero.value.numpy(), axis)
 
 
 def dequantise(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
     """Return the rule's expression of DequantizeLinear, None unless its parameters are constant."""
     emit: Emit = builder.normalize
+    _check_no_blocks(attributes)
     x, scale, zero = (*inputs, None)[:3]
     if not _are_constant(scale, *([] if zero is None else [zero])) or str(scale.ty.dtype) != "float32":
         return None
@@ -329,6 +334,11 @@ def dequantise(builder: Any, inputs: Sequence[Any], attributes: Mapping[str, Any
     if zero is not None and zero.value.numpy().any():
         real = emit(relax.op.subtract(real, _like(zero.value.numpy().astype(np.float32), real, axis)))
     return relax.op.multiply(real, _like(scale.value.numpy(), real, axis))
+
+
+def _check_no_blocks(attributes: Mapping[str, Any]) -> None:
+    if attributes.get("block_size"):
+        raise DialectError("it has a scale for each block of an axis")
 
 
 def _are_constant(*values: Any) -> bool:

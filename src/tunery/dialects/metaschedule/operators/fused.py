@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tunery.dialects.metaschedule.operators.nests import (
+    Affine,
     Constant,
     Expression,
     Load,
@@ -51,7 +52,7 @@ class _Chain:
         self._dtype = program.tensors[result].dtype
         self._results: dict[int, str | int] = {result: 0}
         self._names = dict(names)
-        self._others: dict[int, int] = {}
+        self._others: dict[int, tuple[int, tuple[Affine, ...]]] = {}
         self._steps: list[_Step] = []
 
     def follow(self, nest: Nest) -> None:
@@ -85,7 +86,7 @@ class _Chain:
         if isinstance(expression, Load):
             return self._loaded(expression)
         name, operands = expression.name, [self._operand(one) for one in expression.operands]
-        if name == "cast":
+        if name in {"cast", "reinterpret"}:
             operands.append(expression.dtype)
         self._steps.append(_Step(name, operands))
         return len(self._steps)
@@ -100,16 +101,20 @@ class _Chain:
         if not tensor.parameter or load.tensor in self._names:
             raise UnknownProgramError
         if load.tensor in self._others:
-            return f"@{self._others[load.tensor]}"
+            place, indices = self._others[load.tensor]
+            if indices != load.indices:
+                raise UnknownProgramError
+            return f"@{place}"
         sizes = dict.fromkeys(range(len(self._shape)), 1)
         for axis, index, size in zip(axes, load.indices, tensor.shape, strict=True):
             if not (axis is None and index.is_zero and size == 1) and (axis is None or sizes[axis] != 1):
                 raise UnknownProgramError
             if axis is not None:
                 sizes[axis] = size
-        self._others[load.tensor] = len(self._others)
+        self._others[load.tensor] = len(self._others), load.indices
         shape = "x".join(str(sizes[axis]) for axis in self._order)
-        return shape if tensor.dtype == self._dtype else f"{shape}:{tensor.dtype}"
+        # Without its type one size alone reads as a number.
+        return shape if tensor.dtype == self._dtype and "x" in shape else f"{shape or 1}:{tensor.dtype}"
 
 
 def _clipped(steps: Sequence[_Step]) -> list[_Step]:

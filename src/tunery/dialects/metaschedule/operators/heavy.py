@@ -68,7 +68,12 @@ def heavy_operator(program: Program) -> Heavy:
         raise UnknownProgramError
     nest, pad = program.nests[first], program.nests[0] if first else None
     value = nest.value
-    if not nest.in_order or not isinstance(value, Apply) or value.name not in {"add", "maximum", "minimum"}:
+    if (
+        not nest.in_order
+        or nest.condition
+        or not isinstance(value, Apply)
+        or value.name not in {"add", "maximum", "minimum"}
+    ):
         raise UnknownProgramError
     itself, term = value.operands
     if itself != Load(nest.output, nest.places) or not isinstance(nest.initial, Constant):
@@ -164,10 +169,11 @@ def _product(program: Program, nest: Nest, factors: tuple[Load, Load], pad: Nest
     of_a, of_b = _axes_of(a), _axes_of(b)
     if last in of_a or not {k} <= of_a & of_b or (len(kept) > 1 and kept[-2] in of_b and nest.extents[kept[-2]] > 1):
         raise UnknownProgramError
+    _check_used(nest, of_a | of_b)
     tensors = {}
     for name, load, own, matrix in (("a", a, of_a, [*kept[:-1], k]), ("b", b, of_b, [*kept[:-2], k, last])):
         _check_parameter(program.tensors[load.tensor])
-        _check_plain(load, program.tensors[load.tensor])
+        _check_plain(load, program.tensors[load.tensor], nest)
         shape = [nest.extents[axis] if axis in own else 1 for axis in matrix]
         while len(shape) > 2 and shape[0] == 1 and matrix[len(matrix) - len(shape)] not in own:
             shape = shape[1:]
@@ -178,11 +184,22 @@ def _product(program: Program, nest: Nest, factors: tuple[Load, Load], pad: Nest
     )  # fmt: skip
 
 
-def _check_plain(load: Load, tensor: Tensor) -> None:
-    """Check that a load's indices are axes, or 0 where there is one element only, each axis once."""
+def _check_used(nest: Nest, axes: Collection[int]) -> None:
+    """Check that a nest's axes are among those of what it reads: along another one the result would be repeated."""
+    if any(extent > 1 and axis not in axes for axis, extent in enumerate(nest.extents)):
+        raise UnknownProgramError
+
+
+def _check_plain(load: Load, tensor: Tensor, nest: Nest) -> None:
+    """Check that a load's indices are axes over the whole tensor, or 0 where there is one element only, each once."""
     axes = [index.axis for index in load.indices if not index.is_zero]
     single = all(size == 1 for size, index in zip(tensor.shape, load.indices, strict=True) if index.is_zero)
-    if None in axes or len(set(axes)) < len(axes) or not single:
+    whole = all(
+        index.axis is not None and size == nest.extents[index.axis]
+        for size, index in zip(tensor.shape, load.indices, strict=True)
+        if not index.is_zero
+    )
+    if not whole or len(set(axes)) < len(axes) or not single:
         raise UnknownProgramError
 
 
@@ -197,7 +214,7 @@ def _convolution(  # noqa: PLR0917 - what it is made of
 ) -> Heavy:
     read = _source(program, data.tensor, pad)
     _check_parameter(program.tensors[weights.tensor])
-    _check_plain(weights, program.tensors[weights.tensor])
+    _check_plain(weights, program.tensors[weights.tensor], nest)
     of_weights = _axes_of(weights)
     windows = _windows(nest, data, of_weights)
     taken = {one.window for one in windows} | {one.output for one in windows}
@@ -212,6 +229,7 @@ def _convolution(  # noqa: PLR0917 - what it is made of
     batch = data.indices[of_batch].axis
     if batch is None or batch in of_weights | nest.reduced or any(any(read.pads[i]) for i in rest):
         raise UnknownProgramError
+    _check_used(nest, _axes_of(data) | of_weights)
     if read.filled not in {None, 0.0} or {channel, kernel, *(one.window for one in windows)} != of_weights:
         raise UnknownProgramError
     shape = [read.shape[of_batch], read.shape[of_channel], *(read.shape[one.dimension] for one in windows)]
@@ -219,7 +237,7 @@ def _convolution(  # noqa: PLR0917 - what it is made of
     return Heavy(
         f"conv{len(windows)}d",
         {"x": (shape, read.dtype), "w": (size, program.tensors[weights.tensor].dtype)},
-        {**_steps(windows, read), "groups": groups, **_out(program, nest, data)},
+        {**_steps(nest, windows, read), "groups": groups, **_out(program, nest, data)},
         nests, nest.output, tuple(_positions(nest, [batch, kernel, *(one.output for one in windows)])),
         {read.tensor: "x", weights.tensor: "w"},
     )  # fmt: skip
@@ -255,7 +273,13 @@ def _windows(nest: Nest, data: Load, of_weights: Collection[int]) -> list[_Windo
     return found
 
 
-def _steps(windows: Sequence[_Window], read: _Data) -> dict[str, Sequence[int]]:
+def _steps(nest: Nest, windows: Sequence[_Window], read: _Data) -> dict[str, Sequence[int]]:
+    """Return the attributes of windows, which are at all places of the padded data."""
+    for one in windows:
+        last = sum(read.pads[one.dimension]) + read.shape[one.dimension] - 1
+        last -= one.dilation * (nest.extents[one.window] - 1)
+        if nest.extents[one.output] != last // one.stride + 1:
+            raise UnknownProgramError
     pads = [read.pads[one.dimension] for one in windows]
     return {
         "strides": [one.stride for one in windows],
@@ -274,18 +298,20 @@ def _reduction(nest: Nest, combine: str, data: _Data, load: Load, nests: int) ->
     windows = _windows(nest, load, ())
     if windows:
         return _pool(nest, combine, data, load, windows, nests)
-    _check_plain(load, Tensor(data.shape, data.dtype, parameter=True))
+    _check_plain(load, Tensor(data.shape, data.dtype, parameter=True), nest)
+    _check_used(nest, _axes_of(load))
     if any(any(pair) for pair in data.pads) or not nest.reduced <= _axes_of(load):
         raise UnknownProgramError
     axes = [index.axis for index in load.indices]
-    kept = [i for i, axis in enumerate(axes) if axis not in nest.reduced]
+    kept = [axes.index(axis) for axis in range(len(nest.extents)) if axis in axes and axis not in nest.reduced]
+    kept += [i for i, axis in enumerate(axes) if axis is None]
     gone = [i for i, axis in enumerate(axes) if axis in nest.reduced]
     name = {"add": "sum", "maximum": "max", "minimum": "min"}[combine]
     shape = [data.shape[i] for i in (*kept, *gone)]
     first = len(kept)
     return Heavy(
         f"reduce_{name}", {"x": (shape, data.dtype)}, {"axes": list(range(first, len(shape)))}, nests, nest.output,
-        tuple(range(len(nest.places))), {},
+        tuple(range(len(nest.places))), {data.tensor: "x"},
     )  # fmt: skip
 
 
@@ -300,10 +326,11 @@ def _pool(  # noqa: PLR0917 - what it is made of
         raise UnknownProgramError
     if len(rest) != 2 or any(any(data.pads[i]) for i in rest) or (data.filled is not None and data.filled > filled):
         raise UnknownProgramError
-    steps = _steps(windows, data)
+    _check_used(nest, _axes_of(load))
+    steps = _steps(nest, windows, data)
     return Heavy(
         f"{kind}{len(windows)}d",
         {"x": ([data.shape[i] for i in (*rest, *(one.dimension for one in windows))], data.dtype)},
         {"kernel": [nest.extents[one.window] for one in windows], **steps}, nests, nest.output,
-        tuple(_positions(nest, [*plain, *(one.output for one in windows)])),
+        tuple(_positions(nest, [*plain, *(one.output for one in windows)])), {data.tensor: "x"},
     )  # fmt: skip

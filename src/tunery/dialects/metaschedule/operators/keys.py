@@ -79,6 +79,7 @@ def _softmax(program: Program) -> str | None:
     sums = [Apply(name, (Load(nest.output, nest.places), _behind(nest, one, axis)), dtype)
             for name, nest, one in (("maximum", largest, source), ("add", total, powers.output))]  # fmt: skip
     known = [powers.value, quotients.value, largest.value, total.value] == [*expected, *sums]
+    known = known and not any(nest.condition for nest in program.nests[:4])
     if not known or not program.tensors[source].parameter or not (powers.in_order and quotients.in_order):
         return None
     shape, order = program.tensors[source].shape, range(len(powers.extents))
@@ -110,6 +111,8 @@ def _transposition(program: Program) -> str | None:
     if not tensor.parameter or sorted(axis for axis in axes if axis is not None) != list(range(len(first.places))):
         return None
     order = [axes.index(axis) for axis in range(len(axes))]
+    if first.extents != tuple(tensor.shape[dimension] for dimension in order):
+        return None  # it takes a part of the tensor
     return operator_key("transpose", {"x": (tensor.shape, tensor.dtype)}, {"perm": order})
 
 

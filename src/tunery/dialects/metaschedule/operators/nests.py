@@ -187,7 +187,7 @@ class _Reader:
             return Load(self._tensor(node.source), tuple(map(self._affine, node.indices)))
         dtype = str(node.ty.dtype)
         if isinstance(node, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
-            return Constant(float(node.value), dtype)
+            return Constant(node.value, dtype)
         if isinstance(node, tvm.tirx.Cast):
             return Apply("cast", (self._expression(node.value),), dtype)
         if isinstance(node, tvm.tirx.Select):
