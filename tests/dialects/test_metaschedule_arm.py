@@ -76,4 +76,4 @@ def test_no_code_is_made_for_other_kinds_of_machines(dialect: MetaScheduleDialec
 
 def test_a_kernel_is_run_without_the_compiler() -> None:
     code = "import sys, tunery.dialects.metaschedule.loading.kernel; sys.exit('tvm' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
