@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, overload
@@ -321,6 +321,8 @@ def load(
         tunery.load("resnet18.onnx", [{"batch": 1}, {"batch": 8}]).on("native").within("10min").tune()
         tunery.load(module.eval(), (torch.zeros(1, 3, 224, 224),)).on("native").within("10min").tune()
     """
+    if len(given) > 1:
+        raise UsageError("`load` takes a model and, second, its shapes or example inputs; name all else")
     second = given[0] if given else None
     if isinstance(model, str | os.PathLike):
         source, shapes = os.fspath(model), second if shapes is None else shapes
@@ -335,6 +337,8 @@ def load(
             f"({pip_install('torch')}) and example inputs"
         )
     bindings: Sequence[Mapping[str, Sizes]] = [shapes] if isinstance(shapes, Mapping) else shapes or [{}]
+    if not isinstance(bindings, Sequence) or not all(isinstance(one, Mapping) for one in bindings):
+        raise UsageError(f"the shapes {shapes!r:.60} have no names; write for example {{'x': (1, 3, 224, 224)}}")
     first, *more = (_bound(one) for one in bindings)
     return Model(source, first, trust, service, tuple(more))
 
@@ -342,7 +346,7 @@ def load(
 def _bound(shapes: Mapping[str, Sizes]) -> dict[str, tuple[int, ...]]:
     bound = {}
     for name, shape in shapes.items():
-        bound[name] = (shape,) if isinstance(shape, int) else tuple(shape)
+        bound[name] = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         if not all(isinstance(size, int) and size > 0 for size in bound[name]):
             raise UsageError(
                 f"the shape {bound[name]} of {name!r} must be positive integers, for example (1, 3, 224, 224)"

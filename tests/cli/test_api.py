@@ -1,6 +1,7 @@
 """The Python face: a chain of immutable steps whose order is enforced."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,12 @@ def test_a_latency_that_is_good_enough_ends_tuning(store: str) -> None:
     for mistake in ({"latency_target": "soon"}, {}):
         with pytest.raises(tunery.BudgetError):
             placed.within(**mistake)
+
+
+@pytest.mark.parametrize("given", [({"a": 1.5},), ([{"a": 1}, 3],), ("abc",), (5,), ({}, 3)])
+def test_what_are_no_shapes_is_told(given: tuple[Any, ...]) -> None:
+    with pytest.raises(tunery.UsageError, match="shape"):
+        tunery.load("x.onnx", *given)
 
 
 def test_steps_are_immutable_and_can_branch() -> None:

@@ -124,9 +124,10 @@ def test_query_of_a_model_and_of_a_task(tuned: Run) -> None:
 def test_query_says_whether_a_latency_is_met_and_what_tuning_a_new_network_takes(tuned: Run) -> None:
     assert "is met: nothing needs to be tuned" in tuned("query", "fake:demo", *FAKE, "--latency-target", "10s").out
     assert tuned("query", "fake:demo", *FAKE, "--latency-target", "1us", "--json").data["met"] is False
-    unknown = tuned("query", "fake:new?tasks=2&space=8x8x8", *FAKE)
+    unknown = tuned("query", "fake:new?tasks=2&space=8x8x8", *FAKE, "--threads", "1")
     assert unknown.code == 1
     assert "going by the last job" in unknown.err
+    assert "run `tunery tune 'fake:new?tasks=2&space=8x8x8' --threads 1 " in unknown.err
 
 
 def test_a_task_may_be_named_by_the_start_of_its_key_as_tables_show_it(tuned: Run, tmp_path: Path) -> None:

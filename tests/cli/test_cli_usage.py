@@ -66,6 +66,7 @@ def test_a_malformed_budget(run: Run, budget: str) -> None:
         (("tune", "fake:demo", "-o", "nowhere/"), "no directory"),
         (("bench", "fake:demo", "--against", "torch7"), "torch7"),
         (("bench", "fake:demo", "--seconds", "0"), "--seconds"),
+        (("query", "fake:demo", "--all", "--latency-target", "1ms"), "--latency-target"),
         (("extract",), "MODEL"),
     ],
 )

@@ -2,6 +2,7 @@ from collections import Counter
 
 import pytest
 
+from tunery.domain import HERE
 from tunery.runtime.paces import Paces
 
 HOSTS = ("here", "near", "far")
@@ -37,6 +38,7 @@ def test_a_slow_host_is_given_less_and_named_until_it_is_fast_again(caplog: pyte
     assert given["here"] >= 3 * given["far"] > 0
     assert paces.remark("far")
     assert [record.args[0] for record in caplog.records if record.args] == ["far"], "named once"
+    assert "tunery hosts check far" in caplog.text
     for _ in range(60):
         paces.built("far", 1.0)
     assert shares(paces, 30) == dict.fromkeys(HOSTS, 10)
@@ -64,3 +66,12 @@ def test_a_host_that_is_lost_again_and_again_is_given_less_until_builds_succeed_
     for _ in range(60):
         paces.built("near", 1.0)
     assert shares(paces, 30)["near"] == 10
+
+
+def test_this_machine_is_named_without_the_advice_to_check_a_host(caplog: pytest.LogCaptureFixture) -> None:
+    paces = Paces()
+    for _ in range(10):
+        paces.built(HERE, 4.0)
+        paces.built("near", 1.0)
+    assert HERE in caplog.text
+    assert "hosts check" not in caplog.text

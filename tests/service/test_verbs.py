@@ -11,6 +11,7 @@ from tunery._errors import UsageError
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request
 from tunery.service.manager import JobManager
+from tunery.service.verbs import options_of
 from tunery.store import Store, open_store
 
 pytestmark = pytest.mark.jobs
@@ -103,6 +104,12 @@ def test_a_job_that_cannot_answer_fails_with_the_reason_and_pays_for_what_it_use
     assert status.state is JobState.FAILED
     assert "Scripted" in status.message
     assert status.spend.wall_s > 0
+
+
+def test_networks_are_compared_for_one_shape_at_a_time() -> None:
+    asked = Request("net.onnx", {"batch": (1,)}, kind="bench", more_shapes=({"batch": (4,)},))
+    with pytest.raises(UsageError, match="one value for each --shape"):
+        options_of(asked)
 
 
 def test_what_is_not_known_is_said_with_what_tuning_it_would_take(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from test_web_jobs import QUICK, ended, submitted
 from web_tools import Serve, Site
 
+from tunery.domain import JobState
 from tunery.store import Store
 from tunery.web._retention import forget
 
@@ -51,5 +52,30 @@ def test_old_files_and_events_go_and_answers_records_and_new_ones_stay(serve: Se
         kinds = await service.store.read(lambda store: {event.kind for event in store.events.after(job_id=job["id"])})
         assert "state" not in kinds
         assert (await ann.put(places[0], content=b"old")).status_code == 201, "it is uploaded again"
+
+    serve(main)
+
+
+@pytest.mark.parametrize("state", JobState)
+def test_the_model_of_a_job_stays_until_it_is_over(serve: Serve, state: JobState) -> None:
+    async def main(site: Site) -> None:
+        service = site.app.state.service
+        model = service.files / "models" / hashlib.sha256(b"model").hexdigest() / "net.onnx"
+        model.parent.mkdir(parents=True)
+        model.write_bytes(b"model")
+        age(service.files)
+
+        def later(store: Store) -> None:
+            job = store.create_job(
+                {"model": str(model), "dialect": "fake", "queue_owner": "ann", "kind": "tune"}
+            ).job_id
+            if state is not JobState.QUEUED:
+                assert store.acquire_job(job)
+            if state not in {JobState.QUEUED, JobState.RUNNING}:
+                assert store.release_job(job, state)
+            forget(store, service.files, HOUR_S)
+
+        await service.store.write(later)
+        assert model.exists() == (state not in {JobState.DONE, JobState.CANCELLED, JobState.FAILED})
 
     serve(main)

@@ -212,6 +212,17 @@ def test_of_two_who_change_a_job_one_has_to_look_again(serve: Serve) -> None:
         assert again.json()["request"]["budget_trials"] == shown.json()["request"]["budget_trials"]
         assert (await other.patch(place, json={"priority": 1})).status_code == 404
         assert (await ann.patch(place, json={"budget": "soon"})).status_code == 422
+        states = [
+            one for one in await site.manager.store.read(lambda store: store.events.after()) if one.kind == "state"
+        ]
+        for nothing in ({}, {"priority": 3}):
+            assert (await ann.patch(place, json=nothing)).status_code == 200
+        after = [
+            one for one in await site.manager.store.read(lambda store: store.events.after()) if one.kind == "state"
+        ]
+        assert "paused" not in {one.payload["state"] for one in after[len(states) :]}, (
+            "what changes nothing stops nothing"
+        )
         assert (await ann.post(f"{place}:cancel")).status_code == 200
         assert (await ann.patch(place, json={"priority": 1})).status_code == 422
 

@@ -175,3 +175,21 @@ def test_a_latency_that_is_known_to_be_met_is_answered_without_a_trial(serve: Se
         assert "nothing was tuned" in again["message"]
 
     serve(main)
+
+
+@pytest.mark.jobs
+def test_what_an_account_takes_with_it_names_no_network_of_another(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        for client, model in ((ann, "secret?tasks=1"), (ann, "secret2?tasks=2"), (bob, "mine?tasks=1")):
+            await ended(client, (await submitted(client, {**QUICK, "model": f"fake:{model}"}))["id"])
+        everything = (await site.admin.get("/v1/records/export")).text
+        assert all(name in everything for name in ('"secret"', '"secret2"'))
+        answer = await bob.get("/v1/records/export")
+        assert '"mine"' in answer.text
+        assert int(answer.headers["X-Records"]) > 0
+        assert "secret" not in answer.text
+        assert (await bob.get("/v1/records/export", params={"network": "secret"})).status_code == 404
+        assert (await bob.get("/v1/records/export", params={"network": "mine"})).text == answer.text
+
+    serve(main)

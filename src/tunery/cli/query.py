@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tunery._errors import NothingFoundError, WorkError
+from tunery._errors import NothingFoundError, UsageError, WorkError
 from tunery.cli.console import options
 from tunery.cli.console.output import emit, say, width
 from tunery.cli.console.remote import Server, server_of, watching
@@ -78,12 +78,17 @@ def query(
     policy = options.guess(few_shot, few_shot_budget, wanted=zero_shot)
     url = server_of(server, store)
     if all_known:
+        if policy is not None or latency_target:
+            raise UsageError("--all shows what was measured; leave out --zero-shot, --few-shot and --latency-target")
         _query_all(url, request, as_json=json, verbose=verbose)
         return
     answer = _there(url, request, policy, verbose=verbose) if url else _here(request, policy)
     if answer["nothing"]:
+        from tunery.reports.text import asked
+
         expected = "".join(f"; {line}" for line in _tuning_line(answer))
-        raise NothingFoundError(f"{answer['nothing']}{expected}; run `tunery tune {shlex.quote(subject)}`")
+        again = [shlex.quote(subject), *asked(request), *([f"--server {shlex.quote(server)}"] if server else [])]
+        raise NothingFoundError(f"{answer['nothing']}{expected}; run `tunery tune {' '.join(again)}`")
     if json:
         emit({name: answer[name] for name in _DOCUMENTED})
     else:
@@ -174,8 +179,9 @@ def _tuning_line(answer: Mapping[str, Any]) -> Iterator[str]:
     gain = f", {one['speedup']:.2g} times faster" if one["speedup"] else ""
     then = f", {milliseconds(one['latency_s'])} ms in all" if one["latency_s"] else ""
     past = "the last job" if one["jobs"] == 1 else f"the last {one['jobs']} jobs"
+    what = f"{'its' if answer['nothing'] else 'the other'} {one['tasks']} tasks"
     yield (
-        f"tuning the other {one['tasks']} would take about {duration(one['wall_s'])}{price} for {one['trials']} "
+        f"tuning {what} would take about {duration(one['wall_s'])}{price} for {one['trials']} "
         f"trials{gain}{then}, going by {past}"
     )
 

@@ -229,8 +229,8 @@ def cost_lines(job: JobStatus) -> list[str]:
 
 def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
     path = str(output or file_name(report.network.name, request))
-    asked = " ".join([shlex.quote(request.model), *_asked(request), "-o", shlex.quote(path)])
-    build = [] if output else [f"to use it   tunery compile {asked}"]
+    words = " ".join([shlex.quote(request.model), *asked(request), "-o", shlex.quote(path)])
+    build = [] if output else [f"to use it   tunery compile {words}"]
     return [
         *build,
         f"{'to use it' if output else '':<11} import tunery{_there(request)}",
@@ -243,7 +243,7 @@ def _there(request: "Request") -> str:
     return f"  # on {request.on}" if request.on else ""
 
 
-def _asked(request: "Request") -> list[str]:
+def asked(request: "Request") -> list[str]:
     """Return what a command must be told beside the model to find what this request has measured."""
     said = [f"--shape {shlex.quote(text)}" for text in shape_texts(request)]
     said += [f"--target {shlex.quote(request.target)}"] if request.target != "native" else []

@@ -5,6 +5,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tunery.domain import HERE
+
 _WEIGHT = 0.1  # of the latest build in a host's mean
 _ENOUGH = 5  # builds of a host before it is judged
 _SLOW, _MOST = 2.0, 16.0  # times the fastest host's: from where on a host is slow, and how slow it is called at most
@@ -67,5 +69,6 @@ class Paces:
         """Name a host in the log when it becomes slow or unsteady."""
         said = self.remark(host)
         if said and not seen.named:
-            _log.warning("host %s: %s; see `tunery hosts check %s`", host, said, host)
+            advice = "" if host == HERE else f"; see `tunery hosts check {host}`"
+            _log.warning("host %s: %s%s", host, said, advice)
         seen.named = bool(said)

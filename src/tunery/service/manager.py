@@ -200,6 +200,8 @@ class JobManager:
         allowed(status)
         wanted = replace(status, request={**status.request, **values})
         check(request_of(wanted, self.store.url), claim_of(wanted) or ShareRequest())
+        if wanted.request == status.request:
+            return
         goes_on = status.state in {JobState.QUEUED, JobState.RUNNING}
         if goes_on:
             await self.pause(job_id)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from tunery._errors import UsageError, misfit
-from tunery.delivery.comparing.bench import bench
+from tunery.delivery.comparing.bench import bench, check_one_shape
 from tunery.delivery.comparing.compare import check_rivals
 from tunery.delivery.compile import check_place
 from tunery.delivery.query import query
@@ -88,11 +88,12 @@ class BenchOptions:
     seconds: float = 5.0
     compiled: str = ""
 
-    def check(self, _: Request) -> None:
-        """Raise UsageError where a rival is unknown or the time is not positive."""
+    def check(self, request: Request) -> None:
+        """Raise UsageError where a rival is unknown, the time is not positive, or there are several shapes."""
         check_rivals(self.against)
         if not 0 < self.seconds <= _LONGEST_S:
             raise UsageError(f"{self.seconds:g} s is no time to measure a network for; write for example 5")
+        check_one_shape(request)
 
 
 @dataclass(frozen=True, slots=True)

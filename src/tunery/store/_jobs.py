@@ -175,6 +175,11 @@ class Jobs(Database):
         query = sa.select(_jobs).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
         return self._unowned(query)
 
+    def requests_to_do(self) -> list[Mapping[str, Any]]:
+        """Return the requests of the jobs that are at work, or wait, or may go on, whoever owns them."""
+        query = sa.select(_jobs.c.request).where(_jobs.c.state.not_in((*_OVER, JobState.FAILED.value)))
+        return self.read(lambda connection: list(connection.execute(query).scalars()))
+
     def _unowned(self, query: sa.Select[Any]) -> list[JobStatus]:
         def ask(connection: Connection) -> list[JobStatus]:
             rows = _all(connection, query)

@@ -3,10 +3,10 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from tunery.domain import JobStatus
 from tunery.reports.job import ANSWER, COMPARED, COMPILED, STAGES
 from tunery.store import Store
 
@@ -15,13 +15,13 @@ LASTING = (ANSWER, COMPARED, COMPILED, STAGES, "began")
 
 
 def forget(store: Store, files: Path, older_s: float) -> int:
-    """Delete what is older than so many seconds and belongs to no job that is still to be done; return how much went.
+    """Delete events older than so many seconds, and files that no job needs that may go on; return how many went.
 
     Records, jobs, answers and the ledger stay. Who asks for a file that went is told to upload or to compile again.
     """
     before = time.time() - older_s
     gone = store.events.forget(before, but=LASTING)
-    needed = "\n".join(_files_of(job) for job in store.unfinished())
+    needed = "\n".join(_files_of(request) for request in store.requests_to_do())
     for path in (*_children(files / "blobs", 2), *_children(files / "models", 1), *_children(files / "compiled", 1)):
         if path.name not in needed and path.stat().st_mtime < before:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -34,8 +34,8 @@ def touch(path: Path) -> None:
     os.utime(path)
 
 
-def _files_of(job: JobStatus) -> str:
-    return f"{job.request.get('model', '')}\n{job.request.get('options', '')}"
+def _files_of(request: Mapping[str, Any]) -> str:
+    return f"{request.get('model', '')}\n{request.get('options', '')}"
 
 
 def _children(directory: Path, depth: int) -> Iterator[Path]:

@@ -11,8 +11,18 @@ from tunery.delivery.comparing.compare import check_rivals_there, compare, with_
 from tunery.delivery.compile import compile_only
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.work import Work
-from tunery.domain.request import CONTESTANTS, BenchReport, Progress, TaskShare
+from tunery.domain.request import CONTESTANTS, BenchReport, Progress, Request, TaskShare
 from tunery.engines import Role
+
+
+def check_one_shape(request: Request) -> None:
+    """Check that a network is to be compared for one shape.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if request.more_shapes:
+        raise UsageError("networks are compared with rivals for one shape at a time; give one value for each --shape")
 
 
 async def bench(
@@ -37,8 +47,7 @@ async def bench(
         work.notify(Progress("", phase, time.monotonic() - began, None, 0, None, None, None, current))
 
     check_rivals_there(work.runtime, against)
-    if work.request.more_shapes:
-        raise UsageError("networks are compared with rivals for one shape at a time; give one value for each --shape")
+    check_one_shape(work.request)
     imported = await work.model(lambda: tell("importing", ""))
     if not imported.network.blob:
         raise UsageError(f"{imported.network.source} has no ONNX file to compare with; bench an ONNX model or zoo:NAME")

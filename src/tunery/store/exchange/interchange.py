@@ -51,8 +51,9 @@ class Interchange(Database):
     ) -> int:
         """Write all tasks that have records, and the records, to a file; return the number of records.
 
-        With `account` only what its jobs have measured, with `network` (a name, or a digest) only its tasks. The file
-        appears whole or not at all. With `force` it may replace a file of another kind.
+        With `account` only what its jobs have measured, and no networks but its own; with `network` (a name, or a
+        digest) only its tasks. The file appears whole or not at all. With `force` it may replace a file of another
+        kind.
 
         Raises:
             UsageError: it cannot be written, or must not replace what is there.
@@ -84,6 +85,8 @@ class Interchange(Database):
 
 def _export(connection: Connection, file: TextIO, account: str | None, network: str) -> int:
     held = holders(connection)
+    if account is not None:
+        held = _held_by(connection, account, held)
     chosen = _chosen(held, account, network)
     _write_line(file, {"format": FORMAT, "version": VERSION})
     tasks = task_query().where(schema.tasks.c.key.in_(sa.select(_records.c.task_key).where(chosen)))
@@ -96,6 +99,17 @@ def _export(connection: Connection, file: TextIO, account: str | None, network: 
     for count, row in enumerate(rows, 1):  # noqa: B007 - the number of the last one is the answer
         _write_line(file, {"record": encode(to_record(row)), "created_at": row["created_at"]})
     return count
+
+
+def _held_by(connection: Connection, account: str, held: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return what an account's own networks hold, under its names: those of others are nobody else's business."""
+    requests = connection.execute(sa.select(schema.jobs.c.request).filter_by(account=account)).scalars().all()
+    names = {one.get("network"): one.get("name", "") for one in requests}
+    several = {one.get("name") for one in requests if one.get("more_shapes")}  # a digest for each binding of shapes
+    return {
+        key: {digest: names.get(digest, name) for digest, name in of.items() if digest in names or name in several}
+        for key, of in held.items()
+    }
 
 
 def _chosen(held: Mapping[str, Mapping[str, str]], account: str | None, network: str) -> sa.ColumnElement[bool]:
