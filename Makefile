@@ -28,7 +28,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "error: $(PYTHON) is older than Python 3.11; say where a newer one is: make $(MAKECMDGOALS) PYTHON=PATH" >&2; exit 2; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: $(PYTHON) lacks the module venv; install it (Debian, Ubuntu: apt-get install $(PYTHON)-venv)" >&2; exit 2; }
-	@echo "setting up $(VENV) (once; some 400 MB of packages)"
+	@echo "setting up $(VENV) (once; 1.6 GB on disk)"
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
