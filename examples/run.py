@@ -21,8 +21,9 @@ def main(path: str) -> None:
     network = tunery.load_compiled(path)
     print(f"loaded in {time.perf_counter() - began:.2f} s")
     rng = np.random.default_rng(0)
-    inputs = [(rng.random(spec.shape) if "float" in spec.dtype else rng.integers(0, 2, spec.shape)).astype(spec.dtype)
-              for spec in network.inputs]  # fmt: skip
+    shapes = network.shapes[0] if hasattr(network, "shapes") else [spec.shape for spec in network.inputs]
+    inputs = [(rng.random(shape) if "float" in spec.dtype else rng.integers(0, 2, shape)).astype(spec.dtype)
+              for spec, shape in zip(network.inputs, shapes, strict=True)]  # fmt: skip
     taken = []
     for _ in range(20):
         began = time.perf_counter()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tunery
@@ -92,6 +93,13 @@ def test_wrong_values_are_told_at_once() -> None:
         tunery.load("x.onnx").on().tune(seed="seven")
     with pytest.raises(tunery.UsageError, match="positive integers"):
         tunery.load("x.onnx", {"a": (1, 0)})
+    with pytest.raises(tunery.UsageError, match="positive integers"):
+        tunery.load("x.onnx", {"a": None})  # type: ignore[dict-item]
+    for inputs in ((np.zeros(3),), np.zeros(3), "a=3"):
+        with pytest.raises(tunery.UsageError, match="write for example"):
+            tunery.load("x.pt2", inputs)
+    with pytest.raises(tunery.UsageError, match="in one tuple"):
+        tunery.load("x.pt2", {}, {})  # type: ignore[call-overload]
     with pytest.raises(AttributeError, match="nonsense"):
         _ = tunery.nonsense  # type: ignore[attr-defined]
 

@@ -1,9 +1,14 @@
 """A file for several shapes: the weights are there once, and a call runs what was compiled for its inputs."""
 
+import gc
+import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -11,6 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tunery
+from tunery._archive import new_archive, open_archive
 from tunery._errors import UsageError
 from tunery.delivery.files.inspection import inspect
 from tunery.delivery.files.signing import create_key
@@ -115,6 +121,49 @@ def test_what_takes_the_place_of_a_file_does_not_matter_once_it_is_loaded(files:
     check(network, 16, 4, 1)
 
 
+def rewritten(file: Path, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Write a copy with another second shape in its manifest."""
+    with open_archive(file) as archive, new_archive(path) as made:
+        for name in archive.sizes:
+            made.copy(archive, name)
+        whole = json.loads(archive.manifest_bytes)
+        change(whole["shapes"][1])
+        made.finish(whole)
+    return path
+
+
+def test_a_shape_that_cannot_be_loaded_is_one_sentence_and_leaves_no_file_open(
+    files: list[Path], tmp_path: Path
+) -> None:
+    def said(dialect: object) -> str:
+        bad = rewritten(files[-1], tmp_path / f"{dialect}", lambda told: told.update(dialect=dialect))
+        with pytest.raises(UsageError) as caught:
+            tunery.load_compiled(bad)(rows(4))
+        return str(caught.value)
+
+    gc.collect()
+    before = sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    for dialect in (5, "none", "fake", "onnxruntime"):
+        text = said(dialect)
+        assert "\n" not in text
+        assert "/dev/fd" not in text
+    gc.collect()
+    assert sorted(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_shape_that_needs_what_is_not_installed_says_so(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = tunery.load_compiled(files[-1])
+    check(network, 1)
+    for name in ("onnxruntime", "other"):
+        missing = ModuleNotFoundError("there is none", name=name)
+        monkeypatch.setattr(type(get_dialect("metaschedule")), "load_network", Mock(side_effect=missing))
+        with pytest.raises(UsageError, match=name) as caught:
+            network(rows(4))
+        assert "\n" not in str(caught.value)
+
+
 def test_a_file_for_several_shapes_can_be_signed(files: list[Path], tmp_path: Path) -> None:
     public = create_key(tmp_path / "key")
     signed = tunery.combine(files[:2], tmp_path / "signed.tunery", sign=tmp_path / "key")
@@ -165,6 +214,21 @@ def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callabl
     with pytest.raises(UsageError):
         compile_model(request, tmp_path / "c.tunery", FillPolicy(), more_targets=["native"])
     assert sorted(one.name for one in tmp_path.iterdir() if one.suffix == ".tunery") == ["a.tunery", "b.tunery"]
+
+
+def test_shapes_that_change_the_number_of_dimensions_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Squeeze", ["r"], ["y"])], "squeezed",
+        [value("x", TensorProto.FLOAT, ("batch", 1, 8))], [value("y", TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    source = tmp_path / "squeezed.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
+    request = Request(str(source), {"batch": (1,)}, threads=1, store=str(tmp_path / "s.db"),
+                      more_shapes=({"batch": (4,)},))  # fmt: skip
+    with pytest.raises(UsageError, match=r"'y' is \[8\] or \[4, 8\]") as caught:
+        extract(request)
+    assert "\n" not in str(caught.value)
 
 
 def test_equal_tasks_of_several_shapes_are_one(tmp_path: Path) -> None:

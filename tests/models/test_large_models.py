@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import ModelError
 from tunery.models import prepare
@@ -28,13 +28,15 @@ print(json.dumps([network.path, network.weights, network.digest, peak]))
 """
 
 
-def large(folder: Path, *, location: str = WEIGHTS, length: int = BYTES, operator: str = "MatMul") -> Path:
+def large(
+    folder: Path, *, location: str = WEIGHTS, length: int = BYTES, step: int = BYTES, operator: str = "MatMul"
+) -> Path:
     """Write products with three matrices, 2.4 GB in a file of holes but for the first row of each."""
     (folder / "weights").mkdir(parents=True)
     with (folder / WEIGHTS).open("wb") as file:
-        file.truncate(COUNT * BYTES)
+        file.truncate((COUNT - 1) * step + BYTES)
         for number in range(COUNT):
-            file.seek(number * BYTES)
+            file.seek(number * step)
             file.write(np.full(COLUMNS, number + 1, np.float32).tobytes())
     value = helper.make_tensor_value_info
     inputs = [value(f"x{at}", TensorProto.FLOAT, ("batch", ROWS)) for at in range(COUNT)]
@@ -43,7 +45,7 @@ def large(folder: Path, *, location: str = WEIGHTS, length: int = BYTES, operato
     for at in range(COUNT):
         weight = graph.initializer.add(name=f"w{at}", data_type=TensorProto.FLOAT, dims=[ROWS, COLUMNS])
         weight.data_location = TensorProto.EXTERNAL
-        for key, text in (("location", location), ("offset", str(at * BYTES)), ("length", str(length))):
+        for key, text in (("location", location), ("offset", str(at * step)), ("length", str(length))):
             weight.external_data.add(key=key, value=text)
         graph.node.append(helper.make_node(operator, [f"x{at}", f"w{at}"], [f"y{at}"]))
     path = folder / "large.onnx"
@@ -83,11 +85,29 @@ def test_a_large_model_is_prepared_in_little_memory(tmp_path: Path) -> None:
     assert prepared(source, tmp_path / "made")[2] != digest
 
 
+@pytest.mark.slow
+def test_weights_with_one_value_are_stored_once_and_a_constant_of_the_same_name_has_its_own(tmp_path: Path) -> None:
+    source = large(tmp_path / "model", step=0)
+    model = onnx.load(source, load_external_data=False)
+    constant = onnx.TensorProto(name="w0", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+    for key, text in (("location", WEIGHTS), ("length", "16")):
+        constant.external_data.add(key=key, value=text)
+    model.graph.node.append(helper.make_node("Constant", [], ["c"], value=constant))
+    model.graph.node.append(helper.make_node("Identity", ["c"], ["z"]))
+    model.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (4,)))
+    source.write_bytes(model.SerializeToString())
+    path, weights, _, _ = prepared(source, tmp_path / "made")
+    assert (path.parent / weights).stat().st_size == BYTES
+    made = onnx.load(path, load_external_data=False)
+    [own] = [numpy_helper.to_array(one) for one in made.graph.initializer if list(one.dims) == [4]]
+    assert (own == COUNT).all()
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"location": "../other.bin"}, {"location": "missing.bin"}, {"length": BYTES - 4},
-        {"location": "weights"}, {"operator": "Add"},
+        {"location": "weights"}, {"operator": "Add"}, {"step": 4096},
     ],
 )  # fmt: skip
 def test_a_large_model_that_cannot_be_read_is_refused_in_one_sentence(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tunery._errors import DialectError, EngineError, ModelError, UsageError, WorkError, tells_of_memory
-from tunery.domain import Network, Target, Task, digest, merged_specs
+from tunery.domain import Network, Target, Task, digest, merged_specs, shape_text
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime import worker_bytes
@@ -57,9 +57,20 @@ class ImportedModel:
 
 
 def together(parts: Sequence[ImportedModel]) -> ImportedModel:
-    """Return a model for several bindings of its shapes."""
+    """Return a model for several bindings of its shapes.
+
+    Raises:
+        UsageError: an input or output has not as many dimensions with one as with another.
+    """
     networks = [one.network for one in parts]
     first = parts[0]
+    for other in networks[1:]:
+        for spec, alike in zip(first.network.inputs + first.network.outputs, other.inputs + other.outputs, strict=True):
+            if len(spec.shape) != len(alike.shape):
+                raise UsageError(
+                    f"{spec.name!r:.80} is {shape_text(spec.shape)} or {shape_text(alike.shape)}, by the shapes that "
+                    "are given, and one file takes one number of dimensions; name the shapes one by one"
+                )
     network = replace(
         first.network,
         digest=digest(*(one.digest for one in networks)),

@@ -38,11 +38,22 @@ def load_compiled(path: str | Path, threads: int | None = None, *, trusted: Trus
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise UsageError(f"threads={threads!r} is no number of threads; write 1 or more, or nothing for the file's own")
     found = _identified(path, trusted)
+    with _loadable(path):
+        if found.shapes:
+            return _shaped(path, threads, found)
+        return found.compiler.load_network(path, threads, found.digest)
+
+
+@contextmanager
+def _loadable(path: Path) -> Iterator[None]:
+    """Say in one sentence what a file that is loaded in the block lacks, or that it is damaged.
+
+    Raises:
+        UsageError: so it is.
+    """
     try:
         with undamaged(path), compiler_parts(str(path)):
-            if found.shapes:
-                return _shaped(path, threads, found)
-            return found.compiler.load_network(path, threads, found.digest)
+            yield
     except ImportError as error:
         raise UsageError(
             f"{path} needs {error.name or 'a module'}, which cannot be imported here ({error}); install tunery again, "
@@ -96,15 +107,17 @@ class _Identified:
 
 def _shaped(path: Path, threads: int | None, found: _Identified) -> ShapedNetwork:
     """Return a network for several shapes, from the file as it is now, whatever takes its place later."""
+    compilers = [NetworkCompiler.of(get_dialect(str(told["dialect"]))) for told in found.shapes]
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     place = Path(f"/dev/fd/{descriptor}")
-    compilers = [NetworkCompiler.of(get_dialect(str(told["dialect"]))) for told in found.shapes]
 
     def load(number: int) -> CompiledNetwork:
         try:
-            with undamaged(path):
+            with _loadable(path):
                 return compilers[number].load_network(place, threads, shape_of(found.digest, number))
-        except UsageError as error:
+        except TuneryError as error:
+            if str(place) not in str(error):
+                raise
             raise UsageError(str(error).replace(str(place), str(path))) from error
 
     try:

@@ -82,7 +82,8 @@ async def _compile_each(
 
         found.append(await compile_checked(one, scratch / f"{number}.tunery", policy, told, raced=raced))
         imported.append(await one.model())
-    work.imported = together(imported) if len(imported) > 1 else imported[0]
+        whole = together(imported) if len(imported) > 1 else imported[0]  # refuses what does not fit into one file
+    work.imported = whole
     return found
 
 

@@ -96,7 +96,7 @@ class ShapedNetwork(CompiledNetwork):
             warnings.warn(
                 f"ONNX Runtime runs shapes that the network was not compiled for, as {self._told(shapes)}: it was for "
                 f"{held}",
-                stacklevel=4,
+                stacklevel=3,
             )
         return self._loaded(self._any)
 

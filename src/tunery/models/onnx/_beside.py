@@ -30,20 +30,20 @@ def digest_of(place: Stretch) -> str:
 def keep_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], directory: Path, scratch: Path) -> None:
     """Write the values of the weights that a model still has to a file in `directory`, which the model names then.
 
-    The file is called by its digest, and written as `scratch` first.
+    The file is called by its digest, and written as `scratch` first. A value that several weights share is there once.
 
     Raises:
         ModelError: a value cannot be read.
     """
     kept = [tensor for tensor in model.graph.initializer if tensor.name in large]
-    hashed, offsets, zeros = hashlib.sha256(), list[int](), bytes(_CHUNK)
+    hashed, offsets, zeros = hashlib.sha256(), dict[Stretch, int](), bytes(_CHUNK)
     with scratch.open("xb") as file:
-        for tensor in kept:
+        for place in dict.fromkeys(large[tensor.name] for tensor in kept):
             padding = bytes(-file.tell() % _ALIGNMENT)
             hashed.update(padding)
             file.write(padding)
-            offsets.append(file.tell())
-            for chunk in _chunks(large[tensor.name]):
+            offsets[place] = file.tell()
+            for chunk in _chunks(place):
                 hashed.update(chunk)
                 if chunk == (zeros if len(chunk) == _CHUNK else bytes(len(chunk))):  # holes stay holes
                     file.seek(len(chunk), os.SEEK_CUR)
@@ -52,10 +52,11 @@ def keep_beside(model: onnx.ModelProto, large: Mapping[str, Stretch], directory:
         file.truncate(file.tell())
     name = hashed.hexdigest()
     scratch.replace(directory / name)
-    for tensor, offset in zip(kept, offsets, strict=True):
+    for tensor in kept:
+        place = large[tensor.name]
         tensor.data_location = onnx.TensorProto.EXTERNAL
         del tensor.external_data[:]
-        told = {"location": name, "offset": str(offset), "length": str(large[tensor.name].length)}
+        told = {"location": name, "offset": str(offsets[place]), "length": str(place.length)}
         for key, value in told.items():
             tensor.external_data.add(key=key, value=value)
 

@@ -182,24 +182,27 @@ def _read_external_data(model: onnx.ModelProto, path: Path) -> tuple[dict[str, F
             location, stamp, place = _external_bytes(tensor, path.parent)
             stamps.setdefault(location, stamp)
             places.append(place)
-    large: dict[str, Stretch] = {}
+    large: dict[int, tuple[str, Stretch]] = {}
     if sum(place.length for place in places) > MOST_BYTES:
         names = Counter(tensor.name for tensor in model.graph.initializer)
         own = {id(tensor) for tensor in model.graph.initializer if names[tensor.name] == 1}
         large = {
-            tensor.name: place
+            id(tensor): (tensor.name, place)
             for tensor, place in zip(external, places, strict=True)
             if id(tensor) in own and place.length >= _LARGE_BYTES and _is_whole(tensor, place, path.parent)
         }
-    if sum(place.length for place in places) - sum(place.length for place in large.values()) > MOST_BYTES:
+    found = dict(large.values())
+    if sum(place.length for place in places) - sum(place.length for place in found.values()) > MOST_BYTES:
         raise ModelError(
             f"{str(path)!r} has more than 2 GB of weights that are small, or not where they should be; split it or "
             "use half precision"
         )
+    if sum(place.length for place in {*found.values()}) > sum(size for _, _, size, _ in {*stamps.values()}):
+        raise ModelError(f"{str(path)!r} has weights that overlap in their files; export it again")
     for tensor in external:
-        if tensor.name not in large:
+        if id(tensor) not in large:
             load_weight(tensor, path)
-    return stamps, large
+    return stamps, found
 
 
 def load_weight(tensor: onnx.TensorProto, path: Path) -> None:

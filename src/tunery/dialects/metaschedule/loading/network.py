@@ -32,7 +32,7 @@ _PROFILED = 20
 """Executions that a profile is the median of."""
 
 _CONTEXTS, _SHORT_S = 8, 1e-4
-"""Contexts that a network has at most beyond one for each core, if its calls are short: to wait for one costs more."""
+"""A network has at most one context for each core, but at least so many if its calls are short: waiting costs more."""
 
 
 class TvmNetwork(CompiledNetwork):
