@@ -177,3 +177,15 @@ def test_operators_that_differ_in_a_detail_have_no_key_in_common(
             for j, (nodes, inputs) in enumerate(pair)
         )
         assert not (one & other) - {None}
+
+
+def test_what_takes_dimensions_or_a_part_of_an_array_is_no_transposition(
+    dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    bounds = {"at": np.array([0]), "to": np.array([4]), "axis": np.array([1])}
+    for name, node, constants in (
+        ("squeeze", helper.make_node("Squeeze", ["x"], ["y"]), {}),
+        ("slice", helper.make_node("Slice", ["x", *bounds], ["y"]), bounds),
+    ):
+        network = write_network(tmp_path, name, [node], {"x": (1, 8, 1, 12)}, constants)
+        assert not any("transpose" in (key or "") for key in keys(dialect, target, network))

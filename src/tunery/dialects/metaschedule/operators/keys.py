@@ -108,7 +108,7 @@ def _transposition(program: Program) -> str | None:
         return None
     tensor = program.tensors[first.value.tensor]
     axes = [index.axis for index in first.value.indices]
-    if not tensor.parameter or sorted(axis for axis in axes if axis is not None) != list(range(len(first.places))):
+    if not tensor.parameter or len(axes) != len(first.places) or {*axes} != {*range(len(axes))}:
         return None
     order = [axes.index(axis) for axis in range(len(axes))]
     if first.extents != tuple(tensor.shape[dimension] for dimension in order):
