@@ -336,10 +336,10 @@ def load(
             f"a {type(model).__name__} is no model; give the name of a file, zoo:NAME, or a module of torch "
             f"({pip_install('torch')}) and example inputs"
         )
-    bindings: Sequence[Mapping[str, Sizes]] = [shapes] if isinstance(shapes, Mapping) else shapes or [{}]
-    if not isinstance(bindings, Sequence) or not all(isinstance(one, Mapping) for one in bindings):
+    bindings = [shapes] if isinstance(shapes, Mapping) else [{}] if shapes is None else shapes
+    if not isinstance(bindings, list | tuple) or not all(isinstance(one, Mapping) for one in bindings):
         raise UsageError(f"the shapes {shapes!r:.60} have no names; write for example {{'x': (1, 3, 224, 224)}}")
-    first, *more = (_bound(one) for one in bindings)
+    first, *more = [_bound(one) for one in bindings] or [{}]
     return Model(source, first, trust, service, tuple(more))
 
 
