@@ -322,7 +322,9 @@ def load(
         tunery.load(module.eval(), (torch.zeros(1, 3, 224, 224),)).on("native").within("10min").tune()
     """
     if len(given) > 1:
-        raise UsageError("`load` takes a model and, second, its shapes or example inputs; name all else")
+        raise UsageError(
+            "a model comes with one thing more, shapes or example inputs; give several in one tuple, and name the rest"
+        )
     second = given[0] if given else None
     if isinstance(model, str | os.PathLike):
         source, shapes = os.fspath(model), second if shapes is None else shapes
