@@ -31,7 +31,7 @@ from tunery.domain import Artifact, Budget, Candidate, Mode, Origin, Record, Tas
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.engines import LocalEngine, Role
 from tunery.runtime.foreign_load import VARIABLE
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tunery.domain import Budget
 from tunery.domain.request import Request
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.scheduling.mock import recorded_unit_s
 from tunery.service import session
 from tunery.service.session import tune

@@ -19,7 +19,7 @@ from tunery.domain import Artifact, Candidate, Mode, Origin, Outcome, Record, Ta
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime.opening import open_runtime
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.tuning.search.finals import ROUNDS
 
 _JOB = "study"

@@ -10,7 +10,7 @@ from tunery.domain import Artifact, Candidate, Task
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime.importing import import_model
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.slots import Entrant
 from tunery.store import AsyncStore
 

@@ -20,7 +20,7 @@ from tunery.measuring.calibration import COMPUTE, TAU_LOSS, bound_of
 from tunery.reports.format import as_text, new_table
 from tunery.runtime.calibrate import calibrate
 from tunery.runtime.opening import thread_count
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.slots import SlotWorkers
 from tunery.store import AsyncStore, open_store
 

@@ -11,7 +11,7 @@ from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import open_runtime
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 
 _BUILD_DEADLINE_S, _DEADLINE_S = 120.0, 900.0
 _ROUNDS = 15

@@ -21,7 +21,7 @@ from tunery.domain.request import Request
 from tunery.reports.format import as_text, new_table
 from tunery.runtime.dispatch import CORE
 from tunery.runtime.importing import ImportedModel
-from tunery.runtime.pools import DEVICE
+from tunery.runtime.runtime import DEVICE
 from tunery.scheduling import STRATEGIES
 from tunery.service.session import extract
 

@@ -13,7 +13,7 @@ from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime.dispatch import CORE, Dispatch, Span
 from tunery.runtime.importing import ImportedModel
-from tunery.runtime.pools import DEVICE, Runtime
+from tunery.runtime.runtime import DEVICE, Runtime
 from tunery.scheduling import CapacityChanged
 from tunery.service.manager import JobManager
 from tunery.store import open_store

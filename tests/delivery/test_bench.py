@@ -26,7 +26,7 @@ from tunery.domain.request import BenchReport, Progress, Request
 from tunery.engines import WorkerSpec
 from tunery.reports.comparison import bench_text
 from tunery.runtime.importing import both
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import bench as compare_networks
 from tunery.service.session import compile_model
 

@@ -20,7 +20,7 @@ from tunery.dialects import Suggestions
 from tunery.dialects.fake import FakeDialect
 from tunery.domain import JobState, Mode, Outcome, Rung, Target, Task, TensorSpec, Workload
 from tunery.domain.request import FillPolicy, Request
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Builder, Prediction, ProposerHost
 from tunery.service.session import compile_model, extract, query
 from tunery.store import open_store

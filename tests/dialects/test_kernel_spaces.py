@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunery.dialects.kernels.expressions import ExpressionError, parse, values_of
-from tunery.dialects.kernels.space import ConfigurationSpace, EmptySpaceError
+from tunery.dialects.configurations.expressions import ExpressionError, parse, values_of
+from tunery.dialects.configurations.space import ConfigurationSpace, EmptySpaceError
 
 NAMES = ("a", "b", "c", "d")
 RULES = (

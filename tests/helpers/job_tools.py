@@ -20,7 +20,7 @@ from tunery.costmodels.columns import TASK_COLUMNS
 from tunery.dialects.fake._space import FEATURES
 from tunery.domain import Budget, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import Progress, Request, TuneReport
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.scheduling import Scheduler
 from tunery.service.session import tune
 from tunery.store import open_store

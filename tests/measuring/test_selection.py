@@ -16,8 +16,8 @@ from tunery.domain import (
     Verification,
 )
 from tunery.measuring.selection import finalists, winner
-from tunery.store._ranking import Entry, ranked
-from tunery.store._rows import record_row
+from tunery.store.records.ranking import Entry, ranked
+from tunery.store.records.rows import record_row
 
 FULL = Verification("reference", 3, 0.1, passed=True)
 

@@ -17,7 +17,7 @@ from tunery.domain.request import Request
 from tunery.runtime import opening
 from tunery.runtime.calibrate import _undisturbed
 from tunery.runtime.foreign_load import Foreign, ForeignWatch
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.slots import Pass
 from tunery.service.session import calibrate_device
 from tunery.store import open_store

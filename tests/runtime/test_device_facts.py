@@ -14,7 +14,7 @@ from tunery.domain.request import Request
 from tunery.engines import InlineEngine, LocalEngine, Role
 from tunery.runtime import opening
 from tunery.runtime.opening import introduce
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import tune
 from tunery.store import AsyncStore, open_store
 

@@ -23,7 +23,7 @@ from tunery.engines import Role
 from tunery.reports.text import tune_text
 from tunery.runtime import opening
 from tunery.runtime.foreign_load import Foreign, ForeignWatch
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.scheduling import CapacityChanged, Run, Scheduler, StageReady
 from tunery.service.manager import JobManager
 from tunery.store import open_store

@@ -12,7 +12,7 @@ from tunery._errors import CrashError, ModelError
 from tunery.domain.request import Request
 from tunery.engines import LocalEngine, Role, WorkerSpec
 from tunery.runtime import worker_bytes
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import extract
 
 GIB = 1 << 30

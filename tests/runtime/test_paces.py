@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from tunery.domain import HERE
-from tunery.runtime.paces import Paces
+from tunery.runtime.hosts.paces import Paces
 
 HOSTS = ("here", "near", "far")
 

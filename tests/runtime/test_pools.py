@@ -13,7 +13,7 @@ from job_tools import expect_nothing_held, run_in, runtimes
 from tunery._errors import WorkError
 from tunery.dialects.fake import FakeDialect, fake_network
 from tunery.engines import LocalEngine, Role
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 
 pytestmark = pytest.mark.jobs
 

@@ -25,7 +25,7 @@ from tunery.domain import (
 )
 from tunery.domain.request import Progress, Request, TuneReport
 from tunery.runtime.dispatch import Span
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
 from tunery.tuning.pipeline import together

@@ -32,8 +32,8 @@ from tunery.domain import HERE, Artifact, Budget, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Progress, Request, TuneReport
 from tunery.engines import AgentEngine, JoinedEngine, LocalEngine, Role, WorkerSpec
 from tunery.engines.remote.registry import add_host
-from tunery.runtime.pools import Runtime
-from tunery.runtime.workers import MEASURER
+from tunery.runtime.hosts.workers import MEASURER
+from tunery.runtime.runtime import Runtime
 from tunery.service.manager import JobManager
 from tunery.service.session import Session, tune
 from tunery.store import open_store

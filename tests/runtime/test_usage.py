@@ -8,7 +8,7 @@ from job_tools import run_in, runtimes
 
 from tunery.domain import JobState
 from tunery.engines import HostControl, InlineEngine
-from tunery.runtime.usage import StageUsage
+from tunery.runtime.hosts.usage import StageUsage
 
 
 class Control(HostControl):

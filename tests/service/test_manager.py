@@ -16,7 +16,7 @@ from job_tools import PATIENCE_S, raced, records_in, request_in
 from tunery._errors import EngineError, NothingFoundError, StoreError, UsageError
 from tunery.domain import JobState, JobStatus, Mode, Record
 from tunery.domain.request import Request, ShareRequest, Trimming
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.scheduling import Scheduler
 from tunery.service import manager as room_module
 from tunery.service.manager import JobManager

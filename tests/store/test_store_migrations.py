@@ -13,10 +13,10 @@ from store_samples import HALF_CHECKED, HERE, network, record, task
 
 from tunery.domain import JobState, Outcome, Record, Task
 from tunery.store import Store, open_store
-from tunery.store._records import insert_tasks
-from tunery.store._rows import record_row
 from tunery.store.database import schema
 from tunery.store.database.migrate import alembic_config
+from tunery.store.records.records import insert_tasks
+from tunery.store.records.rows import record_row
 
 ASSETS = Path(__file__).parent / "assets"
 CONV = task()

@@ -11,8 +11,8 @@ from store_samples import CHECKED, HALF_CHECKED, HERE, WRONG, multiply, record, 
 
 from tunery.domain import Mode, Origin, Outcome, Record, Task
 from tunery.store import Standing, Store, open_store
-from tunery.store._entries import entries as stored_entries
-from tunery.store._ranking import Entry, kept, ranked
+from tunery.store.records.entries import entries as stored_entries
+from tunery.store.records.ranking import Entry, kept, ranked
 
 
 def entry(row_id: int, key: str, latency_s: float | None = 1.0, **more: object) -> Entry:

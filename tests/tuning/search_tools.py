@@ -13,7 +13,7 @@ from tunery.domain import Provenance, Task
 from tunery.engines import InlineEngine
 from tunery.measuring.settings import Settings
 from tunery.runtime.dispatch import Dispatch
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.store import AsyncStore, Store
 from tunery.tuning.account import Account
 from tunery.tuning.context import Context

@@ -18,7 +18,7 @@ from tunery.accounting.prices import load_prices
 from tunery.devices.cpu.energy import ModelledMeter
 from tunery.domain import Budget, Candidate, JobState, Origin, Record, Task
 from tunery.runtime import dispatch
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.codec import request_of
 from tunery.service.manager import JobManager
 from tunery.service.session import tune

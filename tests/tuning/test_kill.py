@@ -111,7 +111,7 @@ def test_killed_while_importing(tmp_path: Path) -> None:
 
 def test_a_scratch_directory_of_the_living_is_left_alone(tmp_path: Path) -> None:
     from tunery._locks import hold_directory
-    from tunery.runtime.pools import make_scratch
+    from tunery.runtime.runtime import make_scratch
 
     mine, _ = make_scratch(tmp_path)
     dead = tmp_path / "run-999999999-x"

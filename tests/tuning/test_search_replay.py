@@ -13,7 +13,7 @@ import pytest
 from search_tools import context_of, fake_tasks, runtime_in
 
 from tunery.domain import Candidate, Record, Task
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.store import Store, open_store
 from tunery.tuning.context import Context
 from tunery.tuning.search.task_search import TaskSearch

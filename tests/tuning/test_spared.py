@@ -12,7 +12,7 @@ from job_tools import outcomes_of, raced, records_in, request_in, run_in, runtim
 
 from tunery.domain import Budget, Candidate, JobState, Measurement, Mode, Origin, Outcome, Record, Task
 from tunery.domain.request import NO_TRIMMING, Request, Trimming
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import tune
 from tunery.store import open_store
 from tunery.tuning.allocation.allocator import TaskProgress

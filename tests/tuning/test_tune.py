@@ -13,7 +13,7 @@ from tunery.domain import JobState, Mode, Origin, Outcome
 from tunery.domain.request import Progress, TuneReport
 from tunery.engines import Role
 from tunery.reports.text import tune_text
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.service.session import query, tune
 from tunery.store import Store, open_store
 from tunery.tuning.allowance import RunBudget

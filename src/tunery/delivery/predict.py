@@ -37,7 +37,7 @@ from tunery.domain.request import FillPolicy
 from tunery.engines import Role
 from tunery.runtime.importing import ImportedModel
 from tunery.runtime.opening import introduce
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Checked, Pick, Prediction
 from tunery.store import Offer
 from tunery.tuning.account import Account, PricedCharge

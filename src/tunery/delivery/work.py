@@ -10,7 +10,7 @@ from tunery.domain.request import Progress, Request
 from tunery.engines import Role
 from tunery.measuring.settings import Settings
 from tunery.runtime.importing import ImportedModel, import_model, keep
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge
 

@@ -14,7 +14,7 @@ from tunery.engines import Role
 from tunery.measuring.calibration import agreement, chosen_degree, degrees_to_try, point
 from tunery.runtime.foreign_load import VARIABLE, ForeignWatch
 from tunery.runtime.importing import IMPORT_DEADLINE_S
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.runtime.services import Specimen
 from tunery.runtime.slots import Pass, SlotWorkers
 from tunery.store import AsyncStore

@@ -16,7 +16,7 @@ from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.importing import IMPORT_DEADLINE_S
 from tunery.runtime.opening import workplace
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore, open_store
 
 

@@ -12,7 +12,7 @@ from tunery.domain import Network, Target, Task, digest, merged_specs, shape_tex
 from tunery.domain.request import Request
 from tunery.engines import Role
 from tunery.runtime import worker_bytes
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore
 
 IMPORT_DEADLINE_S = 1800.0

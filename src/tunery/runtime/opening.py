@@ -19,7 +19,7 @@ from tunery.engines import AgentEngine, Engine, JoinedEngine, engine_class
 from tunery.engines.remote.registry import added_hosts, host_named
 from tunery.runtime.dispatch import Dispatch
 from tunery.runtime.foreign_load import watch_for
-from tunery.runtime.pools import Runtime, make_scratch
+from tunery.runtime.runtime import Runtime, make_scratch
 from tunery.store import AsyncStore
 
 _HOST_S = 60.0

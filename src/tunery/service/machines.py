@@ -9,7 +9,7 @@ import psutil
 from tunery.domain import HERE, DeviceDescription, HostFacts
 from tunery.engines.remote.registry import AddedHost
 from tunery.runtime.dispatch import Dispatch, core_of
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tunery.reports.job import COMPILED, STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
 from tunery.runtime.opening import introduce, open_runtime, open_runtime_on, thread_count
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of

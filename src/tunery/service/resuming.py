@@ -15,7 +15,7 @@ from tunery.reports.data import described
 if TYPE_CHECKING:
     from tunery.accounting.prices import Prices
     from tunery.runtime.importing import ImportedModel
-    from tunery.runtime.pools import Runtime
+    from tunery.runtime.runtime import Runtime
     from tunery.store import Store
 
 _ASIDE = ("budget", "queue")

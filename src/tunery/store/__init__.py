@@ -4,12 +4,12 @@ from tunery.store._accounts import StoredAccount, StoredToken
 from tunery.store._devices import Devices, KnownDevice
 from tunery.store._events import Event, Events
 from tunery.store._ledger import Charge
-from tunery.store._records import KnownOperator, Offer, Standing, Trial
-from tunery.store._skipped import Skipped
 from tunery.store._store import AsyncStore, Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 from tunery.store.database.place import file_of, place_of
 from tunery.store.exchange.interchange import ImportSummary
+from tunery.store.records.records import KnownOperator, Offer, Standing, Trial
+from tunery.store.records.skipped import Skipped
 
 __all__ = [
     "AsyncStore",

@@ -6,10 +6,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tunery.domain import Mode, Outcome, Provenance, Record, digest
-from tunery.store._entries import holds, tells
 from tunery.store._jobs import live_jobs
 from tunery.store.database import schema
 from tunery.store.database.connection import Database, batched, insert_new
+from tunery.store.records.entries import holds, tells
 
 _table, _records = schema.claims, schema.records
 

@@ -9,11 +9,11 @@ from sqlalchemy.engine import Connection
 
 from tunery._errors import NothingFoundError
 from tunery.domain import Network, Target, Task
-from tunery.store._records import insert_tasks
-from tunery.store._rows import to_task
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, encode, pack
 from tunery.store.database.connection import Database, batched, insert_new, upsert
+from tunery.store.records.records import insert_tasks
+from tunery.store.records.rows import to_task
 
 _EMPTY = pack("")
 

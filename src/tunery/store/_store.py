@@ -25,7 +25,6 @@ from tunery.store._events import Events
 from tunery.store._jobs import Jobs
 from tunery.store._ledger import Charge, Ledger
 from tunery.store._networks import Networks
-from tunery.store._records import Addition, Records
 from tunery.store._upkeep import Upkeep
 from tunery.store.database.connection import AWAY_S, IN_MEMORY, Database
 from tunery.store.database.failures import is_lost, translate
@@ -35,6 +34,7 @@ from tunery.store.database.place import VARIABLE, check_plain, prepare, resolve,
 from tunery.store.database.schema import HEAD
 from tunery.store.database.snapshot import Snapshot, is_read_only
 from tunery.store.exchange.interchange import Interchange
+from tunery.store.records.records import Addition, Records
 
 T = TypeVar("T")
 _READERS = 4

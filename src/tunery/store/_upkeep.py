@@ -11,10 +11,10 @@ from sqlalchemy.exc import DBAPIError
 
 from tunery._errors import UsageError
 from tunery.domain import Provenance
-from tunery.store._entries import entries
-from tunery.store._ranking import kept
 from tunery.store.database import schema
 from tunery.store.database.connection import Database
+from tunery.store.records.entries import entries
+from tunery.store.records.ranking import kept
 
 _records = schema.records
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from tunery.accounting.power import Power
 from tunery.accounting.prices import Prices
 from tunery.domain import Candidate, Record, Spend, Task
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.allocation.allocator import Cost
 

@@ -7,7 +7,7 @@ from tunery._errors import DialectError, EngineError, RemoteError
 from tunery.domain import Artifact, Candidate, Measurement, Mode, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime import failure
-from tunery.runtime.pools import Reservation
+from tunery.runtime.runtime import Reservation
 from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 

@@ -1,6 +1,6 @@
 """Who pays for a stage: what it used goes to the ledger by job, task, stage and outcome."""
 
-from tunery.runtime.pools import Reservation
+from tunery.runtime.runtime import Reservation
 from tunery.store import Charge
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.context import Context

@@ -29,7 +29,7 @@ from tunery.engines import Role
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.extraction import Extracted, extract_beside
 from tunery.runtime.opening import introduce
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import Prediction, Proposal
 from tunery.store import AsyncStore, Charge
 from tunery.tuning.account import Account, PricedCharge

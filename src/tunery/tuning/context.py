@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tunery.domain import Provenance
 from tunery.domain.request import Trimming
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.store import AsyncStore
 from tunery.tuning.account import Account
 from tunery.tuning.learning import Learning

@@ -17,7 +17,7 @@ from tunery.domain.request import MODEL_CHANGED, Progress, Request
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.importing import ImportedModel
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.allocation.allocator import Chooser, RoundRobin, TaskProgress

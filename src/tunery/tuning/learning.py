@@ -13,7 +13,7 @@ from tunery.devices import traits_of
 from tunery.dialects import Observation, Space, get_dialect
 from tunery.domain import DeviceDescription, Outcome, Target
 from tunery.engines import Role
-from tunery.runtime.pools import Reservation, Runtime
+from tunery.runtime.runtime import Reservation, Runtime
 from tunery.runtime.services import FeatureRow
 from tunery.tuning.allocation.failing import FailureModel
 

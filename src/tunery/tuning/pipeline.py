@@ -12,7 +12,7 @@ from typing import Any
 from tunery._errors import WorkError
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
-from tunery.runtime.pools import Reservation
+from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import BUILD_DEADLINE_S, call_build, race, stage
 from tunery.tuning.charging import bill, charge

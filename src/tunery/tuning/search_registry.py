@@ -7,7 +7,7 @@ from contextlib import suppress
 from tunery._errors import EngineError
 from tunery.domain import Provenance, Task, digest
 from tunery.engines import Role
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.tuning.context import Context
 from tunery.tuning.learning import InitialModel, Learning
 from tunery.tuning.search.proposal_filter import ProposalFilter

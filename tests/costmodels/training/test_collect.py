@@ -19,8 +19,8 @@ from tunery.domain import Artifact, Budget, Candidate, JobState, Mode, Origin, R
 from tunery.domain.request import Progress, Trimming
 from tunery.measuring.settings import FULL_LENGTH
 from tunery.runtime.extraction import Extraction, extract_beside
-from tunery.runtime.pools import Runtime
 from tunery.runtime.record_checks import import_records
+from tunery.runtime.runtime import Runtime
 from tunery.service.manager import JobManager
 from tunery.service.session import collect
 from tunery.store import open_store

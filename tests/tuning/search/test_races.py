@@ -20,7 +20,7 @@ from tunery.domain import (
     TensorSpec,
     Workload,
 )
-from tunery.runtime.pools import Reservation
+from tunery.runtime.runtime import Reservation
 from tunery.tuning.pipeline import BuiltCandidate
 from tunery.tuning.search import races
 from tunery.tuning.search.races import Races

@@ -21,7 +21,7 @@ from tunery.engines import Role, WorkerSpec
 from tunery.measuring.inputs import numpy_dtype
 from tunery.measuring.verification import is_float
 from tunery.runtime import worker_bytes
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 
 TORCH = {"torch": "TorchContestant", "torch-compiled": "TorchCompiledContestant"}
 """Rivals that need torch, and their services."""

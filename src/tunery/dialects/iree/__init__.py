@@ -33,7 +33,7 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
-from tunery.dialects._configured import candidate_of, configuration_of
+from tunery.dialects.configurations.candidates import candidate_of, configuration_of
 from tunery.dialects.iree import tools
 from tunery.dialects.iree.dispatches import DEVICE, Contraction, Dispatch, contraction, dispatches
 from tunery.dialects.iree.flags import TUNED

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from tunery.dialects.configurations.expressions import parse
+from tunery.dialects.configurations.space import ConfigurationSpace
 from tunery.dialects.iree.dispatches import Contraction
-from tunery.dialects.kernels.expressions import parse
-from tunery.dialects.kernels.space import ConfigurationSpace
 
 Configuration = Mapping[str, int]
 

@@ -34,8 +34,8 @@ from tunery.dialects import (
     Suggestions,
     TaskSource,
 )
-from tunery.dialects._configured import candidate_of, configuration_of
-from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.configurations.candidates import candidate_of, configuration_of
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel_tuner import FORMATS
 from tunery.dialects.kernels.specification import KernelSpecification, read_specification
 from tunery.dialects.kernels.user_files import DIALECTS

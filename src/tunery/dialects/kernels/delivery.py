@@ -14,7 +14,7 @@ from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
-from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.gcc import FLAGS, build, macros
 from tunery.dialects.kernels.specification import C_TYPES, KernelSpecification, read_specification
 from tunery.domain import Network, Target, TensorSpec

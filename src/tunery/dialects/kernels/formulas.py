@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tunery.dialects import Array
-from tunery.dialects.kernels.expressions import ExpressionError, Value, tree
+from tunery.dialects.configurations.expressions import ExpressionError, Value, tree
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: np.add, ast.Sub: np.subtract, ast.Mult: np.multiply, ast.Div: np.divide, ast.FloorDiv: np.floor_divide,

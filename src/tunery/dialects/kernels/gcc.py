@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from tunery._errors import DialectError, TargetError
-from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.specification import C_TYPES, Argument, KernelSpecification
 
 FLAGS = ("-O3", "-fopenmp")

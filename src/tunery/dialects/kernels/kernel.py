@@ -16,8 +16,8 @@ from typing_extensions import override
 from tunery._errors import DialectError
 from tunery.devices import Device
 from tunery.dialects import Array, Kernel
+from tunery.dialects.configurations.expressions import ExpressionError
 from tunery.dialects.kernels.buffers import GuardedArray
-from tunery.dialects.kernels.expressions import ExpressionError
 from tunery.dialects.kernels.formulas import compute
 from tunery.dialects.kernels.specification import Argument, KernelSpecification, decoded
 

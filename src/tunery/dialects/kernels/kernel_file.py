@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from tunery._errors import ModelError, misfit
-from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
+from tunery.dialects.configurations.expressions import ExpressionError, Value, parse
+from tunery.dialects.configurations.space import EmptySpaceError
 from tunery.dialects.kernels.formulas import check_formula
-from tunery.dialects.kernels.space import EmptySpaceError
 from tunery.dialects.kernels.specification import (
     DTYPES,
     Argument,

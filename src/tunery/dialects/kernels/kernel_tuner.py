@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tunery._errors import ModelError, UsageError, misfit
-from tunery.dialects.kernels.expressions import ExpressionError, Value, values_of
+from tunery.dialects.configurations.expressions import ExpressionError, Value, values_of
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.dialects.kernels.user_files import read_bytes
 from tunery.domain import Mode, Outcome, Record

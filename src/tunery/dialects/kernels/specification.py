@@ -13,8 +13,8 @@ from pydantic import TypeAdapter
 
 from tunery._errors import DialectError
 from tunery.dialects import Array
-from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
-from tunery.dialects.kernels.space import ConfigurationSpace
+from tunery.dialects.configurations.expressions import ExpressionError, Value, parse
+from tunery.dialects.configurations.space import ConfigurationSpace
 from tunery.domain import TensorSpec, canonical_json, digest
 
 DTYPES = (

@@ -15,12 +15,12 @@ from sqlalchemy.engine import Connection
 from tunery._errors import NothingFoundError, StoreError
 from tunery._outputs import RECORDS, whole_file
 from tunery.store._networks import holders, insert_holders
-from tunery.store._records import insert_tasks, task_query
-from tunery.store._rows import record_row, stored_task, to_record
 from tunery.store.database import schema
 from tunery.store.database.codec import encode
 from tunery.store.database.connection import Database
 from tunery.store.exchange.import_file import FORMAT, VERSION, Checks, Described, Measured, Survey, entries, survey
+from tunery.store.records.records import insert_tasks, task_query
+from tunery.store.records.rows import record_row, stored_task, to_record
 
 _records = schema.records
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from tunery.domain import Artifact, Candidate, Measurement, Outcome, Task
 from tunery.engines import Role
 from tunery.runtime.foreign_load import lenient, marked
-from tunery.runtime.pools import Reservation
+from tunery.runtime.runtime import Reservation
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.calls import Entrant, race, stage
 from tunery.tuning.charging import bill

@@ -10,7 +10,7 @@ from tunery.engines import Role
 from tunery.measuring.selection import RACE_DRIFT
 from tunery.runtime.dispatch import WithdrawnError
 from tunery.runtime.foreign_load import marked
-from tunery.runtime.pools import Runtime
+from tunery.runtime.runtime import Runtime
 from tunery.tuning.account import PricedCharge
 from tunery.tuning.allocation.allocator import Cost
 from tunery.tuning.calls import stage

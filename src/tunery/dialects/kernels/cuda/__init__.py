@@ -20,8 +20,8 @@ from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.cuda.driver import connect, find, no_library
 from tunery.dialects import Built, Kernel
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels import KernelsDialect
-from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Target, Task

@@ -10,7 +10,7 @@ from typing import Any
 
 from tunery._errors import DialectError
 from tunery.devices.cuda.driver import no_library
-from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes
 from tunery.dialects.kernels.specification import KernelSpecification

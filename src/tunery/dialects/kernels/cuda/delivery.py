@@ -7,9 +7,9 @@ from typing_extensions import override
 
 from tunery.devices.cuda.device import CudaDevice
 from tunery.devices.cuda.driver import find
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.cuda.compilation import build
 from tunery.dialects.kernels.cuda.kernel import CudaKernel
-from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.launched.delivery import LaunchedKernel, members, write_archive
 from tunery.dialects.kernels.specification import KernelSpecification

@@ -13,8 +13,8 @@ from tunery._archive import ArchiveError, new_archive, open_archive
 from tunery._errors import DeviceLostError, DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.delivery import MADE_BY, shapes_text
-from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.launched.sizes import Sizes

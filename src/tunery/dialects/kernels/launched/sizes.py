@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tunery._errors import DialectError
-from tunery.dialects.kernels.expressions import ExpressionError, Value, parse
+from tunery.dialects.configurations.expressions import ExpressionError, Value, parse
 from tunery.dialects.kernels.specification import KernelSpecification
 
 _MOST_ITEMS = 1 << 40

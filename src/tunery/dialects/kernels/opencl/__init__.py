@@ -18,8 +18,8 @@ from typing_extensions import override
 from tunery._errors import DialectError, TargetError
 from tunery.devices import Device
 from tunery.devices.opencl.platform import MOST_THREADS, NO_PLATFORM, connect, no_library
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels import KernelsDialect
-from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.specification import KernelSpecification
 from tunery.domain import Check, CheckState, Environment, Target

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from tunery.devices.opencl.platform import MOST_THREADS, connect
-from tunery.dialects.kernels.expressions import Value
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.kernel import BuiltKernel
 from tunery.dialects.kernels.launched.delivery import LaunchedKernel, members, write_archive
 from tunery.dialects.kernels.opencl.program import OpenClKernel, build

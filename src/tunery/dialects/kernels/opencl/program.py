@@ -10,8 +10,8 @@ from typing_extensions import override
 
 from tunery._errors import DialectError
 from tunery.devices.opencl.platform import Connection
+from tunery.dialects.configurations.expressions import Value
 from tunery.dialects.kernels.buffers import GuardedArray
-from tunery.dialects.kernels.expressions import Value
 from tunery.dialects.kernels.gcc import macros
 from tunery.dialects.kernels.kernel import BuiltKernel, Change
 from tunery.dialects.kernels.launched.sizes import Sizes, sizes

@@ -12,11 +12,11 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection
 
 from tunery.domain import Mode, Origin, Provenance, paced
-from tunery.store._ranking import MODES, Entry, certain, ranked, tied
-from tunery.store._rows import CONDITIONS, provenance_row
 from tunery.store.database import schema
 from tunery.store.database.codec import plain
 from tunery.store.database.connection import batched
+from tunery.store.records.ranking import MODES, Entry, certain, ranked, tied
+from tunery.store.records.rows import CONDITIONS, provenance_row
 
 _records = schema.records
 _own = sa.not_(_records.c.imported)

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy.engine import RowMapping
 
 from tunery.domain import Outcome, Provenance, Record, Target, Task, Workload, canonical_json, digest
-from tunery.store._ranking import rank_of, rankable_latency
 from tunery.store.database.codec import decode, encode, pack, unpack
+from tunery.store.records.ranking import rank_of, rankable_latency
 
 CONDITIONS = ("dialect", "compiler", "device", "settings")
 """The columns that all must agree for records to be compared."""

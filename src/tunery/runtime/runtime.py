@@ -24,10 +24,10 @@ from tunery.domain import HERE, Artifact, Calibration, DeviceDescription
 from tunery.engines import Engine, Role
 from tunery.runtime.dispatch import Dispatch, MovedError, Pin, Span, core_of
 from tunery.runtime.foreign_load import ForeignWatch, Share
-from tunery.runtime.hosts import FurtherHosts, HostDevice
-from tunery.runtime.paces import Paces
-from tunery.runtime.usage import StageUsage
-from tunery.runtime.workers import WorkerPools
+from tunery.runtime.hosts.further import FurtherHosts, HostDevice
+from tunery.runtime.hosts.paces import Paces
+from tunery.runtime.hosts.usage import StageUsage
+from tunery.runtime.hosts.workers import WorkerPools
 from tunery.scheduling import CapacityChanged, Scheduler, StageRequest
 
 DEVICE = f"{HERE}/device:cpu"

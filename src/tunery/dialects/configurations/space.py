@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tunery.dialects.kernels.expressions import Expression, Value
+from tunery.dialects.configurations.expressions import Expression, Value
 
 Choices = tuple[int, ...]
 """A configuration: which value each parameter takes, by its place in the list of its values."""

@@ -15,10 +15,13 @@ from tunery._errors import NothingFoundError, StoreError, UsageError
 from tunery.domain import Mode, OperatorKey, OperatorPattern, Origin, Outcome, Provenance, Record, Target, Task
 from tunery.store._claims import end_claims
 from tunery.store._devices import KnownDevice
-from tunery.store._entries import best_entries, histories, holds, is_default, tells
 from tunery.store._ledger import Charge, insert_charges
-from tunery.store._ranking import Entry, verdicts
-from tunery.store._rows import (
+from tunery.store.database import schema
+from tunery.store.database.codec import decode, unpack
+from tunery.store.database.connection import Database, batched, insert_new
+from tunery.store.records.entries import best_entries, histories, holds, is_default, tells
+from tunery.store.records.ranking import Entry, verdicts
+from tunery.store.records.rows import (
     as_late,
     provenance_row,
     record_row,
@@ -28,10 +31,7 @@ from tunery.store._rows import (
     to_record,
     workload_row,
 )
-from tunery.store._skipped import Skipped, classify
-from tunery.store.database import schema
-from tunery.store.database.codec import decode, unpack
-from tunery.store.database.connection import Database, batched, insert_new
+from tunery.store.records.skipped import Skipped, classify
 
 _records = schema.records
 _own = sa.not_(_records.c.imported)

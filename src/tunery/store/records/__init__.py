@@ -1,0 +1,1 @@
+"""Records and their tasks: written, read, ranked and passed over."""
