@@ -9,8 +9,9 @@ from tunery.dialects.fake import FakeDialect
 from tunery.domain import Artifact, Candidate, JobState, Measurement, Mode, Origin, Outcome, Task
 from tunery.domain.request import TuneReport
 from tunery.engines import Role
-from tunery.runtime import worker_bytes, workers
+from tunery.runtime import worker_bytes
 from tunery.runtime.dispatch import Dispatch, Span
+from tunery.runtime.hosts import workers
 from tunery.tuning import calls
 from tunery.tuning.context import Context
 from tunery.tuning.search import baselines as built_baselines

@@ -11,8 +11,9 @@ from sqlalchemy.engine import Connection
 
 from tunery._errors import StoreError
 from tunery.domain import JobState
-from tunery.store import Store, _records, open_store
+from tunery.store import Store, open_store
 from tunery.store.database import schema
+from tunery.store.records import records as stored_records
 
 SOURCE = "fake:commit?tasks=2&space=8x8x4&seed=3&refuse=0.2&noise=0.01"
 _TIMED = ("measure", "baseline", "finals", "audit")
@@ -58,7 +59,7 @@ def test_after_each_commit_every_record_has_its_charge(tmp_path: Path, monkeypat
 def test_a_charge_that_cannot_be_stored_takes_its_record_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, left = _records.insert_charges, [6]
+    original, left = stored_records.insert_charges, [6]
 
     def full(connection: Connection, charges: Any) -> None:
         left[0] -= 1
@@ -67,7 +68,7 @@ def test_a_charge_that_cannot_be_stored_takes_its_record_with_it(
         original(connection, charges)
 
     with monkeypatch.context() as patch:
-        patch.setattr(_records, "insert_charges", full)
+        patch.setattr(stored_records, "insert_charges", full)
         with pytest.raises(StoreError, match="full"):
             run_in(tmp_path, SOURCE, "40trials")
     with open_store(str(tmp_path / "store.db")) as store:
