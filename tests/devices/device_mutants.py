@@ -48,6 +48,10 @@ class Roomless(FakeDevice):
         return super().slots(cores, threads) if len(cores) > threads else []
 
 
+class Undecided(FakeDevice):
+    uses_host_cores = None  # type: ignore[assignment]
+
+
 class Moody(FakeDevice):
     def describe(self) -> DeviceDescription:
         return replace(super().describe(), facts={"now_s": self.now_s})
@@ -200,6 +204,7 @@ MUTANTS: list[tuple[str, type[FakeDevice], str]] = [
     ("Device.slots", Overlapping, _SLOTS),
     ("Device.slots", Narrow, _SLOTS),
     ("Device.slots", Roomless, _SLOTS),
+    ("Device.uses_host_cores", Undecided, "test_it_says_whether_kernels_compute_on_the_hosts_cores"),
     ("Device.foreign_load", with_others(1.0), _OTHERS),
     ("ForeignLoad.taken", with_others(0.0, -1.0), _OTHERS),
     ("ForeignLoad.taken", with_others(0.0, float("nan")), _OTHERS),

@@ -106,6 +106,8 @@ class Device(ABC):
     """
 
     kind: ClassVar[str]
+    uses_host_cores: ClassVar[bool] = True
+    """Whether its kernels compute on the host's cores. Where not, one core launches them, and others may build."""
 
     def __init__(self, cores: Sequence[int] = (), slot: Sequence[int] = ()) -> None:
         self.cores, self.slot = tuple(cores), tuple(slot) or tuple(cores)

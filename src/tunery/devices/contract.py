@@ -66,6 +66,11 @@ class DeviceContract:
         assert {len(slot) for slot in slots} == {max(len(slots[0]), threads)}, "slots are not alike, or too narrow"
         assert type(device).slots(cores[:threads], threads), "whoever has the cores has no slot"
 
+    def test_it_says_whether_kernels_compute_on_the_hosts_cores(self, device: Device) -> None:
+        """Asked of the class, before any worker is started; one core is always enough to launch them."""
+        assert type(device).uses_host_cores in {True, False}
+        assert type(device).slots((0,), 1) == [(0,)]
+
     def test_what_others_use_of_a_host_is_seen_from_look_to_look(self, device: Device) -> None:
         """The first look only begins the time that the next one is about."""
         load = type(device).foreign_load(device.cores)

@@ -34,7 +34,7 @@ class Request:
 
     `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name, and dimensions by
     theirs, which have one size; `more_shapes` are further bindings of the same model; `target` is `native`,
-    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores that measure);
+    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores, one on a GPU);
     `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
     `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
     `trimming` is for studies;

@@ -25,9 +25,9 @@ def check(request: Request, claim: ShareRequest) -> None:
     """
     check_limits(request)
     options_of(request)
-    if not request.on:  # else its host says how many cores it has
-        thread_count(request.threads)
     check_dialect(request.dialect)
+    if not request.on:  # else its host says how many cores it has
+        thread_count(request)
     if len(claim.owner) > _LONGEST_OWNER or not (claim.owner.isprintable() or not claim.owner):
         raise UsageError(f"the owner's name has more than {_LONGEST_OWNER} characters, or some that cannot be printed")
     if not 0 <= claim.priority <= MOST_PRIORITY:

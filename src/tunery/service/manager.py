@@ -678,7 +678,7 @@ def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def _key_of(request: Request) -> _Key:
-    threads = request.threads if request.on else thread_count(request.threads)
+    threads = request.threads if request.on else thread_count(request)
     return request.dialect, threads, request.trimming.abandon, request.on
 
 

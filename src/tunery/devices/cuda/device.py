@@ -26,6 +26,7 @@ class CudaDevice(CpuDevice):
     """
 
     kind = "cuda"
+    uses_host_cores = False
 
     def __init__(self, cores: Sequence[int] = (), slot: Sequence[int] = ()) -> None:
         super().__init__(cores, slot)
