@@ -17,7 +17,7 @@ from tunery.dialects.kernels.kernel_file import read_kernel
 from tunery.domain import Network, Target
 from tunery.domain.request import Request
 from tunery.measuring.verification import compare, expect
-from tunery.runtime.opening import thread_count
+from tunery.runtime.opening import kernel_threads
 
 SM_90 = '{"kind": "cuda", "arch": "sm_90"}'
 
@@ -114,9 +114,9 @@ FAULTY_FILE = faulty_file("CUDA", "cu", FAULTS)
 
 
 def test_one_core_launches_kernels_unless_a_request_says_more() -> None:
-    assert thread_count(Request("k.toml", dialect="cuda"), 8) == 1
-    assert thread_count(Request("k.toml", dialect="cuda", threads=3), 8) == 3
-    assert thread_count(Request("k.toml", dialect="kernels"), 8) == 8
+    assert kernel_threads(Request("k.toml", dialect="cuda"), 8) == 1
+    assert kernel_threads(Request("k.toml", dialect="cuda", threads=3), 8) == 3
+    assert kernel_threads(Request("k.toml", dialect="kernels"), 8) == 8
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -26,19 +26,26 @@ from tunery.store import AsyncStore
 _HOST_S = 60.0
 
 
-def thread_count(request: Request, granted: int | None = None) -> int:
-    """Return the thread count of a request's kernels. Where it says none: all usable cores, if they compute there.
-
-    The cores are those of this machine, or `granted` of another.
+def thread_count(threads: int, granted: int | None = None) -> int:
+    """Return the kernels' thread count; 0 means all usable cores, of this machine or `granted` of another.
 
     Raises:
-        UsageError: the machine has fewer cores, the number is negative, or there is no such dialect.
+        UsageError: the machine has fewer cores, or the number is negative.
     """
     usable = granted_cores() if granted is None else granted
-    threads = request.threads or int(not device_class(get_dialect(request.dialect).device).uses_host_cores)
     if not 0 <= threads <= usable:
         raise UsageError(f"{threads} threads on {usable} usable cores; use at most {usable}")
     return threads or usable
+
+
+def kernel_threads(request: Request, granted: int | None = None) -> int:
+    """Return the thread count of a request's kernels, as `thread_count`; 0 means one where a core only launches them.
+
+    Raises:
+        UsageError: as `thread_count`, or there is no such dialect.
+    """
+    launched = not device_class(get_dialect(request.dialect).device).uses_host_cores
+    return thread_count(request.threads or int(launched), granted)
 
 
 @contextmanager
@@ -65,7 +72,7 @@ def _place(request: Request) -> Iterator[tuple[Engine, Path]]:
     if request.on:
         host_named(request.on, added_hosts())
     else:
-        thread_count(request)
+        kernel_threads(request)
     try:
         scratch, held = make_scratch(cache)
     except OSError as error:
@@ -97,12 +104,12 @@ def _threads(engine: Engine, request: Request) -> int:
         HostError: its host has not answered.
     """
     if not request.on:
-        return thread_count(request)
+        return kernel_threads(request)
     facts = engine.facts(request.on)
     if facts is None:
         why = engine.trouble(request.on)
         raise HostError(f"host {request.on} cannot be used: {why}; see `tunery hosts check {request.on}`")
-    return thread_count(request, facts.granted)
+    return kernel_threads(request, facts.granted)
 
 
 def _open_engine(kind: type[Engine], scratch: Path, blobs: Blobs) -> Engine:

@@ -8,7 +8,7 @@ from tunery.accounting.prices import load_prices
 from tunery.dialects import check_dialect, named_dialect
 from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
-from tunery.runtime.opening import thread_count
+from tunery.runtime.opening import kernel_threads
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
 from tunery.service.verbs import options_of
 
@@ -27,7 +27,7 @@ def check(request: Request, claim: ShareRequest) -> None:
     options_of(request)
     check_dialect(request.dialect)
     if not request.on:  # else its host says how many cores it has
-        thread_count(request)
+        kernel_threads(request)
     if len(claim.owner) > _LONGEST_OWNER or not (claim.owner.isprintable() or not claim.owner):
         raise UsageError(f"the owner's name has more than {_LONGEST_OWNER} characters, or some that cannot be printed")
     if not 0 <= claim.priority <= MOST_PRIORITY:

@@ -22,7 +22,7 @@ from tunery.engines.remote.registry import added_hosts
 from tunery.reports.job import COMPILED, STAGES, stages_payload
 from tunery.runtime.dispatch import Dispatch, Span
 from tunery.runtime.importing import ImportedModel, import_model
-from tunery.runtime.opening import introduce, open_runtime, open_runtime_on, thread_count
+from tunery.runtime.opening import introduce, kernel_threads, open_runtime, open_runtime_on
 from tunery.runtime.runtime import Reservation, Runtime
 from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
@@ -678,7 +678,7 @@ def stages_event(spans: Sequence[Span]) -> dict[str, Any]:
 
 
 def _key_of(request: Request) -> _Key:
-    threads = request.threads if request.on else thread_count(request)
+    threads = request.threads if request.on else kernel_threads(request)
     return request.dialect, threads, request.trimming.abandon, request.on
 
 
