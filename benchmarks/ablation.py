@@ -112,11 +112,11 @@ def _no_winners() -> None:
 
 def _blind_to_warm_ups() -> None:
     noise = import_module("tunery.measuring.noise")
-    noise.Noise.learn_cold = lambda *_: None  # type: ignore[attr-defined]
+    noise.Noise.learn_cold = lambda *_: None
 
 
 def _untrimmed(**off: bool) -> Callable[[Request], Request]:
-    return lambda request: replace(request, trimming=replace(Trimming(), **off))  # type: ignore[arg-type]
+    return lambda request: replace(request, trimming=replace(Trimming(), **off))
 
 
 # Winograd needs weights in a layout of its own choice, and channels last.

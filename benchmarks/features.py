@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from tunery.costmodels import load_cost_model, with_task
 from tunery.devices import open_device
 from tunery.dialects import get_dialect
+from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Candidate, Task
 from tunery.domain.request import Request
 from tunery.reports.format import as_text, new_table
@@ -72,6 +73,13 @@ def main() -> None:
     chosen.json.write_text(json.dumps(found, indent=1))
 
 
+def metaschedule() -> MetaScheduleDialect:
+    """Return the dialect, as every part of this process has it."""
+    dialect = get_dialect("metaschedule")
+    assert isinstance(dialect, MetaScheduleDialect)
+    return dialect
+
+
 def heaviest(network: str, kind: str, store: Path) -> Task:
     """Return the tunable task of a kind with the most arithmetic."""
     tasks = extract(Request(network, store=str(store))).tasks
@@ -84,12 +92,12 @@ def measure(task: Task, count: int) -> dict[str, float]:
     from tunery.dialects.metaschedule._tvm import meta_schedule, tvm
     from tunery.dialects.metaschedule.variants.program import replay, space_for
 
-    dialect = get_dialect("metaschedule")
+    dialect = metaschedule()
     start = start_for("metaschedule", task.target, dialect.compiler, open_device("cpu").describe())
     candidates = dialect.open(task, [], None, 0).propose(count)  # the cache of this task has their rows now
     extractor = meta_schedule.feature_extractor.PerStoreFeature()
 
-    def replayed(candidate: Candidate) -> tuple[object, object]:
+    def replayed(candidate: Candidate) -> tuple[Any, Any]:
         space = space_for(task, candidate.body)
         return space.context, meta_schedule.MeasureCandidate(replay(space, candidate.body), [])
 
@@ -147,7 +155,7 @@ def spending(proposed: int) -> Iterator[Spent]:
 
 def ours(task: Task) -> Spent:
     """Propose as a job does, with the model that it would start from."""
-    dialect = get_dialect("metaschedule")
+    dialect = metaschedule()
     dialect.forget(task)
     start = start_for("metaschedule", task.target, dialect.compiler, open_device("cpu").describe())
     found = 0

@@ -168,7 +168,8 @@ def replay(
 
 
 def _ours(space: RecordedSpace, seed: int) -> list[float | None]:
-    search, told = ConfigurationSearch(space.space, seed, recorded=list(space.keys)), []
+    search = ConfigurationSearch(space.space, seed, recorded=[key for key in space.keys if key is not None])
+    told: list[float | None] = []
     while len(told) < space.budget and (asked := search.ask(1)):
         latency_s = space.results[space.keys[asked[0]]]
         search.tell(asked[0], latency_s)

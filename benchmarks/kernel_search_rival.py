@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import warnings
+from typing import Any
 
 
 def main(cache: str, strategy: str, evaluations: int, seeds: int) -> None:
@@ -24,7 +25,7 @@ def main(cache: str, strategy: str, evaluations: int, seeds: int) -> None:
     names = plain["tune_params_keys"]
     known = {tuple(str(entry[name]) for name in names) for entry in recorded.values()}
 
-    def allowed(configuration: dict) -> bool:
+    def allowed(configuration: dict[str, Any]) -> bool:
         return tuple(str(configuration[name]) for name in names) in known
 
     found = []
@@ -33,7 +34,7 @@ def main(cache: str, strategy: str, evaluations: int, seeds: int) -> None:
         seen: set[str] = set()
         plain_run = simulation.SimulationRunner.run
 
-        def run(self, parameter_space, tuning_options, told=told, seen=seen, plain_run=plain_run):
+        def run(self: Any, parameter_space: Any, tuning_options: Any, told=told, seen=seen, plain_run=plain_run) -> Any:  # type: ignore[no-untyped-def]
             elements = list(parameter_space)
             for element in elements:
                 key = ",".join(str(i) for i in element)

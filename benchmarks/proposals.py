@@ -48,7 +48,8 @@ from tunery._errors import WorkError
 from tunery.blobs import FakeBlobs
 from tunery.devices import open_device
 from tunery.devices.cpu.placement import usable_cores
-from tunery.dialects import Dialect, Observation, get_dialect, store_built
+from tunery.dialects import Observation, get_dialect, store_built
+from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.domain import Artifact, Candidate, Outcome, Task
 from tunery.measuring.service import Measurer
 
@@ -79,7 +80,9 @@ class Bench:
 
     def __init__(self, task: Task, directory: Path) -> None:
         self.task, self.directory, self.blobs = task, directory, FakeBlobs()
-        self.dialect: Dialect = get_dialect("metaschedule")
+        dialect = get_dialect("metaschedule")
+        assert isinstance(dialect, MetaScheduleDialect)
+        self.dialect = dialect
         self.renew()  # it pins this process to its cores, which must come before the compiler's threads
         self.reference = self.build(self.dialect.reference(task))
 

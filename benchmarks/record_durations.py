@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from tunery.domain import Budget
 from tunery.domain.request import Request
+from tunery.runtime import opening
 from tunery.runtime.runtime import Runtime
 from tunery.scheduling.mock import recorded_unit_s
-from tunery.service import session
 from tunery.service.session import tune
 
 KINDS = ("propose", "build", "measure")
@@ -30,17 +31,13 @@ MOST = 60
 def recorded(model: str, budget: str, store: str) -> dict[str, dict[str, list[float]]]:
     """Tune a network and return its stages' seconds per candidate, by task kind and stage kind."""
     made: list[Runtime] = []
-    original = session.Runtime
 
     def make(*args: Any, **more: Any) -> Runtime:
-        made.append(original(*args, **more))
+        made.append(Runtime(*args, **more))
         return made[-1]
 
-    session.Runtime = make  # type: ignore[misc, assignment]
-    try:
+    with patch.object(opening, "Runtime", make):
         tune(Request(model, budget=Budget.parse(budget), store=store))
-    finally:
-        session.Runtime = original  # type: ignore[misc]
     return recorded_unit_s(made[-1].scheduler.log)
 
 

@@ -72,7 +72,7 @@ def measure(
 def cpu_s(server: psutil.Process) -> float:
     """Return the CPU seconds that a process has used."""
     used = server.cpu_times()
-    return used.user + used.system
+    return float(used.user + used.system)
 
 
 def main() -> None:
