@@ -10,7 +10,7 @@ import pytest
 
 from tunery._errors import DialectError, TargetError, UsageError
 from tunery.costmodels.columns import Layout, fold
-from tunery.dialects import RecordWriter, Suggestions
+from tunery.dialects import CrossCompiler, RecordWriter, Suggestions
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.fake import FakeDialect, FakeKernel, FakeProposer, fake_network
 from tunery.dialects.fake._compiled import FakeCompiledNetwork
@@ -38,7 +38,7 @@ class Searching(FakeProposer):
         return [replace(each, score=(each.score or 0.0) + self.opened) for each in found] if self.opened else found
 
 
-class Able(FakeDialect, RecordWriter):
+class Able(FakeDialect, CrossCompiler, RecordWriter):
     """A dialect that can do all that may be left out, and has a use for all that it may be given."""
 
     heeds = frozenset({
@@ -52,6 +52,11 @@ class Able(FakeDialect, RecordWriter):
         if format_name not in self.formats:
             raise UsageError(f"use {self.formats}")
         return "\n".join([task.key, device, *(one.candidate.key + one.measurement.outcome for one in records)])
+
+    def resolve_target_of(self, spec, threads, device):
+        if device.kind != self.device:
+            raise TargetError(f"no code is made for {device.name}")
+        return self.resolve_target(spec, threads)
 
     def elsewhere(self, network, target):
         return {network.name: f"for {target.threads} threads"}
@@ -171,6 +176,16 @@ class ForgetsThreads(Able):
 class TestForgetsThreads(Base):
     made = ForgetsThreads
     expected = "test_task_keys_change_with_the_target"
+
+
+class ForEverything(Able):
+    def resolve_target_of(self, spec, threads, device):
+        return self.resolve_target(spec, threads)
+
+
+class TestForEverything(Base):
+    made = ForEverything
+    expected = "test_code_for_another_machine_is_for_its_device"
 
 
 class Moody(Able):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tunery.dialects import (
     Codegen,
     CompiledNetwork,
+    CrossCompiler,
     Dialect,
     Kernel,
     NetworkCompiler,
@@ -17,7 +18,7 @@ from tunery.dialects import (
 )
 
 CONTRACTS = (
-    Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker, RecordWriter, Proposer, Kernel,
+    Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCompiler, RecordChecker, RecordWriter, Proposer, Kernel,
     CompiledNetwork,
 )  # fmt: skip
 INNER = {"ability"}  # for messages alone

@@ -16,7 +16,7 @@ from tunery.dialects._contract_help import AlignedZeros
 from tunery.dialects.contract import DialectContract
 from tunery.dialects.metaschedule import MetaScheduleDialect
 from tunery.dialects.metaschedule.features.features import FeatureCache
-from tunery.domain import Network, Origin, Outcome, Target, Task, TensorSpec
+from tunery.domain import DeviceDescription, Network, Origin, Outcome, Target, Task, TensorSpec
 from tunery.measuring.inputs import make_inputs
 from tunery.runtime.services import ProposerHost
 
@@ -51,6 +51,12 @@ class TestMetaScheduleContract(DialectContract):
     @classmethod
     def other_target(cls, dialect: Dialect) -> Target:
         return dialect.resolve_target("native", 2)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_device(cls) -> DeviceDescription:
+        facts = {"arch": "aarch64", "vendor": "0x41", "model": "0xd08", "vector": ["asimd"]}
+        return DeviceDescription("cpu", "a board", (0, 1, 2, 3), facts)
 
     @pytest.fixture(scope="class")
     @classmethod

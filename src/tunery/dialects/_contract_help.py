@@ -14,6 +14,7 @@ from tunery.dialects import (
     Capability,
     Codegen,
     Compiled,
+    CrossCompiler,
     Dialect,
     Kernel,
     NetworkCompiler,
@@ -23,7 +24,7 @@ from tunery.dialects import (
     Space,
     TaskSource,
 )
-from tunery.domain import Candidate, Network, Outcome, Target, Task, TensorSpec
+from tunery.domain import Candidate, DeviceDescription, Network, Outcome, Target, Task, TensorSpec
 
 try:
     import pytest
@@ -33,7 +34,7 @@ except ImportError as error:  # pragma: no cover - only without pytest
 _TIMED = (Outcome.OK, Outcome.ABANDONED, Outcome.WRONG_RESULT)
 
 
-class WholeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordChecker, RecordWriter):
+class WholeDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, NetworkCompiler, RecordChecker, RecordWriter):
     """A dialect with all capabilities: for a type checker alone, as a test says which of them it needs."""
 
 
@@ -78,6 +79,7 @@ class ContractFixtures:
     needs_task_source = _required(TaskSource)
     needs_space = _required(Space)
     needs_codegen = _required(Codegen)
+    needs_cross_compiler = _required(CrossCompiler)
     needs_network_compiler = _required(NetworkCompiler)
     needs_record_checker = _required(RecordChecker)
     needs_record_writer = _required(RecordWriter)
@@ -156,6 +158,12 @@ class ContractFixtures:
     def device(cls) -> Device:
         """The device that kernels are loaded for: this machine's CPU, unless the author names another."""
         return open_device("cpu")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def other_device(cls, device: Device) -> DeviceDescription:
+        """A device of another host that code is made for: one like this, unless the author gives another."""
+        return device.describe()
 
     @pytest.fixture(scope="class")
     @classmethod

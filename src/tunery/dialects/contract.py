@@ -44,6 +44,7 @@ from tunery.dialects import (
     Built,
     Codegen,
     Compiled,
+    CrossCompiler,
     NetworkCompiler,
     Observation,
     RecordChecker,
@@ -69,6 +70,7 @@ from tunery.dialects._contract_help import (
 from tunery.domain import (
     Candidate,
     CheckState,
+    DeviceDescription,
     Environment,
     Measurement,
     Mode,
@@ -135,6 +137,22 @@ class DialectContract(ContractFixtures):
         assert native.threads == 2, f"asked for 2 threads, got {native.threads}"
         again = dialect.resolve_target(json.dumps(dict(target.config)), target.threads)
         assert again.key == target.key, f"{target.config} resolves to {again.config}"
+
+    @needs(CrossCompiler)
+    def test_code_for_another_machine_is_for_its_device(
+        self, dialect: WholeDialect, other_device: DeviceDescription
+    ) -> None:
+        """Its targets are as those of this machine; what no code is made for is refused."""
+        native = dialect.resolve_target_of("native", 2, other_device)
+        assert (native.dialect, native.threads) == (dialect.name, 2), f"asked for 2 threads, got {native}"
+        assert dialect.resolve_target_of("native", 1, other_device).threads == 1, "asked for 1 thread"
+        assert type(dialect)().resolve_target_of("native", 2, other_device) == native, "each instance has another"
+        again = dialect.resolve_target_of(json.dumps(dict(native.config)), 2, other_device)
+        assert again.key == native.key, f"{native.config} resolves to {again.config}"
+        nothing = DeviceDescription("no-such-kind", "no such device", (0,), {})
+        for spec, told in (("no-such-target", other_device), ("native", nothing)):
+            with pytest.raises(TargetError):
+                dialect.resolve_target_of(spec, 2, told)
 
     def test_a_target_is_of_a_family_of_processors(
         self, dialect: WholeDialect, target: Target, other_target: Target
