@@ -83,7 +83,7 @@ test-iree: setup
 	  $(BIN)/pytest -m iree
 
 # ARM end to end, on an emulated machine that is made once, in the user's cache directory (800 MB, from Debian and Python's
-# index); it needs binutils-aarch64-linux-gnu, and is no part of `make test`.
+# index); it needs gcc-aarch64-linux-gnu, and is no part of `make test`.
 test-arm: setup
 	TUNERY_TEST_ARM="$$($(BIN)/python tests/arm/emulated.py --place)" && export TUNERY_TEST_ARM && \
 	  $(BIN)/pytest tests/arm -n $(PROCESSES)

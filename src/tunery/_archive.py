@@ -26,10 +26,13 @@ from typing_extensions import override
 
 MANIFEST, SIGNATURE, MEMBERS = "manifest.json", "signature.json", "members"
 TARGETS, SHAPES, FILES, INSTRUCTIONS = "targets", "shapes", "files", "instructions"
+ACCEPTS, ANY = "accepts", "any_shape"
+"""What the manifest of a model with free dimensions says beside the rest: which shapes it is run for as a matter of
+course, and whether it is run for all others."""
 _MOST_MANIFEST_BYTES = 1 << 24
 _MOST_SIGNATURE_BYTES = 1 << 12
 _MOST_DIRECTORY_BYTES = 1 << 17  # of the zip archive; more than the 64 kB comment that is looked for at its end
-_MOST_MEMBERS, MOST_TARGETS, MOST_SHAPES = 64, 8, 17  # with what runs any shape
+_MOST_MEMBERS, MOST_TARGETS, MOST_SHAPES = 512, 8, 17  # with what runs any shape
 _CHUNK = 1 << 20
 _PAGE = 4096
 _HEADER_BYTES, _ZIP64_BYTES, _PADDING_FIELD = 30, 20, 0xD935  # the field that Android's zipalign pads with
@@ -66,10 +69,11 @@ class Archive:
 
     Of a file for several targets, `targets` are the manifests of all, the best first, and `manifest` is that of the
     best that this processor can run; of the least demanding where it can run none. Else both are the file's own.
-    `shapes` are the manifests of a file for several shapes, of which number `shape` is opened; empty of any other.
+    `shapes` are the manifests of a file for several shapes, of which number `shape` is opened; empty of any other. Each
+    may have targets of its own. With a number of a `target`, `manifest` is that one's, whatever this processor can run.
     """
 
-    def __init__(self, archive: zipfile.ZipFile, file: IO[bytes], shape: int = 0) -> None:
+    def __init__(self, archive: zipfile.ZipFile, file: IO[bytes], shape: int = 0, target: int | None = None) -> None:
         self._zip, self._file = archive, file
         infos = archive.infolist()
         self._infos = {info.filename: info for info in infos}
@@ -86,7 +90,10 @@ class Archive:
                 raise ArchiveError("it has not so many shapes")
             whole = self.shapes[shape]
         self.targets = _targets_in(whole) if TARGETS in whole else [whole]
-        self.manifest = next((one for one in self.targets if not lacking_in(one)), self.targets[-1])
+        if target is not None and target >= len(self.targets):
+            raise ArchiveError("it has not so many targets")
+        best = next((one for one in self.targets if not lacking_in(one)), self.targets[-1])
+        self.manifest = best if target is None else self.targets[target]
         if isinstance(self._told_of, dict) and not self.sizes.keys() <= self._told_of.keys():
             raise ArchiveError("it has members that its manifest does not name")
 
@@ -245,18 +252,18 @@ class _Hashed:
 def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
     """Open a compiled network; with a `digest`, only if it is its manifest's.
 
-    Behind the digest may be which of a file's shapes is opened (`shape_of`).
+    Behind the digest may be which of a file's shapes and targets is opened (`part_of`).
 
     Raises:
         OSError: there is no such file, or it cannot be read.
         ArchiveError: it is no compiled network, a damaged one, or another than that of the digest.
     """
-    digest, _, shape = digest.partition(":")
+    digest, shape, target = (*digest.split(":"), "", "")[:3]
     with _Bounded(path) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 file.most_bytes = file.size  # members are bounded by the directory, the manifest before it is read
-                found = Archive(archive, file, int(shape or 0))
+                found = Archive(archive, file, int(shape or 0), int(target) if target else None)
                 if digest and found.digest != digest:
                     raise ArchiveError("it was replaced while it was being read")
                 yield found
@@ -264,9 +271,9 @@ def open_archive(path: Path, digest: str = "") -> Iterator[Archive]:
             raise ArchiveError(str(error) or "it is cut short") from error
 
 
-def shape_of(digest: str, number: int) -> str:
-    """Return what `open_archive` takes for a file's digest to open one of its shapes."""
-    return f"{digest}:{number}"
+def part_of(digest: str, shape: int, target: int | None = None) -> str:
+    """Return what `open_archive` takes for a file's digest to open one of its shapes, and of its targets one."""
+    return f"{digest}:{shape}" if target is None else f"{digest}:{shape}:{target}"
 
 
 def parse(data: bytes) -> dict[str, Any]:

@@ -13,9 +13,11 @@ with torch.inference_mode():
 
 import hashlib
 import importlib.util
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["CompiledModule", "compile_graph", "export", "wrap"]
 
 Run = Callable[..., Any]
+_SCRATCH, _MOST_BYTES = ".new-", 4 << 30
+"""Of exported programs in the cache."""
 
 
 class CompiledModule(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -91,7 +95,7 @@ def export(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Path
     place = cache_directory() / "torch"
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".new-", dir=place) as scratch:
+        with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=place) as scratch:
             made = Path(scratch, f"{name}.pt2")
             try:
                 with torch.no_grad():
@@ -106,9 +110,22 @@ def export(module: Any, example_inputs: Any, dynamic_shapes: Any = None) -> Path
                 kept = place / hashlib.file_digest(file, "sha256").hexdigest()[:32] / made.name
             kept.parent.mkdir(exist_ok=True)
             made.replace(kept)
+        _bound(place, kept.parent)
     except OSError as error:
         raise UsageError(f"{name} cannot be kept in {place}: {error.strerror}; set TUNERY_CACHE to another") from error
     return kept
+
+
+def _bound(place: Path, latest: Path) -> None:
+    """Remove the programs that were exported longest ago, beyond what they may take; never the latest."""
+    with suppress(OSError):  # another process may do the same
+        latest.touch()
+        whole = [one for one in place.iterdir() if not one.name.startswith(_SCRATCH)]
+        room = _MOST_BYTES
+        for one in sorted(whole, key=lambda one: one.stat().st_mtime, reverse=True):
+            room -= sum(file.stat().st_size for file in one.iterdir())
+            if room < 0 and one != latest:
+                shutil.rmtree(one, ignore_errors=True)
 
 
 class _FallBackError(Exception):

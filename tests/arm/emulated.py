@@ -66,15 +66,20 @@ def python(machine: Path, cpu: str = "max") -> Path:
     It is a script, so that what Python starts as its own executable is started the same way: the kernel here cannot
     run the other one.
     """
-    qemu, root = machine / "qemu/usr/bin/qemu-aarch64-static", machine / "root"
-    program = root / f"usr/bin/python-{cpu}"
-    command = [str(qemu), "-cpu", cpu, "-L", str(root), "-0", str(program), str(root / "usr/bin/python3.11")]
-    if not program.exists():
-        part = program.with_name(f"{program.name}.{os.getpid()}")
+    root = machine / "root"
+    started = root / f"usr/bin/python-{cpu}"
+    command = [*program(machine, cpu), "-0", str(started), str(root / "usr/bin/python3.11")]
+    if not started.exists():
+        part = started.with_name(f"{started.name}.{os.getpid()}")
         part.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
         part.chmod(0o755)
-        part.replace(program)
-    return program
+        part.replace(started)
+    return started
+
+
+def program(machine: Path, cpu: str = "max") -> list[str]:
+    """Return the command by which the machine runs a program, which is to follow."""
+    return [str(machine / "qemu/usr/bin/qemu-aarch64-static"), "-cpu", cpu, "-L", str(machine / "root")]
 
 
 def path(machine: Path) -> str:

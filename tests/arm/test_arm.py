@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable
@@ -18,19 +19,21 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tunery._errors import UsageError
 from tunery.blobs import FakeBlobs
+from tunery.delivery.files.bundling import bundle
 from tunery.delivery.files.loading import load_compiled
-from tunery.domain import Budget, CheckState, JobState, Mode, Outcome
+from tunery.dialects import NetworkCompiler, get_dialect
+from tunery.domain import Budget, CheckState, DeviceDescription, JobState, Mode, Outcome
 from tunery.domain.request import FillPolicy, Request
 from tunery.engines import AgentEngine, Engine, OnUsage
 from tunery.engines.contract import EngineContract
 from tunery.engines.remote.checking import check_host
 from tunery.engines.remote.registry import add_host
-from tunery.models import zoo
+from tunery.models import prepare, zoo
 from tunery.service.session import Session, tune
 from tunery.store import open_store
 
 pytestmark = pytest.mark.timeout(900)
-PI, CPU = "pi", "cortex-a72"
+PI, CPU, COMPILER = "pi", "cortex-a72", "aarch64-linux-gnu-gcc"
 MACHINE = Path(os.environ["TUNERY_TEST_ARM"])
 RUN = """
 import sys, json, numpy, tunery
@@ -140,6 +143,36 @@ def compare(model: Path, file: Path, directory: Path) -> None:
     with np.load(directory / "made.npz") as made:
         for expected, name in zip(session.run(None, given), made.files, strict=True):
             np.testing.assert_allclose(made[name], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="there is no compiler for aarch64")
+def test_a_bundle_is_written_here_and_runs_there(tmp_path: Path) -> None:
+    convolutions(tmp_path / "m.onnx")
+    board = DeviceDescription("cpu", "a board", (0, 1), {"arch": "aarch64", "vector": ["asimd"]})
+    dialect, file = get_dialect("metaschedule"), tmp_path / "out.tunery"
+    target, network = dialect.resolve_target_of("native", 2, board), prepare(str(tmp_path / "m.onnx"), {}, tmp_path)
+    NetworkCompiler.of(dialect).compile(network, target, {}, file)
+    with pytest.raises(UsageError, match=r"pip download .*aarch64.* --runtime"):
+        bundle(file, tmp_path / "bundle")
+    place = bundle(file, tmp_path / "bundle", runtime=MACHINE / "site")
+    command = [COMPILER, "example.c", "-Iinclude", "-Llib", "-ltunery", "-Wl,-rpath,$ORIGIN/lib", "-Wl,-rpath-link,lib"]
+    subprocess.run([*command, "-o", "example"], cwd=place, check=True)
+    done = subprocess.run(
+        [*emulated.program(MACHINE, CPU), place / "example", place / "network"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [made] = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(
+        None, {"x": np.ones((1, 3, 16, 16), np.float32)}
+    )
+    assert float(done.stdout.split("sum ")[1]) == pytest.approx(float(made.sum()), rel=1e-4)
+    other = (place / "network" / "0" / "network.txt").read_text().replace("needs neon", "needs avx2")
+    (place / "network" / "0" / "network.txt").write_text(other)
+    done = subprocess.run(
+        [*emulated.program(MACHINE, CPU), place / "example", place / "network"], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
 
 
 def test_what_crashes_hangs_or_computes_wrong_there_costs_itself_only(pi: Path, tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 from model_in_parts import in_parts
 
 import tunery
-from tunery._errors import DialectError, UsageError
+from tunery._errors import UsageError
 from tunery.delivery.files.bundling import bundle
 from tunery.delivery.placing import judging
 from tunery.dialects import NetworkCompiler, get_dialect
+from tunery.dialects.metaschedule.loading.library import versions
 from tunery.dialects.onnxruntime import OnnxRuntimeDialect
 from tunery.domain.request import FillPolicy, Request
 from tunery.models import prepare
@@ -133,7 +134,7 @@ def test_a_bundle_runs_what_onnx_runtime_runs_of_a_network(tmp_path: Path) -> No
     sums = [float(text) for text in re.findall(r"sum (\S+)", done.stdout)]
     assert sums == pytest.approx(expected_sums(file), rel=1e-4)
     assert sums[0]
-    damages = {"network/segments.bin": b"", "lib/libonnxruntime.so.1": b"no library"}
+    damages = {"network/0/segments.bin": b"", "lib/libonnxruntime.so.1": b"no library"}
     for name, content in damages.items():
         kept = (place / name).read_bytes()
         (place / name).write_bytes(content)
@@ -161,6 +162,7 @@ MISUSED = """
 import ctypes, sys, threading
 c = ctypes.CDLL(sys.argv[1] + "/lib/libtunery.so")
 c.tunery_open.restype, c.tunery_error.restype = ctypes.c_void_p, ctypes.c_char_p
+c.tunery_shape.restype = ctypes.POINTER(ctypes.c_int64)
 for _ in range(2):
     c.tunery_close(ctypes.c_void_p(c.tunery_open((sys.argv[1] + "/network").encode(), 1)))
 assert not [line for line in open("/proc/self/maps") if sys.argv[1] + "/network/" in line]
@@ -173,6 +175,8 @@ for wrong in (
     lambda: c.tunery_bind_input(network, 9, place, size(4)), lambda: c.tunery_bind_input(network, -1, place, size(4)),
     lambda: c.tunery_bind_input(network, 0, place, size(4)), lambda: c.tunery_bind_input(None, 0, place, size(4)),
     lambda: c.tunery_bind_output(network, 0, None, size(40)), lambda: c.tunery_bind_output(network, 0, place, size(1)),
+    lambda: c.tunery_set_shape(None, None, 0), lambda: c.tunery_set_shape(network, None, 2),
+    lambda: c.tunery_set_shape(network, (ctypes.c_int64 * 2)(3, 784), 2), lambda: c.tunery_set_shape(network, None, -1),
 ):
     assert wrong() == -1
     print(c.tunery_error().decode())
@@ -180,6 +184,8 @@ for directory in sys.argv[2:]:
     assert not c.tunery_open(directory.encode(), 1)
     print(c.tunery_error().decode())
 assert not c.tunery_open(None, 1) and not c.tunery_open((sys.argv[1] + "/network").encode(), -1)
+assert c.tunery_shapes(network) == 1 and c.tunery_shape(network, 0)[:2] == [1, 784] and not c.tunery_shape(network, 1)
+assert c.tunery_set_shape(network, (ctypes.c_int64 * 2)(1, 784), 2) == 0
 assert not c.tunery_input(network, 5) and not c.tunery_output(network, -1)
 said = []
 other = threading.Thread(target=lambda: said.append(c.tunery_error().decode()))
@@ -194,9 +200,9 @@ c.tunery_close(None)
 @NATIVE
 @pytest.mark.tvm
 def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_path: Path) -> None:
-    text = (made[1] / "network" / "network.txt").read_text()
+    text = (made[1] / "network" / "0" / "network.txt").read_text()
     damages = {
-        "version": text.replace("tunery-network 1", "tunery-network 2"), "kind": "something else\n", "empty": "",
+        "version": text.replace("tunery-network 2", "tunery-network 3"), "kind": "something else\n", "empty": "",
         "foreign": text + f"needs {'neon' if platform.machine() == 'x86_64' else 'avx2'}\n",
         "rank": text.replace("input float32 ", "input float32 -"),
         "weights": re.sub(r"weight \d+", "weight 640000000", text), "dtype": text.replace("float32", "float99"),
@@ -208,10 +214,10 @@ def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_
         if content != text:
             places.append(tmp_path / name)
             shutil.copytree(made[1] / "network", places[-1])
-            (places[-1] / "network.txt").write_text(content)
-    for name in ("weights.bin", "network.so"):
-        for how in ("gone", "cut", *(["alien"] if name == "network.so" else [])):
-            places.append(tmp_path / f"{name}-{how}")
+            (places[-1] / "0" / "network.txt").write_text(content)
+    for name in ("weights.bin", "0/network.so"):
+        for how in ("gone", "cut", *(["alien"] if name == "0/network.so" else [])):
+            places.append(tmp_path / f"{Path(name).name}-{how}")
             shutil.copytree(made[1] / "network", places[-1])
             whole = (places[-1] / name).read_bytes()
             (places[-1] / name).unlink()
@@ -222,18 +228,60 @@ def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_
     done = run(sys.executable, "-c", MISUSED, made[1], *places)
     assert done.returncode == 0, done.stderr + done.stdout
     said = done.stdout.splitlines()
-    assert len(said) == 8 + len(places)
+    assert len(said) == 12 + len(places)
     assert all(10 < len(one) < 1000 for one in said)
 
 
-def test_what_cannot_be_bundled_is_said(tmp_path: Path) -> None:
-    dialect, file = OnnxRuntimeDialect(), tmp_path / "net.tunery"
-    (tmp_path / "model").mkdir()
-    network = prepare("zoo:mlp-mnist", {}, tmp_path / "model")
-    dialect.compile(network, dialect.resolve_target("native", 1), {}, file)
-    shutil.rmtree(tmp_path / "model")
-    with pytest.raises(DialectError):
-        bundle(file, tmp_path / "bundle")
+@pytest.fixture(scope="module", name="whole")
+def _whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file that ONNX Runtime runs whole."""
+    dialect, place = OnnxRuntimeDialect(), tmp_path_factory.mktemp("whole")
+    network = prepare("zoo:mlp-mnist", {}, place)
+    dialect.compile(network, dialect.resolve_target("native", 1), {}, place / "net.tunery")
+    return place / "net.tunery"
+
+
+@NATIVE
+@pytest.mark.tvm
+def test_a_bundle_runs_a_network_that_onnx_runtime_runs_whole(whole: Path, tmp_path: Path) -> None:
+    place = bundle(whole, tmp_path / "bundle")
+    program = built(place, "gcc")
+    done = run(program, place / "network")
+    assert done.returncode == 0, done.stderr
+    sums = [float(text) for text in re.findall(r"sum (\S+)", done.stdout)]
+    assert sums == pytest.approx(expected_sums(whole), rel=1e-4)
+    for damage in (b"", b"no model"):
+        (place / "network" / "model.onnx").write_bytes(damage)
+        done = run(program, place / "network")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+@pytest.mark.tvm
+def test_libraries_of_another_machine_come_from_a_directory(made: tuple[Path, Path], tmp_path: Path) -> None:
+    for name in ("none", "empty", "torn", "newer"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "torn" / "x.whl").write_bytes(b"no wheel")
+    for library in (made[1] / "lib").glob("libtvm*"):
+        shutil.copy(library, tmp_path / "newer")
+    (tmp_path / "newer" / "apache_tvm-99.0.dist-info").mkdir()
+    (tmp_path / "newer" / "apache_tvm-99.0.dist-info" / "METADATA").touch()
+    (tmp_path / "none").rmdir()
+    for name in ("none", "empty", "torn", "newer"):
+        with pytest.raises(UsageError) as caught:
+            bundle(made[0], tmp_path / "bundle", runtime=tmp_path / name)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "newer" / "apache_tvm-99.0.dist-info" / "METADATA").unlink()
+    for name, number in versions().items():
+        described = tmp_path / "newer" / f"{name.replace('-', '_')}-{number}.dist-info"
+        described.mkdir()
+        (described / "METADATA").touch()
+    if shutil.which("gcc"):
+        assert (bundle(made[0], tmp_path / "bundle", runtime=tmp_path / "newer") / "lib" / "libtunery.so").exists()
+
+
+def test_what_cannot_be_bundled_is_said(whole: Path, tmp_path: Path) -> None:
+    file = tmp_path / "net.tunery"
+    shutil.copy(whole, file)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("kept")
     for source, place in ((file, tmp_path / "full"), (tmp_path / "missing", tmp_path / "new"), (file, file)):

@@ -212,7 +212,9 @@ def test_a_network_of_which_onnx_runtime_runs_parts_is_called_at_once_and_idles(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "count"), [("together", 10_000), ("short", 1000), ("unloaded", 300)])
+@pytest.mark.parametrize(
+    ("case", "count"), [("together", 10_000), ("short", 1000), ("unloaded", 300), ("at work", 1000)]
+)
 def test_a_network_serves_any_program_for_long(case: str, count: int, file: Path) -> None:
     ran(LOADED + CASES[case][0], file, count)
 

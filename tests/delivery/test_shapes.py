@@ -3,8 +3,12 @@
 import gc
 import json
 import os
+import platform
+import re
 import shutil
+import subprocess
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from tunery.service.session import bench, compile_model, extract
 
 pytestmark = pytest.mark.tvm
 
+LESSER = '{"kind": "llvm", "mcpu": "x86-64"}'
 WEIGHTS = (np.random.default_rng(0).standard_normal((192, 160)) * 0.1).astype(np.float32)
 BIAS = np.arange(160, dtype=np.float32)
 
@@ -57,12 +62,12 @@ def check(network: Callable[..., Sequence[Array]], *counts: int) -> None:
         np.testing.assert_allclose(found, np.maximum(rows(count) @ WEIGHTS + BIAS, 0), rtol=1e-4, atol=1e-4)
 
 
-def compiled(place: Path, source: Path, batch: int) -> Path:
-    dialect, path = get_dialect("metaschedule"), place / f"{batch}.tunery"
-    scratch = place / f"{batch}.model"
+def compiled(place: Path, source: Path, batch: int, target: str = "native", threads: int = 1) -> Path:
+    dialect, path = get_dialect("metaschedule"), place / f"{batch}-{threads}.tunery"
+    scratch = place / f"{batch}-{threads}.model"
     scratch.mkdir()
     network = prepare(str(source), {"batch": (batch,)}, scratch)
-    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target("native", 1), {}, path)
+    NetworkCompiler.of(dialect).compile(network, dialect.resolve_target(target, threads), {}, path)
     return path
 
 
@@ -179,11 +184,54 @@ def test_what_cannot_be_put_together_is_said_in_one_sentence(files: list[Path], 
         with pytest.raises(UsageError) as caught:
             tunery.combine(given, tmp_path / "made.tunery")
         assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError) as caught:
-        tunery.bundle(files[-1], tmp_path / "bundle")
-    assert "\n" not in str(caught.value)
     assert not (tmp_path / "made.tunery").exists()
-    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.fixture(scope="module", name="lesser")
+def _lesser(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files for 1 and 4 rows and any processor of this kind, with two threads."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the lesser target is one of x86")
+    place = tmp_path_factory.mktemp("lesser")
+    source = model(place / "rows.onnx")
+    return [compiled(place, source, batch, LESSER, 2) for batch in (1, 4)]
+
+
+def test_a_file_holds_several_shapes_for_several_targets(files: list[Path], lesser: list[Path], tmp_path: Path) -> None:
+    best = tunery.combine(files[:2], tmp_path / "best.tunery")
+    for given in ([*files[:2], *lesser], [best, *lesser], [best, tunery.combine(lesser, tmp_path / "lesser.tunery")]):
+        whole = tunery.combine(given, tmp_path / "whole.tunery")
+        network = tunery.load_compiled(whole)
+        assert network.threads == 1  # that of the best target
+        check(network, 4, 1, 4)
+        found = inspect(whole)
+        assert [one.inputs[0][1] for one in found.shapes] == [[1, 192], [4, 192]]
+        assert [one.threads for one in found.targets] == [1, 2]
+        assert found.members["weights.bin"] < 1.1 * 4 * (WEIGHTS.size + BIAS.size)
+    again = needing(whole, tmp_path / "again.tunery")
+    network = tunery.load_compiled(again)
+    assert network.threads == 2
+    check(network, 1, 4)
+    for wrong in ([*files[:2], lesser[0]], [*files[:2], *lesser, files[0]], [whole, files[2]], [whole, best]):
+        with pytest.raises(UsageError) as caught:
+            tunery.combine(wrong, tmp_path / "wrong.tunery")
+        assert "\n" not in str(caught.value)
+    if shutil.which("gcc"):
+        assert sums_from_c(whole, tmp_path / "a") == pytest.approx(sums_from_c(again, tmp_path / "b"), rel=1e-4)
+
+
+def needing(file: Path, path: Path) -> Path:
+    """Copy a file whose best targets need an instruction that no such processor has."""
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(path, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name == "manifest.json":
+                manifest = json.loads(data)
+                for shape in manifest["shapes"]:
+                    shape["targets"][0]["instructions"].append("sve")
+                data = json.dumps(manifest).encode()
+            new.writestr(name, data)
+    return path
 
 
 @pytest.mark.slow
@@ -214,6 +262,13 @@ def test_a_model_is_compiled_for_several_shapes(tmp_path: Path, let_win: Callabl
     with pytest.raises(UsageError):
         compile_model(request, tmp_path / "c.tunery", FillPolicy(), more_targets=["native"])
     assert sorted(one.name for one in tmp_path.iterdir() if one.suffix == ".tunery") == ["a.tunery", "b.tunery"]
+    if platform.machine() == "x86_64":
+        report, _ = compile_model(request, tmp_path / "c.tunery", FillPolicy(), any_shape=True, more_targets=[LESSER])
+        assert report.targets == ("native", LESSER)
+        found = inspect(tmp_path / "c.tunery")
+        assert (len(found.shapes), len(found.targets)) == (3, 2)
+        with pytest.warns(UserWarning, match=r"\[3, 192\]"):
+            check(tunery.load_compiled(tmp_path / "c.tunery"), 1, 4, 3)
 
 
 def test_shapes_that_change_the_number_of_dimensions_are_refused_in_one_sentence(tmp_path: Path) -> None:
@@ -241,3 +296,19 @@ def test_equal_tasks_of_several_shapes_are_one(tmp_path: Path) -> None:
     assert {task.key for task in found.tasks} == {task.key for each in (one, four) for task in each.tasks}
     weights = {task.key: task.weight for task in found.tasks}
     assert all(weights[task.key] >= 2 * task.weight for task in four.tasks)
+
+
+def sums_from_c(file: Path, directory: Path) -> list[float]:
+    """Return the sums of the outputs for ones, shape by shape, as the example in C prints them."""
+    place = tunery.bundle(file, directory)
+    assert (place / "network" / "weights.bin").stat().st_size < 1.1 * 4 * (WEIGHTS.size + BIAS.size)
+    command = ["gcc", "example.c", "-Iinclude", "-Llib", "-ltunery", "-Wl,-rpath,$ORIGIN/lib", "-Wl,-rpath-link,lib"]
+    subprocess.run([*command, "-o", "example"], cwd=place, check=True)
+    done = subprocess.run([place / "example", place / "network"], capture_output=True, text=True, check=True)
+    return [float(text) for text in re.findall(r"sum (\S+)", done.stdout)]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no C compiler")
+def test_a_bundle_runs_each_shape_from_c(files: list[Path], tmp_path: Path) -> None:
+    once = float(np.maximum(WEIGHTS.sum(axis=0) + BIAS, 0).sum())
+    assert sums_from_c(files[-1], tmp_path / "bundle") == pytest.approx([once, 4 * once, 16 * once], rel=1e-4)

@@ -82,8 +82,6 @@ def test_a_file_of_which_no_target_runs_here_is_refused(files: tuple[Path, Path,
         with pytest.raises(UsageError, match=FOREIGN) as caught:
             refused(none)
         assert "\n" not in str(caught.value)
-    with pytest.raises(UsageError, match=FOREIGN):
-        tunery.bundle(none, tmp_path / "bundle")
 
 
 def test_a_file_lists_its_targets(files: tuple[Path, Path, Path], tmp_path: Path) -> None:

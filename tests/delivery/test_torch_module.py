@@ -1,5 +1,6 @@
 """Compiled networks in torch: as modules, as a backend of `torch.compile`, and with its tensors."""
 
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -132,6 +133,20 @@ def test_a_module_is_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with torch.no_grad():
         for one, theirs in zip(ours, net(rows), strict=True):
             np.testing.assert_allclose(one, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_exported_programs_are_removed_when_they_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path))
+    for number in range(3):  # 2 GiB each, on no disk
+        place = tmp_path / "torch" / f"{number}"
+        place.mkdir(parents=True)
+        with (place / "Net.pt2").open("wb") as file:
+            file.truncate(2 << 30)
+        os.utime(place, (number, number))
+    tunery.load(Net().eval(), (torch.zeros(2, 32),))
+    kept = {one.name for one in (tmp_path / "torch").iterdir()}
+    assert "2" in kept
+    assert len(kept) == 2
 
 
 class Branching(torch.nn.Module):  # type: ignore[misc]

@@ -907,7 +907,7 @@ class TestAnyDigest(Base):
 
 
 class BundlesNothing(FakeDialect):
-    def bundle(self, path, directory, digest=""):
+    def bundle(self, path, directory, digest="", runtime=None):
         pass
 
 

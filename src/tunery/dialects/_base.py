@@ -288,7 +288,7 @@ class NetworkCompiler(Capability):
 
         The file is a `tunery._archive`: whatever is loaded has its digest in the manifest. With a `digest`, only the
         file of which that is the manifest's SHA-256 is loaded: a signature was checked for it. Behind it may be which
-        of a file's shapes is loaded (`shape_of`): it is handed on to `open_archive`.
+        of a file's shapes is loaded (`part_of`): it is handed on to `open_archive`.
 
         Raises:
             UsageError or DialectError: it is damaged, of other versions, or not that of the digest.
@@ -321,13 +321,20 @@ class NetworkCompiler(Capability):
         """
         return None
 
-    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:  # noqa: ARG002 - for those that can
-        """Write a compiled network with all that runs it without Python to an empty directory.
+    def bundle(
+        self,
+        path: Path,
+        directory: Path,  # noqa: ARG002 - for those that can
+        digest: str = "",  # noqa: ARG002
+        runtime: Path | None = None,  # noqa: ARG002
+    ) -> None:
+        """Write a compiled network, all its shapes and targets, with all that runs it without Python.
 
-        `digest` is as for `load_network`.
+        `directory` is empty, `digest` is as for `load_network`. With `runtime` it is for machines of another kind,
+        whose libraries, or wheels with them, are in that directory.
 
         Raises:
-            UsageError: the file is damaged.
+            UsageError: the file is damaged or for other machines, or libraries are missing.
             DialectError: this network, or no network of the dialect, runs without Python.
         """
         raise DialectError(f"{path} holds a network that runs from Python only; load it with tunery.load_compiled")

@@ -848,12 +848,14 @@ class DialectContract(ContractFixtures):
     @needs(NetworkCompiler)
     def test_a_bundle_is_written_or_refused(self, dialect: WholeDialect, compiled: Compiled, tmp_path: Path) -> None:
         """A bundle is of the file of the digest; a network that cannot be bundled is refused."""
-        places = [tmp_path / name for name in ("bundle", "other", "missing")]
+        places = [tmp_path / name for name in ("bundle", "other", "missing", "foreign")]
         for place in places:
             place.mkdir()
         path = Path(compiled.path)
         with pytest.raises((UsageError, DialectError)):
             dialect.bundle(path, places[1], digest="0" * 64)
+        with pytest.raises((UsageError, DialectError)):
+            dialect.bundle(path, places[3], runtime=tmp_path / "nowhere")
         try:
             dialect.bundle(path, places[0])
         except DialectError:

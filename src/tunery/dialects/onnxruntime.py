@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from typing_extensions import override
 
 from tunery._archive import Archive, ArchiveError, new_archive, open_archive
@@ -23,7 +24,7 @@ from tunery.domain import Candidate, Network, Target, TensorSpec
 NAME = "onnxruntime"
 _DTYPES = {"float32": "float", "float64": "double"}
 """What ONNX Runtime calls differently."""
-_FORMAT, _MODEL = "onnxruntime-1", "network.onnx"
+_FORMAT, MODEL = "onnxruntime-1", "network.onnx"
 
 
 class OnnxRuntimeDialect(Dialect, NetworkCompiler):
@@ -71,13 +72,28 @@ class OnnxRuntimeDialect(Dialect, NetworkCompiler):
             "outputs": [[spec.name, list(spec.shape), spec.dtype] for spec in network.outputs],
         }
         with replacing(output) as part, new_archive(part) as archive:
-            archive.add(_MODEL, Path(network.path))
+            archive.add(MODEL, Path(network.path))
             archive.finish(manifest)
         return Compiled(str(output), {}, elsewhere=dict.fromkeys(node_labels(Path(network.path)), ""))
 
     @override
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> CompiledNetwork:
         return OnnxRuntimeNetwork(path, threads, digest)
+
+
+def run_once(model: bytes, inputs: Sequence[tuple[str, Sequence[int], str]]) -> list[tuple[int, ...]]:
+    """Return the shapes of a model's outputs for inputs of these names, shapes and dtypes, which are zeros.
+
+    Raises:
+        DialectError: it cannot be run on zeros.
+    """
+    feed = {name: np.zeros(tuple(shape), dtype) for name, shape, dtype in inputs}
+    try:
+        return [one.shape for one in Session(model, 1, spinning=False).get().run(None, feed)]
+    except Exception as error:
+        raise DialectError(
+            f"ONNX Runtime does not tell the sizes of its outputs: {' '.join(str(error).split())[:200]}"
+        ) from error
 
 
 def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:
@@ -97,7 +113,7 @@ def _agree(told: Sequence[TensorSpec], there: Sequence[Any]) -> bool:
 def _read(archive: Archive) -> tuple[dict[str, Any], bytes]:
     if archive.manifest["format"] != _FORMAT:
         raise ArchiveError(f"it has format {archive.manifest['format']!r:.20}, not {_FORMAT}")
-    return archive.manifest, archive.read(_MODEL)
+    return archive.manifest, archive.read(MODEL)
 
 
 class OnnxRuntimeNetwork(CompiledNetwork):

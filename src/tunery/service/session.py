@@ -181,34 +181,33 @@ class Session:
             UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
-        if more_targets and (request.more_shapes or any_shape):
-            raise UsageError(
-                "a file is for several targets, or for several shapes; name one --target, or one value for each "
-                "--shape, without --any-shape"
-            )
         check_place(output, request, force=force, sign=sign)
         charged = policy is not None and policy.few_shot > 0
 
-        def compiled(target: str, place: Path, key: Path | None, raced: bool) -> tuple[CompileReport, Network]:
+        def compiled(
+            one: Request, place: Path, key: Path | None, raced: bool, free: bool = False
+        ) -> tuple[CompileReport, Network]:
             return self._do(
                 "compile",
-                replace(request, target=target),
+                one,
                 lambda work: compile_request(
-                    work, place, policy, say, force=force, sign=key, raced=raced, any_shape=any_shape
+                    work, place, policy, say, force=force, sign=key, raced=raced, any_shape=free
                 ),
                 charged=charged,
             )
 
         if not more_targets:
-            return compiled(request.target, output, sign, raced=True)
+            return compiled(request, output, sign, raced=True, free=any_shape)
         self._check_targets(request, [request.target, *more_targets])
         with tempfile.TemporaryDirectory(prefix="tunery-", dir=output.absolute().parent) as scratch:
-            report, network = compiled(request.target, Path(scratch, "0.tunery"), sign, raced=True)
+            report, network = compiled(request, Path(scratch, "0.tunery"), sign, raced=True, free=any_shape)
+            others = _with_kernels(request, report)
             found, further = {request.target: Path(report.path)}, list[TargetReport]()
-            for number, target in enumerate(more_targets, 1) if not report.no_kernels else ():
+            for number, target in enumerate(more_targets if others else (), 1):
                 say(f"compiling for {target}")
-                other, _ = compiled(target, Path(scratch, f"{number}.tunery"), None, raced=False)
-                kept = not other.no_kernels
+                one = replace(others or request, target=target)
+                other, _ = compiled(one, Path(scratch, f"{number}.tunery"), None, raced=False)
+                kept = not (other.no_kernels or any(shape.by_onnxruntime for shape in other.shapes))
                 further.append(TargetReport(target, kept, other.max_abs_error, other.latency_s, other.onnxruntime_s))
                 if kept:
                     found[target] = Path(other.path)
@@ -370,6 +369,15 @@ class Session:
 
     def _remember(self, request: Request, imported: ImportedModel) -> None:
         self._models[_source(request)] = replace(imported, wall_s=0.0, core_s=0.0)
+
+
+def _with_kernels(request: Request, report: CompileReport) -> Request | None:
+    """Return a request for those of its shapes that have kernels of the compiler; None if none has."""
+    if not report.shapes:
+        return None if report.no_kernels else request
+    each = zip(request.each_shape, report.shapes, strict=True)
+    kept = [one for one, shape in each if not shape.by_onnxruntime]
+    return replace(kept[0], more_shapes=tuple(one.shapes for one in kept[1:])) if kept else None
 
 
 def _combined(files: Mapping[str, Path], output: Path, *, force: bool, sign: Path | None) -> None:

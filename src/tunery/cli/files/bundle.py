@@ -21,13 +21,17 @@ def bundle(
     trusted: Annotated[
         list[Path] | None, typer.Option("--trusted", metavar="KEY", help="Check its signature with this public key.")
     ] = None,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Libraries of another kind of machine, or the wheels that hold them."),
+    ] = None,
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
     """Write a network, its runtime libraries, a C header and an example to a directory that needs no Python."""
     from tunery.delivery.files.bundling import bundle as write
 
-    made = write(file, output, trusted=trusted or None)
+    made = write(file, output, trusted=trusted or None, runtime=runtime)
     size = sum(one.stat().st_size for one in made.rglob("*") if one.is_file())
     if json:
         emit({"directory": made, "size_bytes": size})

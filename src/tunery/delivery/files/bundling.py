@@ -6,32 +6,41 @@ import tempfile
 from pathlib import Path
 
 from tunery._errors import UsageError
+from tunery._extras import compiler_parts
 from tunery.delivery.files.loading import Trusted, identified, undamaged
+from tunery.dialects import NetworkCompiler, get_dialect, onnxruntime
+from tunery.domain.request import DEFAULT_DIALECT
 
 
-def bundle(path: str | Path, directory: str | Path, *, trusted: Trusted | None = None) -> Path:
+def bundle(
+    path: str | Path, directory: str | Path, *, trusted: Trusted | None = None, runtime: str | Path | None = None
+) -> Path:
     """Write a compiled network, its runtime libraries and a C header to a new directory, and return that.
 
-    `trusted` is as for `load_compiled`.
+    `trusted` is as for `load_compiled`. `runtime` is a directory with the libraries of another kind of machine, or with
+    the wheels that hold them, for a file that was compiled for such a machine.
 
     Raises:
-        UsageError: the file is no compiled network or a damaged one, it is not signed by a trusted key, or the
-            directory exists or cannot be written.
+        UsageError: the file is no compiled network, a damaged one or one for another kind of machine, it is not signed
+            by a trusted key, libraries are missing, or the directory exists or cannot be written.
         DialectError: this network cannot run without Python.
 
     Example:
         tunery.bundle("resnet18.tunery", "resnet18-bundle")
     """
     path, directory = Path(path), Path(directory)
-    compiler, digest = identified(path, trusted)
+    digest, names = identified(path, trusted)
+    # Whose files say how they are run; what ONNX Runtime runs whole, the default dialect's interface in C runs as well.
+    own = next((name for name in names if name != onnxruntime.NAME), DEFAULT_DIALECT)
+    compiler = NetworkCompiler.of(get_dialect(own))
     try:
         if directory.is_symlink() or (directory.exists() and (not directory.is_dir() or any(directory.iterdir()))):
             raise UsageError(f"{directory} exists already; name a new directory")
         scratch = Path(tempfile.mkdtemp(prefix=".tunery-", dir=directory.absolute().parent))
         try:
             (scratch / "bundle").mkdir()
-            with undamaged(path, OSError):
-                compiler.bundle(path, scratch / "bundle", digest)
+            with compiler_parts("a bundle"), undamaged(path, OSError):
+                compiler.bundle(path, scratch / "bundle", digest, Path(runtime) if runtime else None)
             os.replace(scratch / "bundle", directory)  # noqa: PTH105 - over an empty directory
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

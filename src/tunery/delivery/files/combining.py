@@ -9,6 +9,7 @@ from tunery._errors import UsageError
 from tunery._extras import compiler_parts
 from tunery._outputs import NETWORK, check_output, publish
 from tunery.delivery.files.loading import Trusted, identified, undamaged
+from tunery.dialects import NetworkCompiler, get_dialect, onnxruntime
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -22,7 +23,7 @@ def combine(
     force: bool = False,
     sign: str | Path | None = None,
 ) -> Path:
-    """Write one file of compiled files of one network for different processors, and return its path.
+    """Write one file of compiled files of one network for different processors or shapes, and return its path.
 
     Loading takes the target that needs the most instructions of those that the processor has. Weights are stored
     once. `trusted` is as for `load_compiled`, `sign` a private key's file; with `force`, `output` may replace a file of
@@ -42,9 +43,10 @@ def combine(
     inputs = [*paths, *([Path(sign)] if sign else [])]
     check_output(output, NETWORK, inputs=inputs, force=force)
     key = _key(Path(sign)) if sign else None
-    found = [identified(path, trusted) for path in paths]
-    compiler = found[0][0]
-    if len({type(one) for one, _ in found}) > 1:
+    found = {path: identified(path, trusted) for path in paths}
+    # What ONNX Runtime runs of a file for several shapes goes along; a file that it runs whole is of it alone.
+    own = {next((name for name in names if name != onnxruntime.NAME), names[0]) for _, names in found.values()}
+    if len(own) > 1:
         raise UsageError(
             "these files are of different compilers; a file that ONNX Runtime runs whole needs no other: use it alone"
         )
@@ -52,7 +54,9 @@ def combine(
         made = Path(scratch, "network")
         try:
             with compiler_parts("combining files"), undamaged(Path(" or ".join(map(str, paths))), OSError):
-                compiler.combine({path: digest for path, (_, digest) in zip(paths, found, strict=True)}, made)
+                NetworkCompiler.of(get_dialect(own.pop())).combine(
+                    {path: one for path, (one, _) in found.items()}, made
+                )
         except OSError as error:
             raise UsageError(f"cannot write {output}: {error.strerror}; name another file") from error
         if key:

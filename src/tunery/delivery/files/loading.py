@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import Archive, ArchiveError, open_archive, shape_of
+from tunery._archive import Archive, ArchiveError, open_archive, part_of
 from tunery._errors import TuneryError, UsageError
 from tunery._extras import compiler_parts
 from tunery.delivery.shaping.shaped_network import ShapedNetwork
@@ -80,26 +80,21 @@ def undamaged(path: Path, *others: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-def identified(path: Path, trusted: Trusted | None) -> tuple[NetworkCompiler, str]:
-    """Return the compiler that wrote a file, and its manifest's digest, once its signature is known to be trusted.
+def identified(path: Path, trusted: Trusted | None) -> tuple[str, list[str]]:
+    """Return the digest of a file's manifest, and the dialects of its shapes, once its signature is trusted.
 
     Raises:
-        UsageError: there is no such file, it is no compiled network or one for several shapes, or it is not signed by a
-            trusted key.
+        UsageError: there is no such file, it is no compiled network, or it is not signed by a trusted key.
     """
     found = _identified(path, trusted)
-    if found.shapes:
-        raise UsageError(
-            f"{path} is for several shapes, which only a call from Python can choose from; give a file for one: "
-            "compile the model with one value for each --shape, and without --any-shape"
-        )
-    return found.compiler, found.digest
+    return found.digest, [str(told["dialect"]) for told in found.shapes] or [found.name]
 
 
 @dataclass(frozen=True)
 class _Identified:
-    """A file's compiler, its manifest's digest, and the manifests of its shapes, if it is for several."""
+    """A file's dialect and compiler, its manifest's digest, and the manifests of its shapes, if it is for several."""
 
+    name: str
     compiler: NetworkCompiler
     digest: str
     shapes: Sequence[Mapping[str, Any]]
@@ -114,7 +109,7 @@ def _shaped(path: Path, threads: int | None, found: _Identified) -> ShapedNetwor
     def load(number: int) -> CompiledNetwork:
         try:
             with _loadable(path):
-                return compilers[number].load_network(place, threads, shape_of(found.digest, number))
+                return compilers[number].load_network(place, threads, part_of(found.digest, number))
         except TuneryError as error:
             if str(place) not in str(error):
                 raise
@@ -133,7 +128,7 @@ def _identified(path: Path, trusted: Trusted | None) -> _Identified:
     again = f"write one with `tunery compile MODEL -o {shlex.quote(str(path))}`"
     try:
         name, digest, shapes = _identify(path, trusted)
-        return _Identified(NetworkCompiler.of(get_dialect(name)), digest, shapes)
+        return _Identified(name, NetworkCompiler.of(get_dialect(name)), digest, shapes)
     except FileNotFoundError:
         raise UsageError(f"there is no file {path}; {again}") from None
     except PermissionError:

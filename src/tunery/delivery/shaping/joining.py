@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tunery._archive import MEMBERS, SHAPES, new_archive, open_archive
-from tunery.delivery.shaping.shaped_network import ACCEPTS, ANY, Shapes
+from tunery._archive import ACCEPTS, ANY, MEMBERS, SHAPES, new_archive, open_archive
+from tunery.delivery.shaping.shaped_network import Shapes
 from tunery.dialects import NetworkCompiler, get_dialect
 
 

@@ -7,13 +7,11 @@ from typing import Any
 
 from typing_extensions import override
 
+from tunery._archive import ACCEPTS, ANY
 from tunery._errors import UsageError
 from tunery.dialects import Array, CompiledNetwork
 from tunery.domain import TensorSpec, merged_specs, shape_text
 
-ACCEPTS, ANY = "accepts", "any_shape"
-"""What the manifest of a model with free dimensions says beside the rest: which shapes it is run for as a matter of
-course, and whether it is run for all others."""
 Shapes = tuple[tuple[int, ...], ...]
 
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from tunery._errors import DialectError, TargetError
+from tunery._errors import DialectError, TargetError, UsageError
 from tunery.costmodels.columns import Layout
 from tunery.devices import Device
 from tunery.dialects import (
@@ -189,8 +189,10 @@ class FakeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, RecordCh
     def load_network(self, path: Path, threads: int | None = None, digest: str = "") -> FakeCompiledNetwork:
         return FakeCompiledNetwork(path, threads, digest)
 
-    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:
+    def bundle(self, path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
         FakeCompiledNetwork(path, None, digest)
+        if runtime:
+            raise UsageError(f"there are no libraries in {runtime}; a file of this dialect needs none")
         shutil.copy(path, directory / "network")
 
     def combine(self, files: Mapping[Path, str], output: Path) -> None:

@@ -248,8 +248,11 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         return {".mlir": found[SPEC].decode()} if SPEC in found else {}
 
     @override
-    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:
+    def bundle(self, path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
         from tunery.dialects.iree.network import members
+
+        if runtime:
+            raise DialectError(f"{path} is run by IREE's own runtime, of which a bundle holds nothing; omit --runtime")
 
         for name, content in members(path, digest).items():
             (directory / name).write_bytes(content)

@@ -274,10 +274,10 @@ class MetaScheduleDialect(Dialect, TaskSource, Space, Codegen, CrossCompiler, Ne
         return TvmNetwork(path, threads, digest)
 
     @override
-    def bundle(self, path: Path, directory: Path, digest: str = "") -> None:
+    def bundle(self, path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
         from tunery.dialects.metaschedule.bundling.bundle import write_bundle
 
-        write_bundle(path, directory, digest)
+        write_bundle(path, directory, digest, runtime)
 
     @override
     def combine(self, files: Mapping[Path, str], output: Path) -> None:

@@ -1,109 +1,184 @@
-"""Writing a bundle: the network, TVM's runtime libraries, and a small library in C (`native/tunery.h`)."""
+"""Writing a bundle: a network's parts, each for a shape and a processor, with libraries and an interface in C.
 
-import importlib.util
+`native/tunery.c` reads what is written here.
+"""
+
+import hashlib
+import platform
 import re
 import shutil
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from tunery._archive import ArchiveError, lacking_in, open_archive
+from tunery._archive import ACCEPTS, ArchiveError, open_archive, part_of
 from tunery._errors import DialectError, UsageError
+from tunery.dialects import Array
+from tunery.dialects.metaschedule.bundling.libraries import Libraries
+from tunery.dialects.metaschedule.families import machine_of
 from tunery.dialects.metaschedule.loading import library
 from tunery.dialects.metaschedule.loading.archive import SEGMENTS, read_archive
+from tunery.dialects.onnxruntime import MODEL, run_once
+from tunery.dialects.onnxruntime import NAME as ONNXRUNTIME
 
 _NATIVE = Path(__file__).parent / "native"
-_NETWORK, _VERSION = "network", 1
-_ONNXRUNTIME = "libonnxruntime.so.1"
-_SOURCES = ("tunery.c", "segments.c")
-_RUNTIME = ("libtvm_ffi.so", "libtvm_runtime.so")
+_NETWORK, _VERSION, _MOST_PARTS, _WHOLE = "network", 2, 256, "model.onnx"
 _NAME = re.compile(r"[\w.-]{1,40}")
-_COMPILERS = ("cc", "gcc", "clang")
 
 
-def write_bundle(path: Path, directory: Path, digest: str = "") -> None:
-    """Write a bundle of a compiled network to an empty directory.
+def write_bundle(path: Path, directory: Path, digest: str = "", runtime: Path | None = None) -> None:
+    """Write a bundle of a compiled network to an empty directory, for machines of this kind, or of those of `runtime`.
 
     Raises:
-        UsageError: the file is damaged, or was compiled with another version of TVM than is installed.
+        UsageError: the file is damaged, for other machines, or was compiled with another version of TVM.
         DialectError: it has outputs whose sizes depend on the data, or there is no C compiler.
     """
-    _check_processor(path, digest)
+    libraries = Libraries(runtime)
     for name in (_NETWORK, "lib/cmake/tunery", "include"):
         (directory / name).mkdir(parents=True)
-    manifest, weights, segments = read_archive(path, directory / _NETWORK, digest)
-    if growing := [name for name, shape, _ in manifest["outputs"] if any(size < 0 for size in shape)]:
-        raise DialectError(
-            f"the size of output {growing[0]!r:.80} depends on the data, which a bundle cannot give; load the file "
-            "from Python (tunery.load_compiled)"
-        )
-    lines = [f"tunery-network {_VERSION}", f"threads {int(manifest['threads'])}"]
-    lines += [f"needs {name}" for name in manifest.get("instructions", ()) if _NAME.fullmatch(str(name))]
-    lines += [f"{kind} {_told(*one)}" for kind in ("input", "output") for one in manifest[f"{kind}s"]]
-    lines += [f"segment {len(one)}" for one in segments]
-    with (directory / _NETWORK / "weights.bin").open("xb") as file:
-        for number, weight in enumerate(weights):
-            array = np.ascontiguousarray(library.view(weight))
-            file.write(bytes(-file.tell() % library.ALIGNMENT))
-            lines.append(f"weight {file.tell()} {_told(f'weight{number}', array.shape, str(array.dtype))}")
-            file.write(array.reshape(-1).view(np.uint8).data)
-    (directory / _NETWORK / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    if segments:
-        (directory / _NETWORK / SEGMENTS).write_bytes(b"".join(segments))
-        _add_onnxruntime(directory / "lib")
-    _add_libraries(directory)
-    (directory / "README").write_text(_README.format_map(_Named(manifest)), encoding="utf-8")
-
-
-def _check_processor(path: Path, digest: str) -> None:
-    """Check that a network is for processors like this one, whose libraries are at hand.
-
-    Raises:
-        UsageError: it is not, or the file is damaged, or another than that of the digest.
-    """
     try:
-        with open_archive(path, digest) as archive:
-            missing = lacking_in(archive.manifest)
+        parts = list(_parts(path, digest, libraries.machine))
+        _check_machine(path, parts, libraries)
+        with (directory / _NETWORK / "weights.bin").open("xb") as file:
+            weights = _Weights(file)
+            written = [
+                one for digest, manifest in parts for one in _written(path, digest, manifest, directory, weights)
+            ]
     except ArchiveError as error:
         raise UsageError(f"{path} is damaged: {error}; write it again with `tunery compile`") from error
-    if missing:
-        raise UsageError(
-            f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; a bundle "
-            "has libraries of the machine that writes it: run `tunery bundle` on one of that kind"
-        )
+    for number, (lines, content) in enumerate(written[:_MOST_PARTS]):
+        place = directory / _NETWORK / str(number)
+        content.rename(place) if content else place.mkdir()
+        (place / "network.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    manifests = [manifest for _, manifest in parts]
+    for manifest in manifests:
+        if manifest["dialect"] != ONNXRUNTIME:
+            libraries.check(manifest["versions"])
+    in_onnxruntime = any(manifest["dialect"] == ONNXRUNTIME or manifest.get("segments") for manifest in manifests)
+    libraries.write(directory / "lib", [_NATIVE / "tunery.c", _NATIVE / "segments.c"], onnxruntime=in_onnxruntime)
+    for name, where in (("tunery.h", "include"), ("example.c", "."), ("tuneryConfig.cmake", "lib/cmake/tunery")):
+        shutil.copy(_NATIVE / name, directory / where / name)
+    (directory / "README").write_text(_README.format_map(_Named(manifests, libraries.machine)), encoding="utf-8")
 
 
-def _add_onnxruntime(place: Path) -> None:
-    """Copy the library of ONNX Runtime's wheel, with its licences.
+def _parts(path: Path, digest: str, machine: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield what of a file is for a kind of machine: how it is opened, and its manifest; the best targets first."""
+    with open_archive(path, digest) as archive:
+        whole, shapes = archive.digest, len(archive.shapes) or 1
+    for shape in range(shapes):
+        with open_archive(path, part_of(whole, shape)) as archive:
+            for target, manifest in enumerate(archive.targets):
+                if manifest["dialect"] == ONNXRUNTIME or machine_of(manifest.get("target", {})) == machine:
+                    yield part_of(whole, shape, target), manifest
+
+
+def _check_machine(path: Path, parts: Sequence[object], libraries: Libraries) -> None:
+    """Check that a file holds anything for the machine of the libraries.
 
     Raises:
-        DialectError: there is none.
+        UsageError: it does not.
     """
-    found = importlib.util.find_spec("onnxruntime")
-    home = Path(found.origin or "").parent if found else Path("onnxruntime")
-    library = next(home.glob(f"capi/{_ONNXRUNTIME}*"), None)
-    if library is None:
-        raise DialectError(
-            f"ONNX Runtime runs parts of this network, and there is no {_ONNXRUNTIME} to put into the bundle: "
-            "pip install onnxruntime"
-        )
-    shutil.copy(library, place / _ONNXRUNTIME)
-    for name in ("LICENSE", "ThirdPartyNotices.txt"):
-        if (home / name).exists():
-            shutil.copy(home / name, place / f"{name}.onnxruntime")
+    if parts:
+        return
+    with open_archive(path) as archive:
+        machine = machine_of(archive.manifest.get("target", {}))
+    if machine == platform.machine():
+        raise UsageError(f"{path} was compiled for {machine}, and the libraries are for {libraries.machine}")
+    raise UsageError(
+        f"{path} was compiled for {machine:.40}, whose libraries are not here: {libraries.advice(f'{machine:.40}')}"
+    )
+
+
+@dataclass
+class _Weights:
+    """The weights of all parts in one file, equal ones once."""
+
+    file: IO[bytes]
+    places: dict[str, int] = field(default_factory=dict)
+
+    def line(self, number: int, array: Array) -> str:
+        """Write an array, and return what says where."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        digest = hashlib.sha256(data).hexdigest()
+        if digest not in self.places:
+            self.file.write(bytes(-self.file.tell() % library.ALIGNMENT))
+            self.places[digest] = self.file.tell()
+            self.file.write(data)
+        return f"weight {self.places[digest]} {_told(f'weight{number}', array.shape, str(array.dtype))}"
+
+
+_Written = tuple[list[str], Path | None]
+
+
+def _written(
+    path: Path, digest: str, manifest: Mapping[str, Any], directory: Path, weights: _Weights
+) -> Iterator[_Written]:
+    """Write what a part needs, and yield the lines that describe it and the directory of its files."""
+    if manifest["dialect"] == ONNXRUNTIME:
+        yield from _whole(path, digest, directory)
+        return
+    content = directory / f"part{len(list(directory.iterdir()))}"
+    content.mkdir()
+    manifest, arrays, segments = read_archive(path, content, digest, anywhere=True)
+    if segments:
+        (content / SEGMENTS).write_bytes(b"".join(segments))
+    lines = [*_head(manifest), *_ends(manifest["inputs"], manifest["outputs"])]
+    lines += [f"segment {len(one)}" for one in segments]
+    lines += [weights.line(number, library.view(weight)) for number, weight in enumerate(arrays)]
+    yield lines, content
+
+
+def _whole(path: Path, digest: str, directory: Path) -> Iterator[_Written]:
+    """Write a model that ONNX Runtime runs, and yield the lines for each shape that it is run for."""
+    with open_archive(path, digest) as archive:
+        manifest, model = archive.manifest, archive.read(MODEL)
+    (directory / _NETWORK / _WHOLE).write_bytes(model)
+    names = [(name, dtype) for name, _, dtype in manifest["inputs"]]
+    for shapes in manifest.get(ACCEPTS, [[shape for _, shape, _ in manifest["inputs"]]]):
+        inputs = [(name, shape, dtype) for (name, dtype), shape in zip(names, shapes, strict=True)]
+        outputs = manifest["outputs"]
+        if any(size < 0 for _, shape, _ in outputs for size in shape) and ACCEPTS in manifest:
+            made = run_once(model, inputs)
+            outputs = [(name, list(one), dtype) for (name, _, dtype), one in zip(outputs, made, strict=True)]
+        yield [*_head(manifest), f"model {len(model)}", *_ends(inputs, outputs)], None
+
+
+def _head(manifest: Mapping[str, Any]) -> list[str]:
+    needed = [str(name) for name in manifest.get("instructions", ())]
+    return [
+        f"tunery-network {_VERSION}", f"threads {int(manifest['threads'])}",
+        *(f"needs {name}" for name in needed if _NAME.fullmatch(name)),
+    ]  # fmt: skip
+
+
+def _ends(inputs: Sequence[Sequence[Any]], outputs: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the lines about inputs and outputs.
+
+    Raises:
+        DialectError: the size of one is not known.
+    """
+    for name, shape, _ in (*inputs, *outputs):
+        if any(size < 0 for size in shape):
+            raise DialectError(
+                f"the size of {name!r:.80} depends on the data, which a bundle cannot give; load the file from Python "
+                "(tunery.load_compiled)"
+            )
+    return [f"{kind} {_told(*one)}" for kind, ends in (("input", inputs), ("output", outputs)) for one in ends]
 
 
 class _Named(dict[str, Any]):
     """What the README says of a network."""
 
-    def __init__(self, manifest: Mapping[str, Any]) -> None:
-        super().__init__(network=str(manifest["network"])[:200], cpu=str(manifest["target"].get("mcpu", "?"))[:200])
+    def __init__(self, manifests: Sequence[Mapping[str, Any]], machine: str) -> None:
+        targets = [str(one["target"].get("mcpu", "?"))[:100] for one in manifests if "target" in one]
+        cpu = " and ".join(dict.fromkeys(targets)) or "ONNX Runtime"
+        super().__init__(network=str(manifests[0]["network"])[:200], cpu=cpu, machine=machine)
 
 
-_README = """{network}, compiled by tunery for {cpu}: all that it needs to run beside glibc and libstdc++.
+_README = """{network}, compiled by tunery for {cpu}: all that it needs to run on {machine} beside glibc and libstdc++.
 
     cc example.c -Iinclude -Llib -ltunery -Wl,-rpath,'$ORIGIN/lib' -o example && ./example network
 
@@ -115,27 +190,3 @@ tunery::tunery. Copy this directory as it is: the libraries find one another.
 def _told(name: str, shape: Any, dtype: str) -> str:
     shown = "".join(char if char.isprintable() else "?" for char in name)[:1000]
     return " ".join([dtype, str(len(shape)), *(str(int(size)) for size in shape), shown])
-
-
-def _add_libraries(directory: Path) -> None:
-    include = _ffi() / "include"
-    for path in (_ffi() / "lib" / "libtvm_ffi.so", library.runtime_library()):
-        shutil.copy(path, directory / "lib" / path.name)
-    for name, place in (("tunery.h", "include"), ("example.c", "."), ("tuneryConfig.cmake", "lib/cmake/tunery")):
-        shutil.copy(_NATIVE / name, directory / place / name)
-    compiler = next((found for name in _COMPILERS if (found := shutil.which(name))), None)
-    if compiler is None:
-        raise DialectError("a bundle needs a C compiler to make its library; install gcc (apt-get install gcc)")
-    command = [
-        compiler, "-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=default", "-Wl,-soname,libtunery.so",
-        "-Wl,--no-as-needed", "-Wl,-rpath,$ORIGIN", "-I", str(include), "-o", str(directory / "lib" / "libtunery.so"),
-        *(str(_NATIVE / name) for name in _SOURCES), *(f"-l:{name}" for name in _RUNTIME), "-L",
-        str(directory / "lib"), "-lpthread", "-ldl",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise DialectError(f"the bundle's library does not compile: {' '.join(done.stderr.split())[-300:]}")
-
-
-def _ffi() -> Path:
-    return Path(str(library.tvm_ffi.__file__)).parent

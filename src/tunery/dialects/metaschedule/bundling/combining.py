@@ -1,12 +1,14 @@
-"""One file of several: a network for several targets, or several shapes, with one copy of its weights."""
+"""One file of several: a network for several targets, several shapes, or both, with one copy of its weights."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tunery._archive import (
+    ACCEPTS,
     FILES,
     INSTRUCTIONS,
     MEMBERS,
@@ -16,56 +18,103 @@ from tunery._archive import (
     TARGETS,
     Archive,
     ArchiveError,
+    ArchiveWriter,
     new_archive,
     open_archive,
+    part_of,
 )
 from tunery._errors import UsageError
 from tunery.dialects.metaschedule.loading.archive import FORMAT, LIBRARY, SEGMENTS
 from tunery.dialects.metaschedule.loading.weights import WEIGHTS, write_shared
 
 _SHARED = ("dialect", "network", "versions")
-_OF_TARGETS = ("digest", "inputs", "outputs")
-"""What the files of several targets share beside that."""
+_OF_SHAPE = ("digest", "inputs", "outputs")
+"""What the targets of one set of shapes share beside that."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What one file has for one set of shapes and one target."""
+
+    path: Path
+    archive: Archive
+
+    @property
+    def shapes(self) -> str:
+        return json.dumps(self.archive.manifest["inputs"])
+
+    @property
+    def instructions(self) -> frozenset[str]:
+        return frozenset(map(str, self.archive.manifest.get(INSTRUCTIONS, ())))
 
 
 def combine(files: Mapping[Path, str], output: Path) -> None:
-    """Write a file for all targets, or all shapes, of these files, given with their manifests' digests, to a new file.
+    """Write a file for all targets and shapes of these files, given with their manifests' digests, to a new file.
+
+    A model that ONNX Runtime runs for other shapes may be in one of them.
 
     Raises:
         UsageError: they are not of one network for different processors or shapes, or one is damaged or too old.
         OSError: the file cannot be written.
     """
     try:
-        _combine(files, output)
+        with ExitStack() as stack:
+            found = [part for path, digest in files.items() for part in _opened(stack, path, digest)]
+            free = [part for part in found if ACCEPTS in part.archive.manifest]
+            if len(free) > 1:
+                raise UsageError(
+                    f"{free[0].path} and {free[1].path} both hold the model for further shapes; compile one of them "
+                    "without --any-shape"
+                )
+            parts = [part for part in found if part not in free]
+            _check(parts)
+            with new_archive(output) as made:
+                _write(parts, free, made)
     except ArchiveError as error:
         names = ", ".join(map(str, files))
         raise UsageError(f"one of {names} is damaged: {error}; write it again with `tunery compile`") from error
 
 
-def _combine(files: Mapping[Path, str], output: Path) -> None:
-    with ExitStack() as stack:
-        archives = [stack.enter_context(open_archive(path, digest)) for path, digest in files.items()]
-        kind = SHAPES if len({_shapes(archive) for archive in archives}) > 1 else TARGETS
-        shared = _SHARED if kind == SHAPES else (*_SHARED, *_OF_TARGETS)
-        _check([*files], archives, shared)
-        (_check_shapes if kind == SHAPES else _check_targets)([*files], archives)
-        with new_archive(output) as made:
-            with made.member(WEIGHTS) as member:
-                weights = write_shared(member, [_weights_of(archive) for archive in archives])
-            several = []
-            for number, (archive, told) in enumerate(zip(archives, weights, strict=True)):
-                own = {name: value for name, value in archive.manifest.items() if name not in {*shared, MEMBERS}}
-                names = [name for name in (LIBRARY, SEGMENTS) if name in archive.sizes]
-                own[FILES] = {name: made.copy(archive, name, f"{number}/{name}") for name in names}
-                if told["arrays"]:
-                    own["weights"] = told
-                several.append(own)
-            # The format is for versions that do not know such files; each part has its own.
-            made.finish({**{name: archives[0].manifest[name] for name in shared}, "format": kind, kind: several})
+def _opened(stack: ExitStack, path: Path, digest: str) -> Iterator[_Part]:
+    first = stack.enter_context(open_archive(path, digest))
+    for shape in range(len(first.shapes) or 1):
+        one = stack.enter_context(open_archive(path, part_of(first.digest, shape)))
+        for target in range(len(one.targets)):
+            yield _Part(path, stack.enter_context(open_archive(path, part_of(first.digest, shape, target))))
 
 
-def _shapes(archive: Archive) -> str:
-    return json.dumps(archive.manifest["inputs"])
+def _write(parts: Sequence[_Part], free: Sequence[_Part], made: ArchiveWriter) -> None:
+    with made.member(WEIGHTS) as member:
+        weights = write_shared(member, [_weights_of(part.archive) for part in parts])
+    by_shapes: dict[str, list[dict[str, Any]]] = {}
+    for number, (part, told) in enumerate(zip(parts, weights, strict=True)):
+        own = {name: value for name, value in part.archive.manifest.items() if name != MEMBERS}
+        names = [name for name in (LIBRARY, SEGMENTS) if part.archive.told(name)]
+        own[FILES] = {name: made.copy(part.archive, name, f"{number}/{name}") for name in names}
+        if told["arrays"]:
+            own["weights"] = told
+        by_shapes.setdefault(part.shapes, []).append(own)
+    entries = [_together(targets, _OF_SHAPE) if len(targets) > 1 else targets[0] for targets in by_shapes.values()]
+    others = {WEIGHTS, LIBRARY, SEGMENTS}
+    others |= {name for part in parts for name in part.archive.manifest.get(FILES, {}).values()}
+    for part in free:
+        for name in part.archive.sizes.keys() - others:
+            made.copy(part.archive, name)
+        entries.append({name: value for name, value in part.archive.manifest.items() if name != MEMBERS})
+    if len(entries) == 1:
+        whole = entries[0]
+    elif free:  # whose manifest has other facts
+        whole = {"dialect": entries[0]["dialect"], "network": entries[0]["network"], "format": SHAPES, SHAPES: entries}
+    else:
+        whole = _together(entries, _SHARED, SHAPES)
+    made.finish(whole)
+
+
+def _together(several: Sequence[dict[str, Any]], shared: Sequence[str], kind: str = TARGETS) -> dict[str, Any]:
+    """Return a manifest of several, without what they share; the format is for versions that do not know such files."""
+    shared = (*_SHARED, *shared) if kind == TARGETS else shared
+    own = [{name: value for name, value in one.items() if name not in shared} for one in several]
+    return {**{name: several[0][name] for name in shared}, "format": kind, kind: own}
 
 
 def _weights_of(archive: Archive) -> tuple[memoryview, Sequence[Mapping[str, Any]]]:
@@ -73,64 +122,53 @@ def _weights_of(archive: Archive) -> tuple[memoryview, Sequence[Mapping[str, Any
     return (archive.map(WEIGHTS), told["arrays"]) if told else (memoryview(b""), [])
 
 
-def _check(paths: Sequence[Path], archives: Sequence[Archive], shared: Sequence[str]) -> None:
-    """Check that files are of one network, and each of one part of it.
+def _check(parts: Sequence[_Part]) -> None:
+    """Check that parts are of one network, each for other shapes or another processor, and that none is missing.
 
     Raises:
-        UsageError: they are not.
+        UsageError: they are not, or one is.
     """
-    for path, archive in zip(paths, archives, strict=True):
-        manifest, first = archive.manifest, archives[0].manifest
-        if len(archive.targets) > 1 or archive.shapes:
-            what = "shapes" if archive.shapes else "targets"
-            raise UsageError(f"{path} holds several {what} already; combine the files that it was made of")
-        if manifest["format"] != FORMAT:
-            raise UsageError(f"{path} is of an earlier version; write it again with `tunery compile`, then combine")
-        odd = next((name for name in shared if manifest[name] != first[name]), "")
-        if odd:
-            what = {"versions": "was compiled with other versions of TVM"}.get(odd, f"has another {odd}")
-            raise UsageError(f"{path} {what} than {paths[0]}; combine files of one network, compiled alike")
-
-
-def _check_shapes(paths: Sequence[Path], archives: Sequence[Archive]) -> None:
-    """Check that files are for different shapes of the same inputs.
-
-    Raises:
-        UsageError: they are not.
-    """
-    if len(paths) > MOST_SHAPES:
-        raise UsageError(f"a file holds at most {MOST_SHAPES} shapes, and these are {len(paths)}; leave some out")
-    first, found = archives[0].manifest, dict[str, Path]()
-    for path, archive in zip(paths, archives, strict=True):
+    shapes, targets = (
+        list(dict.fromkeys(of)) for of in zip(*((one.shapes, one.instructions) for one in parts), strict=True)
+    )
+    for what, found, most in (("shapes", shapes, MOST_SHAPES), ("targets", targets, MOST_TARGETS)):
+        if len(found) > most:
+            raise UsageError(f"a file holds at most {most} {what}, and these are {len(found)}; leave some out")
+    first, known = parts[0], dict[tuple[str, frozenset[str]], _Part]()
+    alike: dict[str, _Part] = {}
+    for part in parts:
+        _check_alike(part, first, _SHARED)
+        _check_alike(part, alike.setdefault(part.shapes, part), _OF_SHAPE)
         for side in ("inputs", "outputs"):
-            theirs, ours = ([(n, len(s), d) for n, s, d in of[side]] for of in (archive.manifest, first))
+            theirs, ours = (
+                [(name, len(shape), dtype) for name, shape, dtype in one.archive.manifest[side]]
+                for one in (part, first)
+            )
             if theirs != ours:
-                raise UsageError(f"{path} has other {side} than {paths[0]}; combine files of one network")
-        if archive.manifest.get(INSTRUCTIONS) != first.get(INSTRUCTIONS):
+                raise UsageError(f"{part.path} has other {side} than {first.path}; combine files of one network")
+        if other := known.get((part.shapes, part.instructions)):
             raise UsageError(
-                f"{path} is for another processor than {paths[0]}, and for other shapes; combine files that differ in "
-                "one of both"
+                f"{other.path} and {part.path} need the same instructions for the same shapes, so one of them would "
+                "never run; leave it out"
             )
-        if other := found.get(_shapes(archive)):
-            raise UsageError(
-                f"{other} and {path} are for the same shapes, so one of them would never run; leave it out"
-            )
-        found[_shapes(archive)] = path
+        known[part.shapes, part.instructions] = part
+    if len(known) < len(shapes) * len(targets):
+        missing = next(one for one in alike.values() if any((one.shapes, needs) not in known for needs in targets))
+        raise UsageError(
+            f"the shapes of {missing.path} are not there for all of these processors; compile every shape for each"
+        )
 
 
-def _check_targets(paths: Sequence[Path], archives: Sequence[Archive]) -> None:
-    """Check that files are for different processors.
+def _check_alike(part: _Part, first: _Part, shared: Sequence[str]) -> None:
+    """Check that two parts have facts in common, and the newest format.
 
     Raises:
-        UsageError: they are not.
+        UsageError: they have not.
     """
-    if len(paths) > MOST_TARGETS:
-        raise UsageError(f"a file holds at most {MOST_TARGETS} targets, and these are {len(paths)}; leave some out")
-    needs: dict[frozenset[str], Path] = {}
-    for path, archive in zip(paths, archives, strict=True):
-        needed = frozenset(map(str, archive.manifest.get(INSTRUCTIONS, ())))
-        if needed in needs:
-            raise UsageError(
-                f"{needs[needed]} and {path} need the same instructions, so one of them would never run; leave it out"
-            )
-        needs[needed] = path
+    manifest = part.archive.manifest
+    if manifest["format"] != FORMAT:
+        raise UsageError(f"{part.path} is of an earlier version; write it again with `tunery compile`, then combine")
+    odd = next((name for name in shared if manifest[name] != first.archive.manifest[name]), "")
+    if odd:
+        what = {"versions": "was compiled with other versions of TVM"}.get(odd, f"has another {odd}")
+        raise UsageError(f"{part.path} {what} than {first.path}; combine files of one network, compiled alike")

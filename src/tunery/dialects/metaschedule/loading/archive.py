@@ -65,11 +65,14 @@ def write_archive(
         archive.finish(whole)
 
 
-def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping[str, Any], list[Any], list[bytes]]:
+def read_archive(
+    path: Path, directory: Path, digest: str = "", *, anywhere: bool = False
+) -> tuple[Mapping[str, Any], list[Any], list[bytes]]:
     """Put the library into `directory`; return manifest, weights and segments once all are known to be sound.
 
     Raises:
-        UsageError: it was written for other versions of TVM or of this format, or is not what was written.
+        UsageError: it was written for other versions of TVM or of this format, for a processor that can more than this
+            one (it is not to run `anywhere`), or is not what was written.
         Exception: of many kinds (`KeyError`, `ValueError`), where it is damaged otherwise.
     """
     again = f"write it again with `tunery compile MODEL -o {shlex.quote(str(path))}`"
@@ -85,7 +88,7 @@ def read_archive(path: Path, directory: Path, digest: str = "") -> tuple[Mapping
                     f"{path} was compiled with {_listed(manifest['versions'])}, and runs with nothing else, but "
                     f"{_listed(_installed())} is installed; {again}"
                 )
-            if missing := lacking_in(manifest):
+            if missing := [] if anywhere else lacking_in(manifest):
                 raise UsageError(
                     f"{path} was compiled for a processor with {', '.join(missing[:4]):.80}, which this one lacks; "
                     f"compile it here: `tunery compile MODEL -o {shlex.quote(str(path))}`"

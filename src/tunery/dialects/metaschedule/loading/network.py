@@ -34,6 +34,9 @@ _PROFILED = 20
 _CONTEXTS, _SHORT_S = 8, 1e-4
 """A network has at most one context for each core, but at least so many if its calls are short: waiting costs more."""
 
+_PATIENCE_S = 60.0
+"""How long a fork waits for calls of other threads."""
+
 
 class TvmNetwork(CompiledNetwork):
     """A compiled network in this process, on Relax's virtual machine."""
@@ -72,6 +75,10 @@ class TvmNetwork(CompiledNetwork):
             self._idle.put(context)
         self._adding, self._at_work = threading.RLock(), set[int]()
 
+    def is_called_by_others(self) -> bool:
+        """Return whether another thread is in a call."""
+        return bool(self._at_work - {threading.get_ident()})
+
     def _alone(self, threads: int, function: Callable[..., A], *given: Any) -> A:
         """Return what a function returns of a context that no other call has, and of what is given.
 
@@ -85,6 +92,10 @@ class TvmNetwork(CompiledNetwork):
             raise WorkError("the network is at work for this very thread; call it when the signal's handler is done")
         try:
             self._at_work.add(thread)
+            while _forks.under_way:
+                self._at_work.discard(thread)
+                _forks.done.wait()
+                self._at_work.add(thread)
             try:
                 context = self._idle.get_nowait()
             except Empty:
@@ -240,9 +251,36 @@ class _Outputs:
 _networks: "weakref.WeakSet[TvmNetwork]" = weakref.WeakSet()
 
 
-def _begin_anew() -> None:
-    for network in list(_networks):
-        network.begin_anew()
+class _Forks:
+    """Has a process fork between calls: in one it may hold a lock of TVM's memory, which the child would wait for."""
+
+    def __init__(self) -> None:
+        self._one = threading.RLock()  # a signal's handler may fork while its thread is about to
+        self.under_way = 0
+        self.done = threading.Event()
+
+    def begin(self) -> None:
+        """Wait for the calls of other threads, and have further ones wait."""
+        self._one.acquire()
+        self.under_way += 1
+        self.done.clear()
+        until = time.monotonic() + _PATIENCE_S
+        while any(network.is_called_by_others() for network in list(_networks)) and time.monotonic() < until:
+            time.sleep(1e-4)
+
+    def end(self) -> None:
+        """Let calls go on, in the parent."""
+        self.under_way -= 1
+        if not self.under_way:
+            self.done.set()
+        self._one.release()
+
+    def begin_anew(self) -> None:
+        """Let calls begin in the child, which has none of its parent's."""
+        self.__init__()  # type: ignore[misc]
+        for network in list(_networks):
+            network.begin_anew()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+_forks = _Forks()
+os.register_at_fork(before=_forks.begin, after_in_parent=_forks.end, after_in_child=_forks.begin_anew)

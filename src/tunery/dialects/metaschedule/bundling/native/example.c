@@ -1,4 +1,4 @@
-/* Runs a network of a bundle once on ones, and prints its outputs' sums:
+/* Runs a network of a bundle on ones, for each of its shapes, and prints its outputs' sums:
  *
  *     cc example.c -Iinclude -Llib -ltunery -Wl,-rpath,'$ORIGIN/lib' -o example
  *     ./example network
@@ -16,9 +16,10 @@ static int failed(void) {
   return 1;
 }
 
-int main(int count, char **arguments) {
-  tunery_network *network = tunery_open(count > 1 ? arguments[1] : "network", 0);
-  if (!network) return failed();
+static int run_shape(tunery_network *network, int shape) {
+  int sizes = 0;
+  for (int at = 0; at < tunery_inputs(network); ++at) sizes += tunery_input(network, at)->rank;
+  if (tunery_set_shape(network, tunery_shape(network, shape), sizes)) return failed();
   for (int at = 0; at < tunery_inputs(network); ++at) {
     const tunery_tensor *input = tunery_input(network, at);
     char *data = (char *)calloc(1, input->bytes + 1);
@@ -41,6 +42,14 @@ int main(int count, char **arguments) {
     for (size_t i = 0; !strcmp(output->dtype, "float32") && i < output->bytes / 4; ++i) sum += made[at][i];
     printf("output %s: %s, sum %.6g\n", output->name, output->dtype, sum);
   }
+  return 0;
+}
+
+int main(int count, char **arguments) {
+  tunery_network *network = tunery_open(count > 1 ? arguments[1] : "network", 0);
+  if (!network) return failed();
+  for (int shape = 0; shape < tunery_shapes(network); ++shape)
+    if (run_shape(network, shape)) return 1;
   tunery_close(network);
   return 0;
 }

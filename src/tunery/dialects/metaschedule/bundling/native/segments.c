@@ -254,6 +254,31 @@ static int run(const segment *found, const TVMFFIAny *arguments, size_t count, T
   return wrong ? -1 : 0;
 }
 
+static int value_of(const tunery_place *place, value **made, char *why, size_t most) {
+  DLDataType type = {0, 0, 0};
+  TVMFFIByteArray name = {place->dtype, strlen(place->dtype)};
+  if (TVMFFIDataTypeFromString(&name, &type) || !type_of(type))
+    return snprintf(why, most, "ONNX Runtime has no type %.40s", place->dtype), -1;
+  return failed(ort->CreateTensorWithDataAsOrtValue(cpu, place->data, place->bytes, place->shape, place->rank,
+                                                    type_of(type), made), why, most);
+}
+
+int tunery_segments_run(tunery_segments *segments, const tunery_place *places, size_t inputs, size_t outputs, char *why,
+                        size_t most) {
+  const segment *found = &segments->segment[0];
+  value *values[MOST_VALUES] = {NULL};
+  int wrong = found->inputs != inputs || found->outputs != outputs;
+  if (wrong) snprintf(why, most, "its model has other inputs and outputs; copy the whole bundle");
+  for (size_t at = 0; !wrong && at < inputs + outputs; ++at)
+    if (at < inputs || places[at].data) wrong = value_of(&places[at], &values[at], why, most);
+  wrong = wrong || failed(ort->Run(found->session, NULL, (const char *const *)found->name,
+                                   (const value *const *)values, inputs, (const char *const *)found->name + inputs,
+                                   outputs, values + inputs), why, most);
+  for (size_t at = 0; at < MOST_VALUES; ++at)
+    if (values[at]) ort->ReleaseValue(values[at]);
+  return wrong ? -1 : 0;
+}
+
 static int run_numbered(void *number, const TVMFFIAny *arguments, int32_t count, TVMFFIAny *result) {
   char why[600] = "it is not at work in this thread";
   intptr_t at = (intptr_t)number - 1; /* a function without a `self` gets another one */
@@ -277,14 +302,16 @@ static int register_functions(int count) {
   return 0;
 }
 
-static int open_session(segment *made, const void *model, size_t bytes, int threads, char *why, size_t most) {
+static int open_session(segment *made, const void *model, size_t bytes, int threads, int spinning, char *why,
+                        size_t most) {
   options *how = NULL;
   if (failed(ort->CreateSessionOptions(&how), why, most)) return -1;
-  /* Its threads sleep between calls, for TVM's need the cores; and no model reads files. */
+  /* Beside TVM's, its threads sleep between calls: those need the cores; and no model reads files. */
   int wrong = failed(ort->SetSessionLogSeverityLevel(how, SILENT), why, most) ||
               failed(ort->SetIntraOpNumThreads(how, threads), why, most) ||
               failed(ort->SetInterOpNumThreads(how, 1), why, most) ||
-              failed(ort->AddSessionConfigEntry(how, "session.intra_op.allow_spinning", "0"), why, most) ||
+              failed(ort->AddSessionConfigEntry(how, "session.intra_op.allow_spinning", spinning ? "1" : "0"), why,
+                     most) ||
               failed(ort->AddSessionConfigEntry(how, "session.inter_op.allow_spinning", "0"), why, most) ||
               failed(ort->AddSessionConfigEntry(how, "session.model_external_initializers_file_folder_path",
                                                 "/dev/null"), why, most) ||
@@ -301,20 +328,21 @@ static int open_session(segment *made, const void *model, size_t bytes, int thre
   return wrong ? -1 : 0;
 }
 
-static int open_all(tunery_segments *made, FILE *file, const size_t *bytes, int threads, char *why, size_t most) {
+static int open_all(tunery_segments *made, FILE *file, const size_t *bytes, int threads, int spinning, char *why,
+                    size_t most) {
   for (int at = 0; at < made->count; ++at) {
     void *model = malloc(bytes[at] ? bytes[at] : 1);
     int wrong = !model || fread(model, 1, bytes[at], file) != bytes[at];
-    if (wrong) snprintf(why, most, "segments.bin is cut short; copy the whole bundle");
-    wrong = wrong || open_session(&made->segment[at], model, bytes[at], threads, why, most);
+    if (wrong) snprintf(why, most, "what ONNX Runtime runs is cut short; copy the whole bundle");
+    wrong = wrong || open_session(&made->segment[at], model, bytes[at], threads, spinning, why, most);
     free(model);
     if (wrong) return -1;
   }
   return 0;
 }
 
-tunery_segments *tunery_segments_open(const char *path, const size_t *bytes, int count, int threads, char *why,
-                                      size_t most) {
+tunery_segments *tunery_segments_open(const char *path, const size_t *bytes, int count, int threads, int spinning,
+                                      char *why, size_t most) {
   FILE *file = fopen(path, "re");
   tunery_segments *made = calloc(1, sizeof *made);
   int wrong = !file || !made || !(made->segment = calloc((size_t)count, sizeof *made->segment));
@@ -325,7 +353,7 @@ tunery_segments *tunery_segments_open(const char *path, const size_t *bytes, int
     wrong = load_onnxruntime(why, most);
     if (!wrong && (wrong = register_functions(count))) snprintf(why, most, "TVM's runtime library is not complete");
     pthread_mutex_unlock(&opening);
-    wrong = wrong || open_all(made, file, bytes, threads, why, most);
+    wrong = wrong || open_all(made, file, bytes, threads, spinning, why, most);
   }
   if (file) fclose(file);
   if (!wrong) return made;

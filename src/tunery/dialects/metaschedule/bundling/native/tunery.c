@@ -1,4 +1,6 @@
-/* See tunery.h. A network's directory holds network.so, weights.bin and network.txt, which says what they are. */
+/* See tunery.h. A network's directory holds its weights, weights.bin, and a directory for each of its parts: 0, 1, ...
+ * Each is for other shapes or other processors, the best first, and holds network.txt, which says what it is, and its
+ * code, network.so, or a model that ONNX Runtime runs, model.onnx. */
 #define _GNU_SOURCE
 #include "tunery.h"
 #include "segments.h"
@@ -16,9 +18,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 #include <tvm/ffi/c_api.h>
 
-enum { MOST_SEGMENTS = 1024, MOST_TENSORS = 4096, MOST_RANK = 16, MOST_THREADS = 4096, ALIGNMENT = 64, LINE = 8192, POOLED = 2 };
+enum {
+  MOST_PARTS = 256, MOST_SEGMENTS = 1024, MOST_TENSORS = 4096, MOST_RANK = 16, MOST_THREADS = 4096, ALIGNMENT = 64,
+  LINE = 8192, POOLED = 2, VERSION = 2, FAILED = -1, LACKING = 1
+};
 
 typedef struct {
   tunery_tensor told;
@@ -28,16 +39,25 @@ typedef struct {
   void *bound;
 } tensor;
 
-struct tunery_network {
-  int threads, inputs, outputs, weights;
+/* What runs one set of shapes. */
+typedef struct {
+  char *directory; /* of the network */
+  int number, threads, inputs, outputs, weights, sizes, ready;
   tensor *input, *output, *weight;
+  int64_t *size; /* of all inputs, one behind another */
   void *mapped;
   size_t mapped_bytes;
   TVMFFIObjectHandle library, machine, call;
-  TVMFFIObjectHandle configure, item, size;
+  TVMFFIObjectHandle configure, item, size_of;
   int segment_count;
   size_t segment_bytes[MOST_SEGMENTS];
+  size_t model_bytes; /* of what ONNX Runtime runs whole; 0: there is code */
   tunery_segments *segments;
+} part;
+
+struct tunery_network {
+  int parts;
+  part *part[MOST_PARTS], *shown;
   pthread_mutex_t running;
 };
 
@@ -177,20 +197,38 @@ static int read_tensor(char *text, tensor *made) {
   return made->told.dtype && made->told.name ? 0 : -1;
 }
 
-/* Whether this processor lacks instructions that code needs, by LLVM's name; not of those that the compiler's library
- * cannot tell. Without this check they would end the process. */
+#define KNOWN(feature, has) \
+  if (!strcmp(name, feature)) return !(has);
+#if defined(__x86_64__)
+/* A bit of what the processor says of itself: of registers a, b, c and d. */
+static int says(unsigned leaf, unsigned more, int which, int bit) {
+  unsigned found[4] = {0};
+  return __get_cpuid_count(leaf, more, &found[0], &found[1], &found[2], &found[3]) && found[which] >> bit & 1;
+}
+#endif
+
+/* Whether this processor lacks instructions that code needs, by LLVM's name; not of those that are not known here.
+ * Without this check they would end the process. */
 static int lacks(const char *name) {
 #if defined(__x86_64__)
-#define KNOWN(feature) \
-  if (!strcmp(name, feature)) return !__builtin_cpu_supports(feature);
   __builtin_cpu_init();
-  KNOWN("sse3") KNOWN("ssse3") KNOWN("sse4.1") KNOWN("sse4.2") KNOWN("avx") KNOWN("avx2") KNOWN("fma")
-  KNOWN("avx512f") KNOWN("avx512bw") KNOWN("avx512cd") KNOWN("avx512dq") KNOWN("avx512vl") KNOWN("avx512ifma")
-  KNOWN("avx512vbmi") KNOWN("avx512vbmi2") KNOWN("avx512vnni") KNOWN("avx512bitalg") KNOWN("avx512vpopcntdq")
-#undef KNOWN
-  return !strcmp(name, "neon") || !strncmp(name, "sve", 3);
+#define COMPILERS(feature) KNOWN(feature, __builtin_cpu_supports(feature))
+  COMPILERS("sse3") COMPILERS("ssse3") COMPILERS("sse4.1") COMPILERS("sse4.2") COMPILERS("avx") COMPILERS("avx2")
+  COMPILERS("fma") COMPILERS("avx512f") COMPILERS("avx512bw") COMPILERS("avx512cd") COMPILERS("avx512dq")
+  COMPILERS("avx512vl") COMPILERS("avx512ifma") COMPILERS("avx512vbmi") COMPILERS("avx512vbmi2")
+  COMPILERS("avx512vnni") COMPILERS("avx512bitalg") COMPILERS("avx512vpopcntdq")
+  KNOWN("f16c", says(1, 0, 2, 29)) KNOWN("avxvnni", says(7, 1, 0, 4)) KNOWN("avx512bf16", says(7, 1, 0, 5))
+  KNOWN("amx-bf16", says(7, 0, 3, 22)) KNOWN("avx512fp16", says(7, 0, 3, 23)) KNOWN("amx-tile", says(7, 0, 3, 24))
+  KNOWN("amx-int8", says(7, 0, 3, 25))
+  return !strcmp(name, "neon") || !strcmp(name, "dotprod") || !strncmp(name, "sve", 3) || !strncmp(name, "sme", 3);
+#elif defined(__aarch64__)
+  unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  KNOWN("neon", first >> 1 & 1) KNOWN("fullfp16", first >> 10 & 1) KNOWN("dotprod", first >> 20 & 1)
+  KNOWN("sve", first >> 22 & 1) KNOWN("sve2", second >> 1 & 1) KNOWN("i8mm", second >> 13 & 1)
+  KNOWN("bf16", second >> 14 & 1) KNOWN("sme", second >> 23 & 1)
+  return !strncmp(name, "sse", 3) || !strncmp(name, "avx", 3) || !strncmp(name, "amx", 3);
 #else
-  return !strncmp(name, "sse", 3) || !strncmp(name, "avx", 3);
+  return 1;
 #endif
 }
 
@@ -207,132 +245,188 @@ static int own_threads(int told) {
   return wanted < most ? wanted : most;
 }
 
-static int read_text(tunery_network *network, FILE *file, const char *directory) {
+/* Returns LACKING where this processor cannot run it. */
+static int read_text(part *part, FILE *file, const char *path) {
   char line[LINE];
   int version = 0;
   if (!fgets(line, sizeof line, file) || sscanf(line, "tunery-network %d", &version) != 1)
-    return fail("%s is no network of a bundle; write one with tunery bundle FILE -o DIR", directory);
-  if (version != 1) return fail("%s has version %d, not 1; use the library of its own bundle", directory, version);
+    return fail("%s is of no network of a bundle; write one with tunery bundle FILE -o DIR", path);
+  if (version != VERSION)
+    return fail("%s has version %d, not %d; use the library of its own bundle", path, version, VERSION);
   while (fgets(line, sizeof line, file)) {
     line[strcspn(line, "\n")] = 0;
     char *rest = strchr(line, ' ');
     if (!rest) continue;
     *rest++ = 0;
-    if (!strcmp(line, "needs") && lacks(rest))
-      return fail("%s was compiled for a processor with %.40s, which this one lacks; compile it for this one",
-                  directory, rest);
+    if (!strcmp(line, "needs") && lacks(rest)) {
+      fail("%s was compiled for a processor with %.40s, which this one lacks; compile it for this one", part->directory,
+           rest);
+      return LACKING;
+    }
     if (!strcmp(line, "threads")) {
-      if (!network->threads) network->threads = own_threads(atoi(rest));
+      if (!part->threads) part->threads = own_threads(atoi(rest));
+    } else if (!strcmp(line, "model")) {
+      if (!(part->model_bytes = strtoull(rest, NULL, 10))) break;
     } else if (!strcmp(line, "segment")) {
-      if (network->segment_count == MOST_SEGMENTS || !isdigit((unsigned char)*rest)) break;
-      network->segment_bytes[network->segment_count++] = strtoull(rest, NULL, 10);
-    } else if (!strcmp(line, "input") && network->inputs < MOST_TENSORS) {
-      if (read_tensor(rest, &network->input[network->inputs++])) break;
-    } else if (!strcmp(line, "output") && network->outputs < MOST_TENSORS) {
-      if (read_tensor(rest, &network->output[network->outputs++])) break;
-    } else if (!strcmp(line, "weight") && network->weights < MOST_TENSORS) {
+      if (part->segment_count == MOST_SEGMENTS || !isdigit((unsigned char)*rest)) break;
+      part->segment_bytes[part->segment_count++] = strtoull(rest, NULL, 10);
+    } else if (!strcmp(line, "input") && part->inputs < MOST_TENSORS) {
+      if (read_tensor(rest, &part->input[part->inputs++])) break;
+    } else if (!strcmp(line, "output") && part->outputs < MOST_TENSORS) {
+      if (read_tensor(rest, &part->output[part->outputs++])) break;
+    } else if (!strcmp(line, "weight") && part->weights < MOST_TENSORS) {
       size_t offset = strtoull(rest, &rest, 10);
-      tensor *made = &network->weight[network->weights++];
+      tensor *made = &part->weight[part->weights++];
       if (*rest != ' ' || read_tensor(rest + 1, made)) break;
-      if (offset % ALIGNMENT || offset > network->mapped_bytes || made->told.bytes > network->mapped_bytes - offset) break;
-      made->tensor = tensor_at((char *)network->mapped + offset, made);
+      if (offset % ALIGNMENT || offset > part->mapped_bytes || made->told.bytes > part->mapped_bytes - offset) break;
+      made->tensor = tensor_at((char *)part->mapped + offset, made);
       if (!made->tensor) break;
     }
   }
-  if (!feof(file)) return fail("%s/network.txt is damaged; write the bundle again", directory);
-  if (network->threads < 1 || network->threads > MOST_THREADS)
-    return fail("%d is no number of threads; ask for 1 or more, or 0 for the network's own", network->threads);
+  if (!feof(file)) return fail("%s is damaged; write the bundle again", path);
+  if (part->threads < 1 || part->threads > MOST_THREADS)
+    return fail("%d is no number of threads; ask for 1 or more, or 0 for the network's own", part->threads);
   return 0;
 }
 
-static int map_weights(tunery_network *network, const char *path) {
+static int map_weights(part *part, const char *path) {
   struct stat found;
   int descriptor = open(path, O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return fail("cannot open %s: %s; copy the whole bundle", path, strerror(errno));
   if (fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode)) {
-    network->mapped_bytes = (size_t)found.st_size;
-    if (network->mapped_bytes)
-      network->mapped = mmap(NULL, network->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
+    part->mapped_bytes = (size_t)found.st_size;
+    if (part->mapped_bytes)
+      part->mapped = mmap(NULL, part->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, descriptor, 0);
   } else {
-    network->mapped = MAP_FAILED;
+    part->mapped = MAP_FAILED;
   }
   close(descriptor);
-  if (network->mapped == MAP_FAILED) {
-    network->mapped = NULL;
+  if (part->mapped == MAP_FAILED) {
+    part->mapped = NULL;
     return fail("cannot map %s; copy the whole bundle", path);
   }
   return 0;
 }
 
-static int load(tunery_network *network, const char *path) {
+static int load(part *part, const char *path) {
   TVMFFIObjectHandle open_module = global("ffi.ModuleLoadFromFile");
   TVMFFIAny result, argument = text_of(path);
   if (!open_module) return fail_of_tvm("TVM's runtime library is not complete; copy the whole bundle");
   int failed = call(open_module, &argument, 1, &result);
   TVMFFIObjectDecRef(open_module);
   if (failed) return fail_of_tvm("the network's code cannot be loaded");
-  network->library = result.v_obj;
-  if (call_member(network->library, "vm_load_executable", NULL, 0, &result)) return fail_of_tvm("its code is no network's");
-  network->machine = result.v_obj;
+  part->library = result.v_obj;
+  if (call_member(part->library, "vm_load_executable", NULL, 0, &result)) return fail_of_tvm("its code is no network's");
+  part->machine = result.v_obj;
   TVMFFIAny device[3] = {number_of(kDLCPU), number_of(0), number_of(POOLED)};
-  if (call_member(network->machine, "vm_initialization", device, 3, &result)) return fail_of_tvm("its code cannot start");
+  if (call_member(part->machine, "vm_initialization", device, 3, &result)) return fail_of_tvm("its code cannot start");
   drop(&result);
   TVMFFIAny entry = text_of("main");
-  if (call_member(network->machine, "get_function_arity", &entry, 1, &result)) return fail_of_tvm("its code is no network's");
-  if (result.v_int64 != network->inputs + network->weights)
+  if (call_member(part->machine, "get_function_arity", &entry, 1, &result)) return fail_of_tvm("its code is no network's");
+  if (result.v_int64 != part->inputs + part->weights)
     return fail("its code takes %lld inputs and weights, not %d; write the bundle again", (long long)result.v_int64,
-                network->inputs + network->weights);
-  int count = 3 + network->inputs + network->weights;
+                part->inputs + part->weights);
+  int count = 3 + part->inputs + part->weights;
   TVMFFIAny *bound = calloc((size_t)count, sizeof *bound);
   if (!bound) return fail("there is no memory for the network");
   bound[0] = text_of("main"), bound[1] = text_of("bound"), bound[2] = number_of(1);
-  for (int at = 0; at < network->inputs; ++at) bound[3 + at] = object_of(network->input[at].tensor, kTVMFFITensor);
-  for (int at = 0; at < network->weights; ++at)
-    bound[3 + network->inputs + at] = object_of(network->weight[at].tensor, kTVMFFITensor);
-  failed = call_member(network->machine, "save_function", bound, count, &result);
+  for (int at = 0; at < part->inputs; ++at) bound[3 + at] = object_of(part->input[at].tensor, kTVMFFITensor);
+  for (int at = 0; at < part->weights; ++at)
+    bound[3 + part->inputs + at] = object_of(part->weight[at].tensor, kTVMFFITensor);
+  failed = call_member(part->machine, "save_function", bound, count, &result);
   free(bound);
   if (failed) return fail_of_tvm("its code does not take these inputs and weights");
   drop(&result);
-  network->call = member(network->machine, "bound");
-  network->configure = global("runtime.config_threadpool");
-  network->item = global("ffi.ArrayGetItem");
-  network->size = global("ffi.ArraySize");
-  if (!network->call || !network->configure || !network->item || !network->size)
+  part->call = member(part->machine, "bound");
+  part->configure = global("runtime.config_threadpool");
+  part->item = global("ffi.ArrayGetItem");
+  part->size_of = global("ffi.ArraySize");
+  if (!part->call || !part->configure || !part->item || !part->size_of)
     return fail_of_tvm("TVM's runtime library is not complete; copy the whole bundle");
   return 0;
 }
 
-static int open_all(tunery_network *network, const char *directory) {
-  char path[4096];
-  if (snprintf(path, sizeof path, "%s/weights.bin", directory) >= (int)sizeof path)
-    return fail("the directory's name is too long");
-  network->input = calloc(MOST_TENSORS, sizeof(tensor));
-  network->output = calloc(MOST_TENSORS, sizeof(tensor));
-  network->weight = calloc(MOST_TENSORS, sizeof(tensor));
-  if (!network->input || !network->output || !network->weight) return fail("there is no memory for the network");
-  snprintf(path, sizeof path, "%s/network.txt", directory);
-  FILE *file = fopen(path, "re");
-  if (!file) return fail("cannot open %s: %s; give the directory of a network in a bundle", path, strerror(errno));
-  snprintf(path, sizeof path, "%s/weights.bin", directory);
-  int failed = map_weights(network, path) || read_text(network, file, directory);
-  fclose(file);
-  if (failed) return -1;
-  for (int at = 0; at < network->inputs; ++at) {
-    tensor *made = &network->input[at];
+static int path_in(char *path, size_t most, const char *directory, int number, const char *name) {
+  int made = number < 0 ? snprintf(path, most, "%s/%s", directory, name)
+                        : snprintf(path, most, "%s/%d/%s", directory, number, name);
+  return made < (int)most ? 0 : fail("the directory's name is too long");
+}
+
+/* Read what a part is; LACKING as for `read_text`. */
+static int describe(part *part, FILE *file, const char *path) {
+  char weights[4096];
+  part->input = calloc(MOST_TENSORS, sizeof(tensor));
+  part->output = calloc(MOST_TENSORS, sizeof(tensor));
+  part->weight = calloc(MOST_TENSORS, sizeof(tensor));
+  if (!part->directory || !part->input || !part->output || !part->weight)
+    return fail("there is no memory for the network");
+  if (path_in(weights, sizeof weights, part->directory, -1, "weights.bin") || map_weights(part, weights)) return FAILED;
+  int state = read_text(part, file, path);
+  if (state) return state;
+  for (int at = 0; at < part->inputs; ++at) part->sizes += part->input[at].told.rank;
+  part->size = calloc((size_t)part->sizes + 1, sizeof *part->size);
+  if (!part->size) return fail("there is no memory for the network");
+  int64_t *size = part->size;
+  for (int at = 0; at < part->inputs; ++at)
+    for (int axis = 0; axis < part->input[at].told.rank; ++axis) *size++ = part->input[at].shape[axis];
+  return 0;
+}
+
+/* Load a part's code or model, when it is first used. */
+static int get_ready(part *part) {
+  char path[4096], why[600];
+  if (part->ready) return 0;
+  for (int at = 0; at < part->inputs && !part->model_bytes; ++at) {
+    tensor *made = &part->input[at];
     size_t whole = (made->told.bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT;
-    made->own = aligned_alloc(ALIGNMENT, whole);
-    if (!made->own || !(made->tensor = tensor_at(made->own, made)))
+    if (!made->own) made->own = aligned_alloc(ALIGNMENT, whole);
+    if (!made->own || (!made->tensor && !(made->tensor = tensor_at(made->own, made))))
       return fail("there is no memory for input %.80s", made->told.name);
   }
-  if (network->segment_count) {
-    char why[600];
-    snprintf(path, sizeof path, "%s/segments.bin", directory);
-    network->segments = tunery_segments_open(path, network->segment_bytes, network->segment_count, network->threads, why,
-                                             sizeof why);
-    if (!network->segments) return fail("%s", why);
+  int whole = part->model_bytes != 0;
+  if (!part->segments && (whole || part->segment_count)) {
+    if (path_in(path, sizeof path, part->directory, whole ? -1 : part->number, whole ? "model.onnx" : "segments.bin"))
+      return FAILED;
+    part->segments = tunery_segments_open(path, whole ? &part->model_bytes : part->segment_bytes,
+                                          whole ? 1 : part->segment_count, part->threads, whole, why, sizeof why);
+    if (!part->segments) return fail("%s", why);
   }
-  snprintf(path, sizeof path, "%s/network.so", directory);
-  return load(network, path);
+  if (!whole && (path_in(path, sizeof path, part->directory, part->number, "network.so") || load(part, path)))
+    return FAILED;
+  part->ready = 1;
+  return 0;
+}
+
+static void close_part(part *part);
+
+static int has_sizes(const part *part, const int64_t *sizes, int count) {
+  return part->sizes == count && !memcmp(part->size, sizes, (size_t)count * sizeof *sizes);
+}
+
+static part *part_for(const tunery_network *network, const int64_t *sizes, int count) {
+  for (int at = 0; at < network->parts; ++at)
+    if (has_sizes(network->part[at], sizes, count)) return network->part[at];
+  return NULL;
+}
+
+/* Keep of each set of shapes the first part that this processor runs. */
+static int describe_all(tunery_network *network, const char *directory, int threads) {
+  for (int number = 0; number < MOST_PARTS; ++number) {
+    char path[4096];
+    if (path_in(path, sizeof path, directory, number, "network.txt")) return FAILED;
+    FILE *file = fopen(path, "re");
+    if (!file && number) break;
+    if (!file) return fail("cannot open %s: %s; give the directory of a network in a bundle", path, strerror(errno));
+    part *made = calloc(1, sizeof *made);
+    if (!made) return fclose(file), fail("there is no memory for the network");
+    made->number = number, made->threads = threads, made->directory = strdup(directory);
+    int state = describe(made, file, path);
+    fclose(file);
+    if (!state && !part_for(network, made->size, made->sizes)) network->part[network->parts++] = made;
+    else close_part(made);
+    if (state == FAILED) return FAILED;
+  }
+  return network->parts ? 0 : FAILED; /* with the sentence of the last */
 }
 
 static pthread_once_t settled = PTHREAD_ONCE_INIT;
@@ -358,30 +452,60 @@ tunery_network *tunery_open(const char *directory, int threads) {
     return NULL;
   }
   pthread_mutex_init(&network->running, NULL);
-  network->threads = threads;
-  if (open_all(network, directory)) {
+  if (describe_all(network, directory, threads) || get_ready(network->shown = network->part[0])) {
     tunery_close(network);
     return NULL;
   }
   return network;
 }
 
-int tunery_inputs(const tunery_network *network) { return network ? network->inputs : 0; }
-int tunery_outputs(const tunery_network *network) { return network ? network->outputs : 0; }
+int tunery_shapes(const tunery_network *network) { return network ? network->parts : 0; }
+
+const int64_t *tunery_shape(const tunery_network *network, int number) {
+  return network && number >= 0 && number < network->parts ? network->part[number]->size : NULL;
+}
+
+/* The sizes of the inputs that a network is for, as text. */
+static const char *told_sizes(const tunery_network *network, char *text, size_t most) {
+  size_t used = 0;
+  for (int at = 0; at < network->parts && used < most; ++at)
+    for (int axis = 0; axis < network->part[at]->sizes && used < most; ++axis)
+      used += (size_t)snprintf(text + used, most - used, "%s%lld", axis ? "," : at ? " or " : "",
+                               (long long)network->part[at]->size[axis]);
+  return text;
+}
+
+int tunery_set_shape(tunery_network *network, const int64_t *sizes, int count) {
+  char text[400] = "";
+  if (!network) return fail("there is no network: tunery_open has failed");
+  if (count < 0 || (!sizes && count)) return fail("give the sizes of all inputs, one behind another, and how many");
+  pthread_mutex_lock(&network->running);
+  part *found = part_for(network, sizes, count);
+  int failed = found ? get_ready(found)
+                     : fail("the network was not compiled for these sizes of its inputs, but for %s; compile it for "
+                            "them, too (--shape)", told_sizes(network, text, sizeof text));
+  if (!failed) network->shown = found;
+  pthread_mutex_unlock(&network->running);
+  return failed;
+}
+
+int tunery_inputs(const tunery_network *network) { return network ? network->shown->inputs : 0; }
+int tunery_outputs(const tunery_network *network) { return network ? network->shown->outputs : 0; }
 
 const tunery_tensor *tunery_input(const tunery_network *network, int number) {
-  return network && number >= 0 && number < network->inputs ? &network->input[number].told : NULL;
+  return network && number >= 0 && number < network->shown->inputs ? &network->shown->input[number].told : NULL;
 }
 
 const tunery_tensor *tunery_output(const tunery_network *network, int number) {
-  return network && number >= 0 && number < network->outputs ? &network->output[number].told : NULL;
+  return network && number >= 0 && number < network->shown->outputs ? &network->shown->output[number].told : NULL;
 }
 
 static int bind_tensor(tunery_network *network, const char *what, int number, void *data, size_t bytes, int is_input) {
   if (!network) return fail("there is no network: tunery_open has failed");
-  int count = is_input ? network->inputs : network->outputs;
+  part *part = network->shown;
+  int count = is_input ? part->inputs : part->outputs;
   if (number < 0 || number >= count) return fail("there is no %s %d; the network has %d", what, number, count);
-  tensor *found = is_input ? &network->input[number] : &network->output[number];
+  tensor *found = is_input ? &part->input[number] : &part->output[number];
   if (!data && found->told.bytes) return fail("%s %.80s is bound to NULL", what, found->told.name);
   if (bytes != found->told.bytes)
     return fail("%s %.80s has %zu bytes, not %zu", what, found->told.name, found->told.bytes, bytes);
@@ -409,38 +533,54 @@ static int take(tensor *output, TVMFFIAny *value) {
   return 0;
 }
 
-static int take_all(tunery_network *network, TVMFFIAny *result) {
-  if (network->outputs == 1 && result->type_index == kTVMFFITensor) return take(&network->output[0], result);
-  for (int at = 0; at < network->outputs; ++at) {
+static int take_all(part *part, TVMFFIAny *result) {
+  if (part->outputs == 1 && result->type_index == kTVMFFITensor) return take(&part->output[0], result);
+  for (int at = 0; at < part->outputs; ++at) {
     TVMFFIAny item, arguments[2] = {*result, number_of(at)};
-    if (call(network->item, arguments, 2, &item)) return fail_of_tvm("the network gives too few outputs");
-    int failed = take(&network->output[at], &item);
+    if (call(part->item, arguments, 2, &item)) return fail_of_tvm("the network gives too few outputs");
+    int failed = take(&part->output[at], &item);
     drop(&item);
     if (failed) return -1;
   }
   return 0;
 }
 
-static int run_locked(tunery_network *network) {
-  TVMFFIAny result, threads[2] = {number_of(1), number_of(network->threads)};
-  for (int at = 0; at < network->inputs; ++at) {
-    tensor *input = &network->input[at];
-    if (!input->bound && input->told.bytes) return fail("input %.80s is not bound", input->told.name);
+static int run_model(part *part) {
+  char why[600];
+  tunery_place *places = calloc((size_t)(part->inputs + part->outputs) + 1, sizeof *places);
+  if (!places) return fail("there is no memory for the network's values");
+  for (int at = 0; at < part->inputs + part->outputs; ++at) {
+    const tensor *one = at < part->inputs ? &part->input[at] : &part->output[at - part->inputs];
+    places[at] = (tunery_place){one->bound, one->shape, (size_t)one->told.rank, one->told.bytes, one->told.dtype};
+  }
+  int failed = tunery_segments_run(part->segments, places, (size_t)part->inputs, (size_t)part->outputs, why, sizeof why);
+  free(places);
+  return failed ? fail("the network cannot be run: %s", why) : 0;
+}
+
+static int run_locked(part *part) {
+  TVMFFIAny result, threads[2] = {number_of(1), number_of(part->threads)};
+  for (int at = 0; at < part->inputs; ++at)
+    if (!part->input[at].bound && part->input[at].told.bytes)
+      return fail("input %.80s is not bound", part->input[at].told.name);
+  if (part->model_bytes) return run_model(part);
+  for (int at = 0; at < part->inputs; ++at) {
+    tensor *input = &part->input[at];
     int aligned = (uintptr_t)input->bound % ALIGNMENT == 0;
     if (!aligned) memcpy(input->own, input->bound, input->told.bytes);
     of(input->tensor)->data = aligned ? input->bound : input->own;
   }
-  if (network->threads > 1) {
-    if (call(network->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
+  if (part->threads > 1) {
+    if (call(part->configure, threads, 2, &result)) return fail_of_tvm("the threads cannot be set");
     drop(&result);
   }
-  limit_threads(network->threads == 1);
-  tunery_segments *before = tunery_segments_serve(network->segments);
-  int failed = call(network->call, NULL, 0, &result);
+  limit_threads(part->threads == 1);
+  tunery_segments *before = tunery_segments_serve(part->segments);
+  int failed = call(part->call, NULL, 0, &result);
   tunery_segments_serve(before);
   limit_threads(0);
   if (failed) return fail_of_tvm("the network cannot be run");
-  failed = take_all(network, &result);
+  failed = take_all(part, &result);
   drop(&result);
   return failed;
 }
@@ -448,7 +588,7 @@ static int run_locked(tunery_network *network) {
 int tunery_run(tunery_network *network) {
   if (!network) return fail("there is no network: tunery_open has failed");
   pthread_mutex_lock(&network->running);
-  int failed = run_locked(network);
+  int failed = run_locked(network->shown);
   pthread_mutex_unlock(&network->running);
   return failed;
 }
@@ -463,17 +603,23 @@ static void free_tensors(tensor *tensors, int count) {
   free(tensors);
 }
 
-void tunery_close(tunery_network *network) {
-  if (!network) return;
-  TVMFFIObjectHandle held[] = {network->call, network->configure, network->item,
-                               network->size, network->machine,   network->library};
+static void close_part(part *part) {
+  TVMFFIObjectHandle held[] = {part->call, part->configure, part->item, part->size_of, part->machine, part->library};
   for (size_t at = 0; at < sizeof held / sizeof *held; ++at)
     if (held[at]) TVMFFIObjectDecRef(held[at]);
-  tunery_segments_close(network->segments);
-  free_tensors(network->input, network->inputs);
-  free_tensors(network->output, network->outputs);
-  free_tensors(network->weight, network->weights);
-  if (network->mapped) munmap(network->mapped, network->mapped_bytes);
+  tunery_segments_close(part->segments);
+  free_tensors(part->input, part->inputs);
+  free_tensors(part->output, part->outputs);
+  free_tensors(part->weight, part->weights);
+  if (part->mapped) munmap(part->mapped, part->mapped_bytes);
+  free(part->size);
+  free(part->directory);
+  free(part);
+}
+
+void tunery_close(tunery_network *network) {
+  if (!network) return;
+  for (int at = 0; at < network->parts; ++at) close_part(network->part[at]);
   pthread_mutex_destroy(&network->running);
   free(network);
 }

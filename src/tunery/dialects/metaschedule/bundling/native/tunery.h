@@ -28,6 +28,14 @@ typedef struct {
  * as many as this process has cores. */
 tunery_network *tunery_open(const char *directory, int threads);
 
+/* A network may be for several shapes of its inputs, and shows one at a time, at first number 0. A shape is the sizes of
+ * all inputs, one behind another. NULL where there is none of that number. */
+int tunery_shapes(const tunery_network *network);
+const int64_t *tunery_shape(const tunery_network *network, int number);
+
+/* Have it take and give tensors of these sizes, `count` in all. What was bound for a shape stays bound for it. */
+int tunery_set_shape(tunery_network *network, const int64_t *sizes, int count);
+
 int tunery_inputs(const tunery_network *network);
 int tunery_outputs(const tunery_network *network);
 
