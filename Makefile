@@ -100,6 +100,16 @@ test-torch:
 	.venv-torch/bin/pytest tests/models/test_torch_programs.py tests/delivery/test_torch_module.py \
 	  tests/delivery/test_runtime_only.py
 
+# Models of others: fetched, exported with random weights in an environment of its own (1.5 GB), compiled and compared; about
+# 90 files, which takes an hour. REAL_OPTIONS='--budget 60s --sample 4' tunes every fourth one first; it goes on after a stop.
+REAL_OPTIONS ?= --compile
+.PHONY: real-models
+real-models: setup
+	test -x .venv-exports/bin/pip || $(PYTHON) -m venv .venv-exports
+	.venv-exports/bin/pip install --quiet --disable-pip-version-check torch==2.13.0 'onnxscript>=0.7' torchvision timm transformers skl2onnx onnxruntime
+	.venv-exports/bin/python benchmarks/real_exports.py out/real/exports || true
+	$(BIN)/python benchmarks/real_models.py --directory out/real $(REAL_OPTIONS)
+
 # The wheel that runs compiled files by itself, and asks a service: make wheel PLATFORM=manylinux_2_28_aarch64
 wheel: setup
 	$(BIN)/python tools/runtime_wheel.py -o dist $(if $(PLATFORM),--platform $(PLATFORM))

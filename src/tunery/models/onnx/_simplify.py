@@ -25,7 +25,9 @@ _NO_FILES = ("session.model_external_initializers_file_folder_path", os.devnull)
 _WIDENED = "InsertedPrecisionFreeCast_"
 _MOST_NODES = 30_000
 """An import takes time with the square of the nodes: 20,000 activations take 100 s."""
+_INLINED = "_inlfunc_"
 _LARGE_BYTES = 1 << 16
+_UNINFERRED = frozenset({"MeanVarianceNormalization"})
 _NOISE = re.compile(
     r"^\[ONNXRuntimeError\] : \d+ : \w+ : |\S*/onnxruntime/\S+ "
     r"|(Failed to )?[Ll]oad model (from .*? )?(failed|with error):? ?"
@@ -107,10 +109,24 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
             values[tensor.name] = tensor.raw_data
             tensor.ClearField("raw_data")
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    while _tell_shapes(inferred.graph):
+        inferred = onnx.shape_inference.infer_shapes(inferred, data_prop=True)
     for tensor in inferred.graph.initializer:
         if tensor.name in values:
             tensor.raw_data = values.pop(tensor.name)
     return inferred
+
+
+def _tell_shapes(graph: onnx.GraphProto) -> bool:
+    """Give the outputs of operators that ONNX's inference leaves out the type of their input; say if one was new."""
+    typed = {value.name: value for value in (*graph.input, *graph.value_info, *graph.output)}
+    told = False
+    for node in (node for node in graph.node if node.op_type in _UNINFERRED):
+        before, after = typed.get(node.input[0]), typed.get(node.output[0])
+        if before is not None and _is_static(before.type) and (after is None or not _is_static(after.type)):
+            (graph.value_info.add(name=node.output[0]) if after is None else after).type.CopyFrom(before.type)
+            told = True
+    return told
 
 
 def _complete(model: onnx.ModelProto, aside: Collection[str], ranks: Mapping[str, int]) -> None:
@@ -170,9 +186,13 @@ def _is_static(kind: onnx.TypeProto) -> bool:
 
 
 def _spoilt(optimised: onnx.ModelProto, model: onnx.ModelProto) -> bool:
-    """Tell whether the optimiser put in operators of its own, or computes half precision in single."""
-    widened = any(name.startswith(_WIDENED) for node in optimised.graph.node for name in node.output)
-    return widened or not _domains(optimised) <= _domains(model)
+    """Tell whether the optimiser put in operators of its own, took some apart, or computes half precision in single.
+
+    What it takes apart, because it has no kernel for it, it does last: sizes in there are left to be computed.
+    """
+    names = [name for node in optimised.graph.node for name in node.output]
+    spoilt = any(name.startswith((_WIDENED, _INLINED)) for name in names)
+    return spoilt or not _domains(optimised) <= _domains(model)
 
 
 def _optimise(model: onnx.ModelProto, path: Path, aside: Mapping[str, bytes]) -> onnx.ModelProto:

@@ -21,7 +21,6 @@ _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 )
 _SCATTERS = frozenset({"Scatter", "ScatterElements", "ScatterND"})
-_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "IsInf", "Less", "LessOrEqual"})
 _EMPTY = frozenset({"Split", "Concat"})
 """Operators whose tensors may have no elements."""
 _HEAVY = frozenset(
@@ -31,6 +30,7 @@ _HEAVY = frozenset(
 _SMALL_ISLAND = 16
 _FEW = 1024
 _MOST_SMALL_STEPS, _LARGE_STEP = 4, 1 << 22  # steps, and multiplications of one
+_MOST_COMPARED, _MOST_ROWS = 128, 3  # values of which the largest are taken, and rows of a determinant
 _DEPENDS = "its size depends on the data"
 
 
@@ -112,16 +112,8 @@ def _dropout(graph: Graph, node: onnx.NodeProto) -> str:
 
 
 def _is_nan(graph: Graph, node: onnx.NodeProto) -> str:
-    if node.op_type == "IsNaN":
-        return "TVM assumes that no value is NaN"
     tested = any(after.op_type == "IsNaN" for name in node.output for after in graph.readers(name))
     return "its result is tested for NaN" if tested else ""
-
-
-def _extremes(graph: Graph, node: onnx.NodeProto) -> str:
-    compared = any(after.op_type in _COMPARES for name in node.output for after in graph.readers(name))
-    starts = node.op_type in {"ReduceMax", "ReduceMin"} and compared
-    return "its result is compared, and TVM's is never infinite" if starts else ""
 
 
 def _conv_transpose(_: Graph, node: onnx.NodeProto) -> str:
@@ -180,14 +172,26 @@ def _recurrent(graph: Graph, node: onnx.NodeProto) -> str:
     return "ONNX Runtime is faster at many small steps" if small else ""
 
 
+def _top(graph: Graph, node: onnx.NodeProto) -> str:
+    """Ours compares every value with every other."""
+    axis, shape = attribute(node, "axis", -1), graph.shape(node.input[0]) or (0,)
+    many = node.op_type == "TopK" and shape[axis] > _MOST_COMPARED
+    return "ONNX Runtime is faster at the largest of many" if many else ""
+
+
+def _determinant(graph: Graph, node: onnx.NodeProto) -> str:
+    large = node.op_type == "Det" and (graph.shape(node.input[0]) or (0,))[-1] > _MOST_ROWS
+    return "TVM has no import for large determinants" if large else ""
+
+
 def _einsum(_: Graph, node: onnx.NodeProto) -> str:
     unusual = node.op_type == "Einsum" and "..." in str(attribute(node, "equation", ""))
     return "TVM does not know an ellipsis in its equation" if unusual else ""
 
 
 _RULES: tuple[Rule, ...] = (
-    _no_numbers, _random, _unknown_size, _batch_norm, _dropout, _is_nan, _extremes, _conv_transpose, _pools, _resize,
-    _scatters, _recurrent, _einsum,
+    _no_numbers, _random, _unknown_size, _batch_norm, _dropout, _is_nan, _conv_transpose, _pools, _resize,
+    _scatters, _recurrent, _top, _determinant, _einsum,
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from tunery.dialects.metaschedule.importing.folding import move_constants
 from tunery.dialects.metaschedule.importing.foreign import failing_nodes, foreign_nodes, with_small_islands
 from tunery.dialects.metaschedule.importing.operators import own_operators
 from tunery.dialects.metaschedule.importing.quantised import in_integers
+from tunery.dialects.metaschedule.importing.rules.arrays import with_infinite_extremes
 from tunery.dialects.metaschedule.importing.scaling import scale_and_shift
 from tunery.dialects.metaschedule.importing.segments import Graph, Segment, named, split
 from tunery.dialects.metaschedule.importing.sinking import sink_layouts
@@ -132,6 +133,7 @@ def _imported(model: onnx.ModelProto, target: Target, segments: Sequence[Segment
     try:
         # Of an operator that it does not take it prints the whole expression.
         with own_operators(segments), redirect_stdout(StringIO()):
+            model = with_infinite_extremes(model)
             return from_onnx(in_integers(model) if dots.supported(tvm_target(target)) else model)
     finally:
         onnx.checker.check_model = check

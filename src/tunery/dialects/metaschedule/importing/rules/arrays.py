@@ -1,0 +1,183 @@
+"""Operators that move, select or combine elements along dimensions."""
+
+import functools
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.importing.rules.common import Convert, const_like, dtype_of, emit, emitter, shape_of
+
+
+def tile(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Repeat by a broadcast along new dimensions: LLVM makes a wrong loop of TVM's remainders for some processors.
+
+    Seen of a float32 array of 2x3x4x5 that is repeated 7x6x4x2 times, with LLVM 22 for `znver4`.
+    """
+    x, repeats = inputs
+    shape = shape_of(x, "Tile")
+    if not isinstance(repeats, tvm.ir.GenericConst):
+        raise DialectError("Tile has repeats that are computed")
+    counts = [int(count) for count in repeats.value.numpy()]
+    apart = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
+    wide = [size for pair in zip(counts, shape, strict=True) for size in pair]
+    spread = emit(builder, relax.op.broadcast_to(emit(builder, relax.op.reshape(x, apart)), wide))
+    return relax.op.reshape(spread, [count * size for count, size in zip(counts, shape, strict=True)])
+
+
+def column_to_image(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Add up the blocks that overlap in each element of an image."""
+    x, image, block = inputs
+    if not all(isinstance(one, tvm.ir.GenericConst) for one in (image, block)):
+        raise DialectError("Col2Im has a size that is computed")
+    sizes, kernel = ([int(size) for size in one.value.numpy()] for one in (image, block))
+    rank = len(sizes)
+    strides, dilations = ([int(one) for one in attributes.get(name, [1] * rank)] for name in ("strides", "dilations"))
+    pads = [int(one) for one in attributes.get("pads", [0] * 2 * rank)]
+    batch, columns, _ = shape_of(x, "Col2Im")
+    counts = [
+        (size + pads[d] + pads[rank + d] - dilations[d] * (kernel[d] - 1) - 1) // strides[d] + 1
+        for d, size in enumerate(sizes)
+    ]
+    apart = emit(builder, relax.op.reshape(x, [batch, columns // math.prod(kernel), *kernel, *counts]))
+
+    def summed(value: Any) -> Any:
+        within = [tvm.te.reduce_axis((0, size), f"k{d}") for d, size in enumerate(kernel)]
+
+        def term(n: Any, c: Any, *at: Any) -> Any:
+            starts = [at[d] + pads[d] - within[d] * dilations[d] for d in range(rank)]
+            fits = [
+                tvm.tirx.all(start >= 0, start < count * stride, tvm.tirx.indexmod(start, stride) == 0)
+                for start, stride, count in zip(starts, strides, counts, strict=True)
+            ]
+            places = [tvm.tirx.indexdiv(start, stride) for start, stride in zip(starts, strides, strict=True)]
+            taken = tvm.tirx.if_then_else(tvm.tirx.all(*fits), value(n, c, *within, *places), 0.0)
+            return tvm.te.sum(taken, within)
+
+        return tvm.te.compute((batch, columns // math.prod(kernel), *sizes), term, "column_to_image")
+
+    return builder.call_te(summed, apart, primfunc_name_hint="column_to_image")
+
+
+def determinant(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Return the determinants of matrices of at most three rows, by their definition."""
+    (x,) = inputs
+    shape = shape_of(x, "Det")
+
+    def found(value: Any) -> Any:
+        def by_rows(at: Sequence[Any], rows: Sequence[int], columns: Sequence[int]) -> Any:
+            if not rows:
+                return tvm.tirx.const(1, value.dtype)
+            minors = (
+                (-1) ** place * value(*at, rows[0], column) * by_rows(at, rows[1:], [c for c in columns if c != column])
+                for place, column in enumerate(columns)
+            )
+            return functools.reduce(operator.add, minors)
+
+        every = range(shape[-1])
+        return tvm.te.compute(shape[:-2], lambda *at: by_rows(at, every, every), "determinant")
+
+    return builder.call_te(found, x, primfunc_name_hint="determinant")
+
+
+def cumulative_product(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Multiply along an axis, from its other end if `reverse`; without the element itself if `exclusive`."""
+    x, axis = inputs
+    if not isinstance(axis, tvm.ir.GenericConst):
+        raise DialectError("CumProd has an axis that is computed")
+    place, run = int(axis.value.numpy().reshape(-1)[0]), emitter(builder)
+    reverse = bool(attributes.get("reverse", 0))
+    x = run(relax.op.flip(x, place)) if reverse else x
+    made = run(builder.call_te(tvm.topi.cumprod, x, place, dtype_of(x), bool(attributes.get("exclusive", 0))))
+    return relax.op.flip(made, place) if reverse else made
+
+
+def top(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return the largest or smallest values and their places, by the number of values that come before each."""
+    x, count = (*inputs, None)[:2]
+    if count is not None and not isinstance(count, tvm.ir.GenericConst):
+        raise DialectError("TopK has a number that is computed")
+    k = int(attributes["k"] if count is None else count.value.numpy().reshape(-1)[0])
+    run, shape = emitter(builder), shape_of(x, "TopK")
+    axis = int(attributes.get("axis", -1)) % len(shape)
+    size, after = shape[axis], [1] * (len(shape) - axis - 1)
+    before = relax.op.greater if int(attributes.get("largest", 1)) else relax.op.less
+    mine = run(relax.op.expand_dims(x, axis + 1))  # along `axis` those that are placed, behind it those before them
+    other = run(relax.op.expand_dims(x, axis))
+    places = np.arange(size).reshape(size, 1, *after)
+    earlier = relax.const(places.reshape(1, size, *after) < places)
+    tied = run(relax.op.logical_and(run(relax.op.equal(other, mine)), earlier))
+    precedes = run(relax.op.logical_or(run(before(other, mine)), tied))
+    rank = run(relax.op.sum(run(relax.op.astype(precedes, "int64")), axis + 1))
+    wanted = relax.const(np.arange(k).reshape(1, k, *after), "int64")
+    chosen = run(relax.op.equal(run(relax.op.expand_dims(rank, axis + 1)), wanted))
+    kinds = ((mine, const_like(0, x)), (relax.const(places, "int64"), relax.const(0, "int64")))
+    return relax.Tuple([run(relax.op.sum(run(relax.op.where(chosen, *pair)), axis)) for pair in kinds])
+
+
+def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return ones on a diagonal, of the element type that is asked for."""
+    (x,) = inputs
+    kind = onnx.helper.tensor_dtype_to_np_dtype(int(attributes["dtype"])).name if "dtype" in attributes else dtype_of(x)
+    rows, columns = shape_of(x, "EyeLike")
+    made = np.eye(rows, columns, k=int(attributes.get("k", 0)))
+    return relax.const(made.astype(kind), kind)
+
+
+_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "IsInf", "Less", "LessOrEqual"})
+EXTREMES = {"ReduceMax": "TuneryReduceMax", "ReduceMin": "TuneryReduceMin"}
+"""Operators, and what those are called that may give infinities."""
+
+
+def with_infinite_extremes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with other names for extremes that are compared: TVM's begins with a finite number."""
+    compared = {name for node in model.graph.node if node.op_type in _COMPARES for name in node.input}
+    if not any(node.op_type in EXTREMES and compared.intersection(node.output) for node in model.graph.node):
+        return model
+    renamed = onnx.ModelProto()
+    renamed.CopyFrom(model)
+    for node in renamed.graph.node:
+        if node.op_type in EXTREMES and compared.intersection(node.output):
+            node.op_type = EXTREMES[node.op_type]
+    return renamed
+
+
+def extreme(*, largest: bool) -> Convert:
+    """Return the rule of the largest or smallest element along axes; of none, and of infinities, it is infinite."""
+    first = -math.inf if largest else math.inf
+
+    def combine(left: Any, right: Any) -> Any:
+        return tvm.tirx.max(left, right) if largest else tvm.tirx.min(left, right)
+
+    def rule(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+        x, given = (*inputs, None)[:2]
+        if given is not None and not isinstance(given, tvm.ir.GenericConst):
+            raise DialectError("an extreme has axes that are computed")
+        axes = attributes.get("axes", ()) if given is None else given.value.numpy().reshape(-1)
+        shape, keep = shape_of(x, "an extreme"), bool(attributes.get("keepdims", 1))
+        if not len(axes) and attributes.get("noop_with_empty_axes", 0):
+            return x
+        reduced = {int(axis) % len(shape) for axis in axes} or set(range(len(shape)))
+
+        def found(value: Any) -> Any:
+            within = {d: tvm.te.reduce_axis((0, shape[d]), f"k{d}") for d in sorted(reduced)}
+            reducer = tvm.te.comm_reducer(combine, lambda kind: tvm.tirx.const(first, kind), "extreme")
+
+            def term(*at: Any) -> Any:
+                left = iter(at)
+                places = [next(left) if keep or d not in reduced else None for d in range(len(shape))]
+                return reducer(
+                    value(*(within.get(d, place) for d, place in enumerate(places))), axis=[*within.values()]
+                )
+
+            sizes = [1 if d in reduced else size for d, size in enumerate(shape) if keep or d not in reduced]
+            return tvm.te.compute(sizes, term, "extreme")
+
+        return builder.call_te(found, x, primfunc_name_hint="max" if largest else "min")
+
+    return rule

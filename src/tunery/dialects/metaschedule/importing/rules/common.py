@@ -1,0 +1,50 @@
+"""What the rules share: a rule is a converter as TVM's importer has them."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tunery._errors import DialectError
+from tunery.dialects.metaschedule._tvm import relax
+
+Convert = Callable[[Any, list[Any], dict[str, Any]], Any]
+"""From a block builder, the inputs and the attributes to an expression."""
+
+
+def emit(builder: Any, expression: Any) -> Any:
+    """Return an expression with its type."""
+    return builder.normalize(expression)
+
+
+def emitter(builder: Any) -> Callable[[Any], Any]:
+    """Return `emit` for one builder."""
+    return functools.partial(emit, builder)
+
+
+def shape_of(value: Any, operator: str) -> list[int]:
+    """Return an input's dimensions.
+
+    Raises:
+        DialectError: one of them is not known.
+    """
+    try:
+        return [int(dim) for dim in value.ty.shape]
+    except (TypeError, ValueError) as error:
+        raise DialectError(f"{operator} has an input of unknown size") from error
+
+
+def dtype_of(value: Any) -> str:
+    """Return the name of an expression's element type."""
+    return str(value.ty.dtype.dtype)
+
+
+def const_like(value: Any, like: Any) -> Any:
+    """Return a constant of the element type of an expression."""
+    return relax.const(np.asarray(value, dtype_of(like)), dtype_of(like))
+
+
+def text_of(value: Any) -> str:
+    """Return an attribute as text."""
+    return value.decode() if isinstance(value, bytes) else str(value)

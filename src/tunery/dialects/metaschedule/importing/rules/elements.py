@@ -1,0 +1,68 @@
+"""Operators of single elements."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import onnx
+
+from tunery.dialects.metaschedule._tvm import relax, tvm
+from tunery.dialects.metaschedule.importing.rules.common import Convert, const_like, dtype_of, emit, shape_of
+
+
+def chain(operator: Callable[[Any, Any], Any]) -> Convert:
+    """Return a rule that takes many inputs two by two: a stack of them would have a dimension more and no layout."""
+
+    def rule(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+        return functools.reduce(lambda left, right: emit(builder, operator(left, right)), inputs)
+
+    return rule
+
+
+def mean_of_many(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Divide the sum of the inputs by their number."""
+    total = chain(relax.op.add)(builder, inputs, attributes)
+    return total if len(inputs) == 1 else relax.op.divide(total, const_like(len(inputs), inputs[0]))
+
+
+def is_inf(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Compare with the infinities: the compiler's own test is lost where it may assume that there are none."""
+    (x,) = inputs
+    signs = [sign for name, sign in (("detect_positive", 1), ("detect_negative", -1)) if int(attributes.get(name, 1))]
+    found = [emit(builder, relax.op.equal(x, const_like(sign * math.inf, x))) for sign in signs]
+    if not found:
+        return relax.op.zeros(shape_of(x, "IsInf"), "bool")
+    return functools.reduce(lambda left, right: emit(builder, relax.op.logical_or(left, right)), found)
+
+
+_BITS = {"float16": ("uint16", 0x7FFF, 0x7C00), "float32": ("uint32", 0x7FFFFFFF, 0x7F800000)}
+_BITS["bfloat16"] = ("uint16", 0x7FFF, 0x7F80)
+_BITS["float64"] = ("uint64", (1 << 63) - 1, 0x7FF << 52)
+
+
+def is_nan(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Look at the bits: the compiler may assume of floating-point numbers that none is NaN."""
+    (x,) = inputs
+    unsigned, without_sign, infinity = _BITS[dtype_of(x)]
+
+    def found(value: Any) -> Any:
+        def test(*at: Any) -> Any:
+            bits = tvm.tirx.reinterpret(unsigned, value(*at))
+            limit = tvm.tirx.const(infinity, unsigned)
+            return tvm.tirx.bitwise_and(bits, tvm.tirx.const(without_sign, unsigned)) > limit
+
+        return tvm.te.compute(value.shape, test, "is_nan")
+
+    return builder.call_te(found, x, primfunc_name_hint="is_nan")
+
+
+def bit_cast(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Read the same bits as another type of the same width."""
+    (x,) = inputs
+    wanted = onnx.helper.tensor_dtype_to_np_dtype(int(attributes["to"])).name
+
+    def cast(value: Any) -> Any:
+        return tvm.te.compute(value.shape, lambda *at: tvm.tirx.reinterpret(wanted, value(*at)), "bit_cast")
+
+    return x if wanted == dtype_of(x) else builder.call_te(cast, x, primfunc_name_hint="bit_cast")

@@ -1,0 +1,99 @@
+"""Normalisations."""
+
+from typing import Any
+
+import numpy as np
+
+from tunery.dialects.metaschedule._tvm import relax
+from tunery.dialects.metaschedule.importing.rules.common import const_like, dtype_of, emit, emitter, shape_of
+
+
+def layer_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return the normalised values, their mean and the inverse of their deviation."""
+    x, scale, bias = (*inputs, None)[:3]
+    shape, kind = shape_of(x, "LayerNormalization"), x.ty.dtype.dtype
+    first = int(attributes.get("axis", -1)) % len(shape)
+    axes, epsilon = list(range(first, len(shape))), float(attributes.get("epsilon", 1e-5))
+    wanted = shape[first:]
+    outputs = int(attributes.get("tvm_custom", {}).get("num_outputs", 1))
+    fits = shape_of(scale, "LayerNormalization") == wanted and (bias is None or shape_of(bias, "its bias") == wanted)
+    y = None
+    if fits:
+        zero = relax.const(np.zeros(wanted, kind), kind) if bias is None else bias
+        y = emit(builder, relax.op.nn.layer_norm(x, scale, zero, axes, epsilon))
+        if outputs == 1:
+            return y
+    wide = x if kind in {"float32", "float64"} else emit(builder, relax.op.astype(x, "float32"))
+    mean = emit(builder, relax.op.mean(wide, axes, keepdims=True))
+    centred = emit(builder, relax.op.subtract(wide, mean))
+    square = emit(builder, relax.op.multiply(centred, centred))
+    spread = emit(builder, relax.op.mean(square, axes, keepdims=True))
+    inverse = emit(builder, relax.op.rsqrt(emit(builder, relax.op.add(spread, const_like(epsilon, wide)))))
+    if y is None:
+        normal = emit(builder, relax.op.multiply(centred, inverse))
+        y = emit(builder, relax.op.multiply(emit(builder, relax.op.astype(normal, kind)), scale))
+        y = y if bias is None else emit(builder, relax.op.add(y, bias))
+    return y if outputs == 1 else relax.Tuple([y, mean, inverse])
+
+
+def lp_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Divide by the norm along an axis; a norm of zero leaves zeros."""
+    (x,) = inputs
+    axis, order = int(attributes.get("axis", -1)), int(attributes.get("p", 2))
+    size = emit(builder, relax.op.abs(x) if order == 1 else relax.op.multiply(x, x))
+    norm = emit(builder, relax.op.sum(size, axis, keepdims=True))
+    norm = norm if order == 1 else emit(builder, relax.op.sqrt(norm))
+    empty = emit(builder, relax.op.equal(norm, const_like(0, x)))
+    return relax.op.divide(x, emit(builder, relax.op.where(empty, const_like(1, x), norm)))
+
+
+def mean_variance_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Subtract the mean and divide by the deviation; TVM's variance is a difference of two large numbers."""
+    (x,) = inputs
+    run, axes = emitter(builder), [int(axis) for axis in attributes.get("axes", (0, 2, 3))]
+    centred, variance = _moments(builder, x, axes)
+    deviation = run(relax.op.add(run(relax.op.sqrt(variance)), const_like(1e-9, x)))
+    return relax.op.divide(centred, deviation)
+
+
+def _moments(builder: Any, x: Any, axes: list[int]) -> tuple[Any, Any]:
+    """Return the values less their mean, and their variance."""
+    run = emitter(builder)
+    centred = run(relax.op.subtract(x, run(relax.op.mean(x, axes, keepdims=True))))
+    return centred, run(relax.op.mean(run(relax.op.multiply(centred, centred)), axes, keepdims=True))
+
+
+def group_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Normalise groups of channels; before opset 21 there is one scale for each group, then one for each channel."""
+    x, scale, bias = inputs
+    run, shape, kind = emitter(builder), shape_of(x, "GroupNormalization"), dtype_of(x)
+    count, channels = int(attributes["num_groups"]), shape[1]
+    wide = x if kind == "float32" else run(relax.op.astype(x, "float32"))
+    apart = run(relax.op.reshape(wide, [shape[0], count, channels // count, *shape[2:]]))
+    centred, variance = _moments(builder, apart, list(range(2, len(shape) + 1)))
+    epsilon = const_like(float(attributes.get("epsilon", 1e-5)), wide)
+    inverse = run(relax.op.rsqrt(run(relax.op.add(variance, epsilon))))
+    normal = run(relax.op.reshape(run(relax.op.multiply(centred, inverse)), shape))
+    normal = normal if kind == "float32" else run(relax.op.astype(normal, kind))
+
+    def by_channel(value: Any) -> Any:
+        if shape_of(value, "GroupNormalization") != [channels]:
+            value = run(relax.op.broadcast_to(run(relax.op.reshape(value, [count, 1])), [count, channels // count]))
+        return run(relax.op.reshape(value, [channels, *[1] * (len(shape) - 2)]))
+
+    return relax.op.add(run(relax.op.multiply(normal, by_channel(scale))), by_channel(bias))
+
+
+def rms_norm(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Divide by the root of the mean square of all elements; None where an axis is left, for TVM's rule."""
+    x, scale = inputs
+    rank, kind = len(shape_of(x, "RMSNormalization")), dtype_of(x)
+    if int(attributes.get("axis", -1)) % rank:
+        return None
+    run = emitter(builder)
+    wide = x if kind in {"float32", "float64"} else run(relax.op.astype(x, "float32"))
+    square = run(relax.op.mean(run(relax.op.multiply(wide, wide)), list(range(rank)), keepdims=True))
+    epsilon = const_like(float(attributes.get("epsilon", 1e-5)), wide)
+    inverse = run(relax.op.rsqrt(run(relax.op.add(square, epsilon))))
+    normal = run(relax.op.multiply(wide, inverse))
+    return relax.op.multiply(run(relax.op.astype(normal, kind)), scale)

@@ -1,0 +1,113 @@
+"""Operators imported by our own rules compute what ONNX Runtime computes, also at the edges of their definitions."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from tunery.dialects import Dialect
+from tunery.domain import Target
+from tunery.models import prepare
+
+pytestmark = pytest.mark.tvm
+EDGES = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 6e-8, 6e4, -1.5], np.float32)
+RNG = np.random.default_rng(0)
+TIES = np.array([[3, 1, 3, 2, 3], [-7, -7, 5, -9, 5]], np.int64)
+FAR = (RNG.standard_normal((2, 6, 5, 4)) + 3e2).astype(np.float32)
+BYTES = RNG.integers(0, 256, (2, 4, 16), np.uint8)
+SIGNED = RNG.integers(-128, 128, (16, 3), np.int8)
+
+
+def far(channels: int) -> np.ndarray:
+    return np.linspace(-2, 2, channels, dtype=np.float32)
+
+
+def scale(*values: float) -> np.ndarray:
+    return np.array(values if len(values) > 1 else values[0], np.float32)
+
+
+CASES: list[tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]]] = [
+    ("IsNaN", 20, EDGES, [], 1, {}),
+    ("IsNaN", 20, EDGES.astype(np.float16), [], 1, {}),
+    ("IsNaN", 20, EDGES.astype(np.float64), [], 1, {}),
+    ("TopK", 17, TIES, [np.array([3])], 2, {"axis": 1}),
+    ("TopK", 17, TIES, [np.array([2])], 2, {"axis": 1, "largest": 0}),
+    ("TopK", 17, TIES.astype(np.float32), [np.array([1])], 2, {"axis": 0}),
+    ("TopK", 17, np.where(np.isnan(EDGES), 2, EDGES), [np.array([4])], 2, {}),
+    ("MeanVarianceNormalization", 13, FAR, [], 1, {"axes": [0, 2, 3]}),
+    ("MeanVarianceNormalization", 13, FAR, [], 1, {"axes": [1]}),
+    ("GroupNormalization", 18, FAR - 290, [far(3), far(3)], 1, {"num_groups": 3}),
+    ("GroupNormalization", 21, FAR - 290, [far(6), far(6)], 1, {"num_groups": 3}),
+    ("RMSNormalization", 23, FAR, [np.ones(FAR.shape, np.float32)], 1, {"axis": 0}),
+    ("Det", 13, FAR[..., :3, :3] - 3e2, [], 1, {}),
+    ("Det", 13, FAR[..., :4, :4] - 3e2, [], 1, {}),
+    ("EyeLike", 17, TIES, [], 1, {"dtype": onnx.TensorProto.FLOAT, "k": -1}),
+    ("Col2Im", 18, RNG.standard_normal((1, 12, 6)).astype(np.float32), [np.array([5, 7]), np.array([2, 3])], 1,
+     {"strides": [2, 2], "pads": [0, 1, 1, 0], "dilations": [2, 1]}),
+    ("QLinearMatMul", 10, BYTES, [scale(0.02), np.uint8(113), SIGNED, scale(0.01, 0.02, 0.03), np.zeros(3, np.int8),
+                                  scale(0.5), np.uint8(120)], 1, {}),
+    ("QLinearMatMul", 10, BYTES, [scale(0.5), np.uint8(0), SIGNED, scale(0.5), np.int8(3), scale(0.25), np.uint8(5)], 1,
+     {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+@pytest.mark.parametrize("operator", ["ReduceMax", "ReduceMin"])
+def test_an_extreme_that_is_compared_may_be_infinite(
+    operator: str, keep: int, dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    end = np.float32(-np.inf if operator == "ReduceMax" else np.inf)
+    x = np.stack([np.full((3, 4), end), np.full((3, 4), np.finfo(np.float32).min), np.ones((3, 4))]).astype(np.float32)
+    constants = [numpy_helper.from_array(np.array([2]), "axes"), numpy_helper.from_array(end, "end")]
+    graph = helper.make_graph(
+        [
+            helper.make_node(operator, ["x", "axes"], ["y"], keepdims=keep),
+            helper.make_node("Equal", ["y", "end"], ["z"]),
+        ],
+        "extreme",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, x.shape)],
+        [onnx.ValueInfoProto(name=name) for name in ("y", "z")],
+        constants,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(onnx.shape_inference.infer_shapes(model, data_prop=True), tmp_path / "one.onnx")
+    network = prepare(str(tmp_path / "one.onnx"), {}, tmp_path)
+    assert not dialect.compile(network, target, {}, tmp_path / "one.tunery").elsewhere
+    y, z = dialect.load_network(tmp_path / "one.tunery")(x)
+    reduced = (np.max if operator == "ReduceMax" else np.min)(x, axis=2, keepdims=bool(keep))
+    np.testing.assert_array_equal(y, reduced)
+    np.testing.assert_array_equal(z, reduced == end)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case[0]}_{number}" for number, case in enumerate(CASES)])
+def test_it_computes_what_onnx_runtime_does(
+    case: tuple[str, int, np.ndarray, list[Any], int, dict[str, Any]], dialect: Dialect, target: Target, tmp_path: Path
+) -> None:
+    operator, opset, x, constants, outputs, attributes = case
+    names, made = [f"c{number}" for number in range(len(constants))], [f"y{number}" for number in range(outputs)]
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", *names], made, **attributes)],
+        "one",
+        [helper.make_tensor_value_info("x", helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)],
+        [onnx.ValueInfoProto(name=name) for name in made],
+        [numpy_helper.from_array(np.asarray(value), name) for value, name in zip(constants, names, strict=True)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    wanted = session.run(None, {"x": x})
+    for output, value in zip(model.graph.output, wanted, strict=True):
+        kind = helper.np_dtype_to_tensor_dtype(value.dtype)
+        output.CopyFrom(helper.make_tensor_value_info(output.name, kind, value.shape))
+    path = tmp_path / "one.onnx"
+    onnx.save(model, path)
+    network = prepare(str(path), {}, tmp_path)
+    compiled = dialect.compile(network, target, {}, tmp_path / "one.tunery")
+    assert bool(compiled.elsewhere) == (operator == "Det" and x.shape[-1] > 3)
+    for ours, theirs in zip(dialect.load_network(tmp_path / "one.tunery")(x), wanted, strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
