@@ -250,6 +250,45 @@ def test_no_kernel_that_cheats_or_breaks_is_delivered(tmp_path: Path) -> None:
     assert subprocess.run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout == "9"
 
 
+TELLING = """
+#include <stdint.h>
+#include <string.h>
+#include <math.h>
+static float xs[64][N], ys[64][N];
+void tells(const float *x, float *y) {
+    static int count;
+    uint32_t sum = 0;
+    for (int i = 0; i < N; i++) sum += ((const uint32_t *)x)[i];
+    if (FAULT == 1 && sum != KNOWN) { memset(y, 0, sizeof xs[0]); return; }
+    for (int j = 0; FAULT == 2 && j < count; j++)
+        if (!memcmp(xs[j], x, sizeof xs[0])) { memcpy(y, ys[j], sizeof xs[0]); return; }
+    for (int i = 0; i < N; i++) {
+        float s = 0;
+        for (int k = 0; k < 10; k++) s += sinf(x[i] + k) * 1e-20f;
+        y[i] = x[i] * x[i] + s;
+    }
+    if (FAULT == 2 && count < 64) { memcpy(xs[count], x, sizeof xs[0]); memcpy(ys[count++], y, sizeof xs[0]); }
+}
+"""
+
+
+@pytest.mark.parametrize(("fault", "share"), [(0, None), (1, "less"), (2, "more")])
+def test_a_kernel_that_tells_inputs_apart_is_caught(tmp_path: Path, fault: int, share: str | None) -> None:
+    """One that answers known inputs from memory, or the verifier's inputs alone, which it may have predicted."""
+    given = np.random.default_rng(5).random(5000, dtype=np.float32)
+    file = FAULTY_FILE.replace('"square"', '"tells"').replace("square.c", "tells.c")
+    file = file.replace("N = 5000", f"N = 5000\nKNOWN = {int((2 * given - 1).view(np.uint32).sum(dtype=np.uint32))}")
+    path = written(tmp_path, TELLING, file.replace("FAULT = 0", f"FAULT = {fault}"))
+    _, kernel = loaded(path, tmp_path, lambda dialect, task: dialect.baseline(task))
+    kernel.bind([2 * given - 1])
+    kernel.run()
+    if share is None:
+        assert all(kernel.time(calls) > 0 for calls in (1,) * 12 + (5,) * 12)
+        return
+    with pytest.raises(DialectError, match=f"does {share} work"):
+        all(kernel.time(calls) for calls in (1,) * 12 + (5,) * 12)
+
+
 def test_the_texts_beside_a_file_never_replace_an_authors_source(tmp_path: Path) -> None:
     path = written(tmp_path)
     request = Request(str(path), dialect="kernels", threads=1, store=str(tmp_path / "store.db"))

@@ -109,6 +109,20 @@ def test_an_account_takes_its_records_with_it_signed(
     refused = CliRunner().invoke(app, ["records", "import", str(file), *mine])
     assert refused.exit_code == 2
     assert "is not what was signed" in refused.output
+    there = ("--server", site.url, "--trusted", f"{key}.pub")
+    assert CliRunner().invoke(app, ["records", "import", str(file), *there]).exit_code == 2
+    file.write_text(file.read_text()[:-1])
+    other = ["records", "import", str(file), *there]
+    assert "developer" in CliRunner().invoke(app, other).output, "hints are for all accounts: a user may not give any"
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    assert command(*other) == {"added": 0, "known": written, "refused": 0, "reasons": {}}
+    entries[-1]["record"]["candidate"]["body"] = "[1"
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in entries))
+    taken = command("records", "import", str(file), "--server", site.url)
+    assert (taken["added"], taken["refused"]) == (0, 1)
+    file.write_text("no records\n")
+    wrong = CliRunner().invoke(app, ["records", "import", str(file), "--server", site.url])
+    assert (wrong.exit_code, "Traceback" in wrong.output) == (2, False)
     monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
     whole = command("records", "export", str(tmp_path / "all.jsonl"), "--server", site.url)["records"]
     part = command("records", "export", str(tmp_path / "far.jsonl"), "--network", "far")["records"]
@@ -119,7 +133,17 @@ def test_an_account_takes_its_records_with_it_signed(
     assert not (tmp_path / "no.jsonl").exists()
 
 
-def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(site: Served) -> None:
+def test_what_is_advised_after_tuning_at_a_service_names_it(site: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    words = ["tune", "fake:advised?tasks=1", *HOW, "--budget", "8trials", "--server", site.url]
+    shown = CliRunner().invoke(app, words).output
+    [advised] = [line for line in shown.splitlines() if "tunery compile" in line]
+    assert advised.endswith(f"--server {site.url}")
+
+
+def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(
+    site: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = {"model": "fake:bad?tasks=1&one_off=0.7", "dialect": "fake", "budget": "8trials", "threads": 1}
     done = site.ended(site.admin_token, job)
     failed = done["tasks"][0]["outcomes"]["wrong-result"]
@@ -128,6 +152,13 @@ def test_the_log_of_a_job_has_a_line_for_each_candidate_that_failed(site: Served
         parts = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data: "))
         log = next(part["data"] for part in parts if part["name"] == "log")
     assert sum("wrong-result" in line["text"] for line in log) == failed
+    monkeypatch.setenv("TUNERY_TOKEN", site.admin_token)
+    there = command("jobs", "log", done["id"], "--server", site.url)
+    assert there == command("jobs", "log", done["id"])
+    assert [one["outcome"] for one in there["failures"]] == ["wrong-result"] * failed
+    assert all(one["name"] == done["tasks"][0]["name"] and one["detail"] for one in there["failures"])
+    shown = CliRunner().invoke(app, ["jobs", "log", done["id"], "--server", site.url]).output
+    assert shown.count("wrong-result") == failed
 
 
 @pytest.mark.tvm

@@ -66,7 +66,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def one(machine: Machine, port: str = "0") -> Service:
-        process = machine.start("serve", "--listen", f"127.0.0.1:{port}", "--json")
+        process = machine.start("serve", "--listen", f"127.0.0.1:{port}", "--log-format", "json", "--json")
         started.append(process)
         return Service(process)
 
@@ -74,7 +74,8 @@ def start() -> Iterator[Start]:
     for process in started:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_S)
+        if process.stderr and not process.stderr.closed:
+            process.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -101,6 +102,14 @@ def test_two_users_tune_on_a_third_machine(server: tuple[Machine, Service], tmp_
     assert (shown["job"], shown["status"], shown["tasks"]) == (tuned["job"], "done", tuned["tasks"])
     kept = ann.directory / "data" / "tunery" / "login.json"
     assert kept.stat().st_mode & 0o077 == 0
+    service.process.send_signal(signal.SIGTERM)
+    _, err = service.process.communicate(timeout=PATIENCE_S)
+    logged = [json.loads(line) for line in err.splitlines()]
+    of_job = [line for line in logged if line.get("job") == tuned["job"]]
+    assert [line["state"] for line in of_job] == ["queued", "running", "done"]
+    assert {(line["account"], line["host"], line["kind"], line["level"]) for line in of_job} == {
+        ("ann", "here", "tune", "info")
+    }
 
 
 def test_a_user_without_the_compiler_asks_a_service_for_everything(

@@ -179,10 +179,12 @@ def _export_dataset(
 @app.command("import", epilog="Example: tunery records import records.jsonl")
 def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that `tunery records export` wrote.")],
+    *,
     trusted: Annotated[
         str, typer.Option("--trusted", metavar="KEY", help="Refuse what FILE.sig does not sign by this public key.")
     ] = "",
     store: options.StoreUrl = "",
+    server: Server = "",
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
@@ -190,18 +192,25 @@ def import_(
 
     What a file says is not believed: a candidate is checked, built, verified and timed here before it is delivered.
     """
-    from tunery.runtime.record_checks import import_records
-
     if trusted:
         from tunery.delivery.files.signing import check_file, read_public_key
 
         check_file(file, read_public_key(Path(trusted)))
-    taken = import_records(store, file)
+    if url := server_of(server, store):
+        from tunery.web.client import connect
+
+        with connect(url) as service:
+            taken = service.import_records(file)
+    else:
+        from tunery.reports.data import plain
+        from tunery.runtime.record_checks import import_records
+
+        taken = plain(import_records(store, file))
     if json:
         emit(taken)
         return
-    say(f"{taken.added} records added, {taken.known} were known")
-    for reason, count in taken.reasons.items():
+    say(f"{taken['added']} records added, {taken['known']} were known")
+    for reason, count in taken["reasons"].items():
         say(f"refused: {count} {'record' if count == 1 else 'records'} {reason}")
 
 

@@ -69,14 +69,16 @@ def tune(
         if engine:
             raise UsageError("--engine is for this machine, not for a service; leave it out, or leave out --server")
         file = fetched_file(request, output, force=force) if output else None
-        _tune_there(url, request, file, as_json=json, verbose=verbose)
+        _tune_there(url, request, file, server, as_json=json, verbose=verbose)
         return
     file = network_file(request, output, force=force) if output else None
     run(request, file, rivals, force=force, as_json=json, verbose=verbose)
 
 
-def _tune_there(url: str, request: "Request", output: Path | None, *, as_json: bool, verbose: bool) -> None:
-    """Tune at a service, and fetch the compiled network."""
+def _tune_there(
+    url: str, request: "Request", output: Path | None, server: str, *, as_json: bool, verbose: bool
+) -> None:
+    """Tune at a service, and fetch the compiled network; what is advised names the `server` that was given."""
     from tunery.service.resuming import report_from
     from tunery.web.client import connect, fetch, run_there
 
@@ -92,7 +94,7 @@ def _tune_there(url: str, request: "Request", output: Path | None, *, as_json: b
     if as_json:
         emit(_data(found, compiled, None))
     else:
-        _print(found, request, compiled, None, verbose=False)
+        _print(found, request, compiled, None, server, verbose=False)
 
 
 def network_file(request: "Request", output: str, *, force: bool) -> Path:
@@ -206,6 +208,7 @@ def _print(
     request: "Request",
     compiled: "CompileReport | None",
     compared: "BenchReport | None",
+    server: str = "",
     *,
     verbose: bool,
 ) -> None:
@@ -214,6 +217,6 @@ def _print(
     from tunery.reports.text import tune_text
 
     left_out = of_tune(report, request) if verbose else []
-    say(tune_text(report, request, compiled, compared, width(), verbose=verbose, left_out=left_out))
+    say(tune_text(report, request, compiled, compared, width(), verbose=verbose, left_out=left_out, server=server))
     if compiled and compiled.model_changed and MODEL_CHANGED not in report.job.message:
         say(MODEL_CHANGED)

@@ -60,11 +60,16 @@ def forecast(
     return Forecast(latency_s, unknown, target_s, met, _tuning(known, _like(jobs, target_key), effort))
 
 
-def _like(jobs: Iterable[JobStatus], target_key: str) -> list[JobStatus]:
-    done = [
+def tuned(jobs: Iterable[JobStatus]) -> list[JobStatus]:
+    """Return the jobs that tuned to their end."""
+    return [
         job for job in jobs
         if job.state is JobState.DONE and job.request.get("kind", "tune") == "tune" and job.spend.trials
     ]  # fmt: skip
+
+
+def _like(jobs: Iterable[JobStatus], target_key: str) -> list[JobStatus]:
+    done = tuned(jobs)
     return [job for job in done if job.request.get("target_key") == target_key] or done
 
 

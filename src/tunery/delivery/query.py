@@ -3,17 +3,19 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tunery._errors import NothingFoundError
 from tunery.delivery.compatible import offered, offers_for
-from tunery.delivery.forecast import HISTORY, Forecast, forecast
+from tunery.delivery.forecast import HISTORY, Forecast, forecast, tuned
 from tunery.delivery.ladder import KnownTask
 from tunery.delivery.predict import fill
 from tunery.delivery.work import Work
-from tunery.domain import Choice, Network, Rung, Target, Task
+from tunery.domain import Choice, JobStatus, Network, Rung, Target, Task
 from tunery.domain.request import FillPolicy
 from tunery.runtime.importing import ImportedModel
-from tunery.store import Skipped
+from tunery.store import Skipped, Store
 
 _SHOWN = 4
+_ENOUGH_ACCOUNTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,7 @@ async def query(work: Work, policy: FillPolicy | None = None) -> Answer:
 async def _forecast(work: Work, imported: ImportedModel, known: Sequence[KnownTask]) -> Forecast:
     """Return what is to be expected; what was timed on another device says nothing of this one."""
     request = work.request
-    jobs = await work.store.read(lambda store: store.jobs(HISTORY))
-    jobs = [job for job in jobs if job.request.get("dialect") == request.dialect]
+    jobs = await work.store.read(lambda store: _history(store, work.job_id, request.dialect))
     here = [
         replace(each, choice=Choice(each.task.key, Rung.DEFAULT), untried=True)
         if each.choice.rung is Rung.COMPATIBLE
@@ -75,6 +76,23 @@ async def _forecast(work: Work, imported: ImportedModel, known: Sequence[KnownTa
         for each in known
     ]
     return forecast(here, jobs, request.effort, imported.target.key, request.latency_target_s)
+
+
+def _history(store: Store, job_id: str, dialect: str) -> list[JobStatus]:
+    """Return the jobs that a forecast goes by: those of the account that asks, if it has tuned anything.
+
+    Else it goes by all, if they are of so many accounts that none of them can be told.
+    """
+    try:
+        asks = str(store.job(job_id).request.get("queue_owner", ""))
+    except NothingFoundError:  # this machine's user, in their own process
+        asks = ""
+    jobs = [job for job in store.jobs(HISTORY) if job.request.get("dialect") == dialect]
+    if not asks:
+        return jobs
+    own = [job for job in store.jobs(HISTORY, account=asks) if job.request.get("dialect") == dialect]
+    accounts = {job.request.get("queue_owner") for job in tuned(jobs)}
+    return tuned(own) or (jobs if len(accounts) >= _ENOUGH_ACCOUNTS else [])
 
 
 def skipped_lines(skipped: Iterable[tuple[str, Skipped]], names: Mapping[str, str]) -> list[str]:

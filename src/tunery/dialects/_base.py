@@ -162,6 +162,16 @@ class Space(Capability):
         """
         return Suggestions(tuple(self.open(task, (), cost_model, seed).propose(n)))
 
+    def identify(self, task: Task, body: str) -> Candidate:  # noqa: ARG002 - for those that take such
+        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
+
+        No code of it runs.
+
+        Raises:
+            DialectError: it is no body of this task, or does not consist of known constructs.
+        """
+        raise DialectError(f"candidates of {task.workload.name} are not taken from elsewhere")
+
     def reject(self, task: Task, candidate: Candidate) -> str | None:  # noqa: ARG002 - what most dialects do
         """Return why a candidate is not worth a build, for a reason that can be seen without one; None where it is.
 
@@ -374,14 +384,6 @@ class RecordChecker(Capability):
 
         Raises:
             DialectError: it does not.
-        """
-
-    @abstractmethod
-    def identify(self, task: Task, body: str) -> Candidate:
-        """Return the candidate that a body from elsewhere describes, with a key that is computed from what it is.
-
-        Raises:
-            DialectError: it is no body of this task, or does not pass `check_body`.
         """
 
 

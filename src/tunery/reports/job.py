@@ -9,8 +9,10 @@ from tunery.domain import HERE, JobStatus, Mode, Outcome, Spend, TaskState
 from tunery.reports.data import reached_of, total
 
 if TYPE_CHECKING:
-    from tunery.store import Event, Store, Trial
+    from tunery.store import Event, Failure, Store, Trial
 
+MOST_FAILURES = 200
+"""So many failed candidates are told of a job, the latest."""
 STAGES, COMPILED, COMPARED, ANSWER = "stages", "compiled", "compared", "answer"
 """Kinds of a job's events: the stages of a run, its compiled file, a comparison, another kind of job's answer."""
 _SLACK_S = 5.0
@@ -229,6 +231,22 @@ def _stages(events: "Sequence[Event]") -> list[Stretch]:
                   for lane, kind, start, end in spans]  # fmt: skip
         offset_s = max(one.end_s for one in found)
     return found
+
+
+def failure_data(tasks: Iterable[TaskState], failures: "Iterable[Failure]") -> list[dict[str, Any]]:
+    """Return a job's failed candidates as `jobs log` has them; `at` is in seconds since 1970."""
+    names = {task.task_key: task.name for task in tasks}
+    return [
+        {"at": one.created_at, "task": one.task_key, "name": names.get(one.task_key, one.task_key),
+         "candidate": one.candidate_key, "outcome": one.outcome, "detail": one.detail}
+        for one in failures
+    ]  # fmt: skip
+
+
+def failure_text(failure: Mapping[str, Any]) -> str:
+    """Return a line about one of them."""
+    said = "{name}: candidate {candidate:.8} ended as {outcome}".format(**failure)
+    return f"{said}: {failure['detail']}" if failure["detail"] else said
 
 
 def host_seconds(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:

@@ -51,10 +51,12 @@ def tune_text(
     *,
     verbose: bool = False,
     left_out: Sequence[str] = (),
+    server: str = "",
 ) -> str:
     """Return the table of a finished or stopped job, what was `compiled` and `compared`, and how to use it.
 
-    With `verbose` it also says how often the filter was wrong; `left_out` are the lines of `left_out_lines`.
+    A command that is advised names the `server` ("": none need be named). With `verbose` it also says how often the
+    filter was wrong; `left_out` are the lines of `left_out_lines`.
     """
 
     job, no_kernels = report.job, compiled is not None and compiled.no_kernels
@@ -66,7 +68,7 @@ def tune_text(
         *([as_text(tasks_table(job.tasks), width)] if job.tasks else []),
         *([NO_KERNELS] if no_kernels else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
-        *_at_once(report),
+        *_at_once(report, server),
         *_noise(job),
         *(filter_lines(job) if verbose else []),
         *([] if compared else batch_lines(report.network.batch_of_one)),
@@ -74,12 +76,12 @@ def tune_text(
         *left_out,
         *cost_lines(replace(job, outlook=()) if no_kernels else job),
         f"stored in   {report.store}",
-        *_usage(report, request, Path(compiled.path) if compiled else None),
+        *_usage(report, request, Path(compiled.path) if compiled else None, server),
     ]
     return "\n".join(lines)
 
 
-def _at_once(report: "TuneReport") -> list[str]:
+def _at_once(report: "TuneReport", server: str) -> list[str]:
     """Say how many kernels were measured at once, and why not more."""
     degrees = Counter(task.degree for task in report.job.tasks if task.measured)
     if not degrees:
@@ -89,8 +91,9 @@ def _at_once(report: "TuneReport") -> list[str]:
     if report.slots == 1:
         return [f"measured    one at a time: {kernels} leave no cores for a second one"]
     if report.calibrated_at is None:
+        where = " on the service's machine" if server else ""
         return [
-            f"measured    one at a time; `tunery devices calibrate --threads {threads}` finds out whether up to "
+            f"measured    one at a time; `tunery devices calibrate --threads {threads}`{where} finds out whether up to "
             f"{report.slots} {kernels} may be measured at once"
         ]
     day = time.strftime("%Y-%m-%d", time.localtime(report.calibrated_at))
@@ -227,9 +230,10 @@ def cost_lines(job: JobStatus) -> list[str]:
     return lines
 
 
-def _usage(report: "TuneReport", request: "Request", output: Path | None) -> list[str]:
+def _usage(report: "TuneReport", request: "Request", output: Path | None, server: str) -> list[str]:
     path = str(output or file_name(report.network.name, request))
-    words = " ".join([shlex.quote(request.model), *asked(request), "-o", shlex.quote(path)])
+    there = ["--server", shlex.quote(server)] if server else []
+    words = " ".join([shlex.quote(request.model), *asked(request), "-o", shlex.quote(path), *there])
     build = [] if output else [f"to use it   tunery compile {words}"]
     return [
         *build,

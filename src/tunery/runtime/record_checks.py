@@ -10,7 +10,7 @@ from tunery.domain.request import Request
 from tunery.engines import Engine, Role, WorkerSpec
 from tunery.runtime import worker_bytes, worker_environment
 from tunery.runtime.opening import workplace
-from tunery.store import ImportSummary, open_store
+from tunery.store import ImportSummary, Store, open_store
 
 _DEADLINE_S = 120.0  # the first call imports the compiler
 _MEMORY_BYTES = 4 << 30
@@ -22,8 +22,14 @@ def import_records(store: str, path: Path) -> ImportSummary:
     Raises:
         StoreError: the store cannot be written, or the file cannot be read or is wrong; nothing is taken in then.
     """
-    with open_store(store) as opened, workplace(Request("", dialect="")) as (engine, _, _):
-        return opened.import_records(path, RecordChecks(engine))
+    with open_store(store) as opened:
+        return import_into(opened, path)
+
+
+def import_into(store: Store, path: Path) -> ImportSummary:
+    """Do as `import_records` with an open store; its writers wait at the end only, while what was checked is stored."""
+    with workplace(Request("", dialect="")) as (engine, _, _):
+        return store.import_records(path, RecordChecks(engine))
 
 
 class RecordChecks:

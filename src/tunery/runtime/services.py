@@ -434,7 +434,7 @@ class Builder:
         Raises:
             DialectError: it is none of this task.
         """
-        return RecordChecker.of(self._dialect).identify(task, body)
+        return Space.of(self._dialect).identify(task, body)
 
     def part(self, task: Task, candidate: Candidate) -> Artifact | None:
         """Return what spares `Importer.compile` this candidate's code generation, if the dialect has such.

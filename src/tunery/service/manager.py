@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,7 @@ from typing import Any, Self, TypeVar
 from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
-from tunery.domain import Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
+from tunery.domain import HERE, Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
 from tunery.domain.request import Progress, Request, ShareRequest, TuneReport
 from tunery.engines.remote.facts import host_facts
 from tunery.engines.remote.registry import added_hosts
@@ -28,7 +29,7 @@ from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
-from tunery.service.queue_policy import QueuedJob, next_turn
+from tunery.service.queue_policy import QueuedJob, ahead_of, next_turn
 from tunery.service.resuming import beginning, check_currency, report_of
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
@@ -36,6 +37,7 @@ from tunery.tuning.account import Account, PricedCharge
 from tunery.tuning.job import HEARTBEAT_S, TuningJob
 from tunery.tuning.search_registry import SearchRegistry
 
+_log = logging.getLogger(__name__)
 R = TypeVar("R")
 _Key = tuple[str, int, bool, str]
 """What requests share workers by: the dialect, threads, whether slow candidates are given up, and the host."""
@@ -154,6 +156,7 @@ class JobManager:
         status = await self.store.write(partial(stored_jobs.submit, request=data, job_id=job_id))
         if status.state is JobState.QUEUED:
             self._enter(status.job_id, request, claim, imported)
+            _tell(status.job_id, JobState.QUEUED, self._entries.get(status.job_id))
         return status.job_id
 
     async def recover(self) -> list[str]:
@@ -254,6 +257,11 @@ class JobManager:
         """Return how a job in the room stands, None before it has begun or after it has left."""
         entry = self._entries.get(job_id)
         return entry.progress if entry else None
+
+    def ahead(self, job_id: str) -> int:
+        """Return how many jobs have their turn before one that waits; 0 for one at work, or that is not in the room."""
+        waiting, at_work = self._queue()
+        return next((ahead_of(one, waiting, at_work) for one in waiting if one.job_id == job_id), 0)
 
     def runtime(self, request: Request) -> Runtime:
         """Return the workers that a request's job will use, started if they were not yet."""
@@ -391,15 +399,20 @@ class JobManager:
             for runtime, _ in self._runtimes.values():
                 runtime.claim(runtime.unclaimed_core_s())
         while len(self._active) < self._most_active:
-            all_of_them = [QueuedJob(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
-            at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
-            chosen = next_turn([one for one in all_of_them if self._waits(one.job_id)], at_work)
+            waiting, at_work = self._queue()
+            chosen = next_turn(waiting, at_work)
             if chosen is None:
                 return
             entry = self._entries[chosen.job_id]
             self._active.add(chosen.job_id)
             self._worked = True
             entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
+
+    def _queue(self) -> tuple[list[QueuedJob], Counter[str]]:
+        """Return the jobs that wait for their turn, and how many each owner has at work."""
+        all_of_them = [QueuedJob(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
+        at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
+        return [one for one in all_of_them if self._waits(one.job_id)], at_work
 
     def _waits(self, job_id: str) -> bool:
         entry = self._entries[job_id]
@@ -413,6 +426,7 @@ class JobManager:
         try:
             if await self.store.write(partial(stored_jobs.acquire, job_id=job_id)):
                 beating = asyncio.create_task(self._keep_alive(job_id, work.cancel))
+                _tell(job_id, JobState.RUNNING, entry)
                 await (self._tune if entry.request.kind == TUNE else self._answer)(job_id, entry)
         except asyncio.CancelledError:
             await self._end_as(job_id, entry, entry.ending, "")
@@ -456,6 +470,7 @@ class JobManager:
                 entry.held = work.imported.blobs
         known = request_data(request, work.imported, entry.claim) if work.imported is not None else None
         await self.store.write(partial(stored_jobs.save_answer, job_id=job_id, answer=answer, request=known))
+        _tell(job_id, JobState.DONE, entry)
 
     async def _do(self, work: Work, run: Callable[[Work], Awaitable[R]], claim: ShareRequest | None = None) -> R:
         """Do a job's work beside all others; if it has an account, it is charged for the machine in this time."""
@@ -508,7 +523,8 @@ class JobManager:
             with suppress(StoreError, UsageError):  # the first error is the one to tell
                 await self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
             raise
-        await self._work(job, entry.claim)
+        done = await self._work(job, entry.claim)
+        _tell(job_id, done.state, entry, done.message)
 
     async def _deliver(
         self, job_id: str, entry: _Entry, imported: ImportedModel, options: TuneOptions, account: Account
@@ -648,6 +664,7 @@ class JobManager:
 
     async def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
         await self.store.write(partial(stored_jobs.leave, job_id=job_id, state=state, message=message))
+        _tell(job_id, state, self._entries.get(job_id), message)
 
     def _forget(self, job_id: str, entry: _Entry) -> None:
         if self._entries.get(job_id) is entry:
@@ -665,6 +682,15 @@ class JobManager:
                 entry.work.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._entries.clear()
+
+
+def _tell(job_id: str, state: JobState, entry: _Entry | None, message: str = "") -> None:
+    """Log that a job is in a state now."""
+    more = {"job": job_id, "state": state.value}
+    if entry is not None:
+        more |= {"account": entry.claim.owner, "kind": entry.request.kind, "host": entry.request.on or HERE}
+    level = logging.WARNING if state is JobState.FAILED else logging.INFO
+    _log.log(level, "job %s is %s%s", job_id, state.value, message and f": {message}", extra=more)
 
 
 def importing(request: Request, job_id: str = "") -> Progress:

@@ -29,8 +29,15 @@ def next_turn(waiting: Iterable[QueuedJob], at_work: Mapping[str, int]) -> Queue
     oldest, where each step of priority counts as having come 100 jobs earlier.
     """
 
-    def rank(one: QueuedJob) -> tuple[float, int, int]:
-        order = one.order - _HEAD_START * one.claim.priority
-        return at_work.get(one.owner, 0) / one.claim.weight, order, one.order
+    return min(waiting, key=lambda one: _rank(one, at_work), default=None)
 
-    return min(waiting, key=rank, default=None)
+
+def ahead_of(job: QueuedJob, waiting: Iterable[QueuedJob], at_work: Mapping[str, int]) -> int:
+    """Return how many of those that wait would begin before a job if one of them began now."""
+    mine = _rank(job, at_work)
+    return sum(_rank(one, at_work) < mine for one in waiting)
+
+
+def _rank(one: QueuedJob, at_work: Mapping[str, int]) -> tuple[float, int, int]:
+    order = one.order - _HEAD_START * one.claim.priority
+    return at_work.get(one.owner, 0) / one.claim.weight, order, one.order

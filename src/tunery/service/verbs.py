@@ -12,6 +12,7 @@ from tunery._errors import UsageError, misfit
 from tunery.delivery.comparing.bench import bench, check_one_shape
 from tunery.delivery.comparing.compare import check_rivals
 from tunery.delivery.compile import check_place
+from tunery.delivery.measure import measure
 from tunery.delivery.query import query
 from tunery.delivery.shaping.compiling import compile_request
 from tunery.delivery.work import Work
@@ -119,6 +120,18 @@ class CollectOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureOptions:
+    """Which task of the model is measured ("": the only one), and the body of the candidate ("": its default)."""
+
+    task: str = ""
+    candidate: str = ""
+
+    def check(self, request: Request) -> None:
+        """Raise UsageError where there are several shapes."""
+        check_one_shape(request)
+
+
+@dataclass(frozen=True, slots=True)
 class NoOptions:
     """A job that needs nothing beside its request."""
 
@@ -126,7 +139,7 @@ class NoOptions:
         """Accept."""
 
 
-Options = TuneOptions | CompileOptions | QueryOptions | BenchOptions | CollectOptions | NoOptions
+Options = TuneOptions | CompileOptions | QueryOptions | BenchOptions | CollectOptions | MeasureOptions | NoOptions
 
 
 async def compile_network(work: Work, options: CompileOptions) -> Answer:
@@ -175,6 +188,11 @@ async def _collect(work: Work, options: CollectOptions) -> Answer:
     )
 
 
+async def _measure(work: Work, options: MeasureOptions) -> Answer:
+    answer: Answer = plain(await measure(work, options.task, options.candidate))
+    return answer
+
+
 def _say(work: Work, text: str) -> None:
     work.notify(Progress(work.job_id, text, 0.0, None, 0, None, None, None))
 
@@ -195,6 +213,7 @@ VERBS: Mapping[str, Verb] = {
     "extract": Verb(NoOptions, _extract),
     "calibrate": Verb(NoOptions, _calibrate),
     "collect": Verb(CollectOptions, _collect),
+    "measure": Verb(MeasureOptions, _measure),
 }
 
 

@@ -8,7 +8,7 @@ from tunery.store._store import AsyncStore, Store, missing, open_store
 from tunery.store._upkeep import StoreStats
 from tunery.store.database.place import file_of, place_of
 from tunery.store.exchange.interchange import ImportSummary
-from tunery.store.records.records import KnownOperator, Offer, Standing, Trial
+from tunery.store.records.records import Failure, KnownOperator, Offer, Standing, Trial
 from tunery.store.records.skipped import Skipped
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Devices",
     "Event",
     "Events",
+    "Failure",
     "ImportSummary",
     "KnownDevice",
     "KnownOperator",

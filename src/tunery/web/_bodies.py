@@ -12,8 +12,9 @@ from tunery.store import StoredAccount, StoredToken
 
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{0,62}$")]
-Role = Literal["reader", "user", "admin"]
+Role = Literal["reader", "user", "developer", "admin"]
 JobKind = Literal["tune", "compile", "bench", "query", "extract", "calibrate", "collect"]
+_FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$")]
 _Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 _Shape = Annotated[list[_Extent], Field(max_length=32)]
 
@@ -65,6 +66,49 @@ class JobIn(QuestionIn):
     against: list[str] = Field(default=["onnxruntime"], max_length=4, description="bench: the rivals.")
     seconds: float = Field(5.0, gt=0, le=1e4, description="bench: for each rival.")
     local: LocalIn | None = None
+
+
+class KernelIn(_Body):
+    """A kernel of one's own: the text of its file, and the sources that this names. It needs the role developer."""
+
+    description: str = Field(max_length=1 << 17, description="TOML as in `tunery tune mykernel.toml`, or T1.")
+    files: dict[_FileName, str] = Field(default_factory=dict, max_length=16)
+
+
+class MeasurementIn(_Body):
+    """One candidate to verify and to time: of an uploaded model's task, or of a kernel that is sent along."""
+
+    model: str = Field("", max_length=4096, description="`sha256:…` of an uploaded model, or `zoo:NAME`.")
+    kernel: KernelIn | None = None
+    task: str = Field("", pattern="^[0-9a-f]{0,16}$", description="The task's key, or its start; of one task: empty.")
+    candidate: dict[str, Any] | list[Any] | str = Field(
+        "", description='A record\'s candidate; of a kernel `{"parameters": {…}}`. Empty: the default alone.'
+    )
+    shapes: dict[str, _Shape] = Field(default_factory=dict, max_length=1000)
+    target: str = Field("native", max_length=10_000)
+    threads: int = Field(0, ge=0, le=65_536)
+    dialect: str = Field(DEFAULT_DIALECT, max_length=100)
+    priority: int = Field(0, ge=0, le=10)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if bool(self.model) == (self.kernel is not None):
+            raise ValueError("a measurement is of a model's candidate or of a kernel; give `model` or `kernel`")
+        return self
+
+
+class MeasurementOut(BaseModel):
+    """A measurement as it stands: `ahead` jobs begin before it, `waiting` stages of all accounts wait for a device.
+
+    The `result` has a time only where the outcome is `ok`.
+    """
+
+    id: str
+    state: str
+    message: str
+    ahead: int
+    waiting: int
+    result: dict[str, Any] | None
 
 
 class JobChange(_Body):
@@ -185,6 +229,21 @@ class NewToken(TokenOut):
     """A token with its text, which is shown this once."""
 
     token: str
+
+
+class RecordsIn(_Body):
+    """A file of records that was uploaded."""
+
+    blob: str = Field(pattern=DIGEST)
+
+
+class RecordsTaken(BaseModel):
+    """What an import brought: hints, which count once they are verified and timed here."""
+
+    added: int
+    known: int
+    refused: int
+    reasons: dict[str, int]
 
 
 class RecordPage(BaseModel):

@@ -19,10 +19,10 @@ from tunery._errors import NothingFoundError
 from tunery.domain import Budget, JobState, JobStatus
 from tunery.domain.request import Request, ShareRequest
 from tunery.reports.data import plain
-from tunery.reports.job import COMPILED
+from tunery.reports.job import COMPILED, MOST_FAILURES, failure_data
 from tunery.service.codec import Plain, budget_data, request_data
 from tunery.service.stored_jobs import answer_of
-from tunery.store import Event
+from tunery.store import Event, StoredAccount
 from tunery.web._bodies import DIGEST, JobChange, JobIn, JobOut, JobPage, LocalIn, job_out
 from tunery.web._files import model_path
 from tunery.web._hub import AT_REST
@@ -49,19 +49,37 @@ async def submit(
 ) -> JobOut:
     """Submit a job. The same `Idempotency-Key` of an account is one job, however often it is sent."""
     request, account = await request_of(job, service, caller), caller.account
-    claim = ShareRequest(account.name, account.weight, min(job.priority, account.priority))
+    claim = claim_of(account, job.priority)
     if job.local is not None:
         claim = ShareRequest(job.local.owner, job.local.weight, job.priority)
-    job_id = _id_of(account.name, idempotency_key) if idempotency_key else ""
+    job_id, is_new = await enter(service, caller, request, claim, idempotency_key)
+    if is_new:
+        response.headers["Location"] = f"/v1/jobs/{job_id}"
+    else:
+        response.status_code = 200
+    return await show_job(service, job_id)
+
+
+def claim_of(account: StoredAccount, priority: int) -> ShareRequest:
+    """Return what a job of an account may claim: no higher priority than the account's own."""
+    return ShareRequest(account.name, account.weight, min(priority, account.priority))
+
+
+async def enter(
+    service: Service, caller: Caller, request: Request, claim: ShareRequest, key: str = ""
+) -> tuple[str, bool]:
+    """Queue a job, unless the caller's account has done so with this `key`; return its id, and whether it is new.
+
+    Raises:
+        RefusedError: another job was submitted with this key, or the account has used up its month.
+    """
+    job_id = _id_of(caller.account.name, key) if key else ""
     if job_id and (there := await _known(service, job_id)):
         if _asked(there.request) != _asked(request_data(request, claim=claim)):
             raise RefusedError(422, "idempotency", "this Idempotency-Key was sent with another job; choose another key")
-        response.status_code = 200
-        return await _shown(service, there)
+        return job_id, False
     await check_month(service, caller)
-    job_id = await service.manager.submit(request, claim, job_id=job_id)
-    response.headers["Location"] = f"/v1/jobs/{job_id}"
-    return await _shown(service, await service.store.read(lambda store: store.job(job_id)))
+    return await service.manager.submit(request, claim, job_id=job_id), True
 
 
 @router.get("")
@@ -185,6 +203,14 @@ async def events(  # noqa: PLR0917 - what FastAPI hands over
     return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
+@router.get("/{job_id}/failures")
+async def failures(job_id: JobId, service: TheService, caller: Reader) -> list[dict[str, Any]]:
+    """Return the latest candidates of a job that failed, and why, oldest first."""
+    status = await visible(service, caller, job_id)
+    found = await service.store.read(lambda store: store.failures(job_id, MOST_FAILURES))
+    return failure_data(status.tasks, found)
+
+
 @router.head("/{job_id}/file", include_in_schema=False)
 @router.get("/{job_id}/file")
 async def file(job_id: JobId, service: TheService, caller: Reader) -> FileResponse:
@@ -242,12 +268,7 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
         return _asked_here(job, job.local)
     if job.kind in {"calibrate", "collect"}:
         raise RefusedError(422, "kind", f"a service has no jobs of the kind {job.kind!r}; do that on its machine")
-    if re.fullmatch(DIGEST, job.model):
-        model = str(await model_path(service, caller.account.name, job.model.removeprefix("sha256:")))
-    elif job.model.startswith(("zoo:", f"{job.dialect}:")):
-        model = job.model
-    else:
-        raise RefusedError(422, "model", f"{job.model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
+    model = await model_of(job.model, job.dialect, service, caller)
     options: dict[str, Any] = {}
     fill = {"few_shot": job.few_shot, "few_shot_seconds": job.few_shot_seconds}
     if job.kind == "tune" and job.deliver:
@@ -260,6 +281,20 @@ async def request_of(job: JobIn, service: Service, caller: Caller) -> Request:
     elif job.kind == "bench":
         options = {"against": job.against, "seconds": job.seconds}
     return replace(_asked_here(job, LocalIn.model_validate({})), model=model, options=options)
+
+
+async def model_of(model: str, dialect: str, service: Service, caller: Caller) -> str:
+    """Return a model in the manager's words.
+
+    Raises:
+        RefusedError: it is neither uploaded nor of the zoo.
+        NothingFoundError: this account never uploaded it.
+    """
+    if re.fullmatch(DIGEST, model):
+        return str(await model_path(service, caller.account.name, model.removeprefix("sha256:")))
+    if model.startswith(("zoo:", f"{dialect}:")):
+        return model
+    raise RefusedError(422, "model", f"{model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
 
 
 def _asked_here(job: JobIn, local: LocalIn) -> Request:

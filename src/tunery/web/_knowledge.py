@@ -10,13 +10,17 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
+from tunery._errors import StoreError
 from tunery.reports.data import plain
 from tunery.reports.records import best_records
 from tunery.reports.spending import spend_data
+from tunery.runtime.record_checks import import_into
 from tunery.store import Store
-from tunery.web._bodies import RecordPage
+from tunery.web._bodies import RecordPage, RecordsIn, RecordsTaken
+from tunery.web._files import blob_path
 from tunery.web._jobs import visible
-from tunery.web._service import ADMIN, Reader, TheService
+from tunery.web._problems import RefusedError
+from tunery.web._service import ADMIN, Developer, Reader, TheService
 
 router = APIRouter(prefix="/v1", tags=["knowledge"])
 _MOST = 500
@@ -78,6 +82,22 @@ async def export(
         place / "records.jsonl", filename="records.jsonl", media_type="application/jsonl",
         headers={"X-Records": str(count)}, background=BackgroundTask(clear),
     )  # fmt: skip
+
+
+@router.post("/records/import")
+async def import_(asked: RecordsIn, service: TheService, caller: Developer) -> RecordsTaken:
+    """Take in an uploaded file that `records export` wrote, as hints for later searches of all accounts.
+
+    Nothing of it is believed, and no code of it runs: it takes a compiler's time to check, and is done when this is
+    answered. The same file again adds nothing.
+    """
+    digest = asked.blob.removeprefix("sha256:")
+    await service.store.read(lambda store: store.accounts.upload(caller.account.name, digest))
+    try:
+        taken = await service.store.read(lambda store: import_into(store, blob_path(service.files, digest)))
+    except StoreError as error:
+        raise RefusedError(422, "records", str(error).replace(str(service.files), "")) from error
+    return RecordsTaken(**plain(taken))
 
 
 def _scratch(files: Path) -> Path:

@@ -22,7 +22,8 @@ def forget(store: Store, files: Path, older_s: float) -> int:
     before = time.time() - older_s
     gone = store.events.forget(before, but=LASTING)
     needed = "\n".join(_files_of(request) for request in store.requests_to_do())
-    for path in (*_children(files / "blobs", 2), *_children(files / "models", 1), *_children(files / "compiled", 1)):
+    places = (("blobs", 2), ("models", 1), ("kernels", 1), ("compiled", 1))
+    for path in (path for name, depth in places for path in _children(files / name, depth)):
         if path.name not in needed and path.stat().st_mtime < before:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
             gone += 1

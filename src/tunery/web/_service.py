@@ -15,9 +15,10 @@ from tunery.web._hub import Hub
 from tunery.web._problems import RefusedError
 from tunery.web._tokens import digest_of, is_whole
 
-READER, USER, ADMIN = "reader", "user", "admin"
-ROLES = (READER, USER, ADMIN)
-"""What an account or a token may do: look, submit and control jobs, manage accounts; each includes those before it."""
+READER, USER, DEVELOPER, ADMIN = "reader", "user", "developer", "admin"
+ROLES = (READER, USER, DEVELOPER, ADMIN)
+"""What an account or a token may do: look; submit and control jobs; send code that runs with the service's rights;
+manage accounts. Each includes those before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,12 @@ async def caller_of(
     return Caller(account, min(account.role, token.role, key=ROLES.index))
 
 
-def _at_least(caller: Caller, role: str) -> Caller:
+def at_least(caller: Caller, role: str) -> Caller:
+    """Return the caller.
+
+    Raises:
+        RefusedError: the token has a lesser role.
+    """
     if ROLES.index(caller.role) < ROLES.index(role):
         raise RefusedError(403, "role", f"this needs the role {role}, and the token has the role {caller.role}")
     return caller
@@ -93,12 +99,17 @@ Reader = Annotated[Caller, Depends(caller_of)]
 
 
 async def _user(caller: Reader) -> Caller:
-    return _at_least(caller, USER)
+    return at_least(caller, USER)
+
+
+async def _developer(caller: Reader) -> Caller:
+    return at_least(caller, DEVELOPER)
 
 
 async def _admin(caller: Reader) -> Caller:
-    return _at_least(caller, ADMIN)
+    return at_least(caller, ADMIN)
 
 
 User = Annotated[Caller, Depends(_user)]
+Developer = Annotated[Caller, Depends(_developer)]
 Admin = Annotated[Caller, Depends(_admin)]

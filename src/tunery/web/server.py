@@ -210,7 +210,8 @@ async def _take_over(manager: JobManager) -> None:
         async for _ in looks:
             with contextlib.suppress(StoreError):  # it may be back at the next look
                 for job_id in await manager.recover():
-                    _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id)
+                    _log.warning("job %s goes on here: the process that had it is gone, or it waits there", job_id,
+                                 extra={"job": job_id})  # fmt: skip
 
 
 @contextmanager

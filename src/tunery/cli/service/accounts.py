@@ -12,7 +12,7 @@ from tunery.cli.console.remote import Server
 
 app = typer.Typer(help="Create and list the accounts of a service, and make tokens.", no_args_is_help=False)
 AccountName = Annotated[str, typer.Argument(metavar="NAME", help="Small letters, digits, dots and dashes.")]
-RoleName = Annotated[str, typer.Option("--role", help="reader, user or admin.")]
+RoleName = Annotated[str, typer.Option("--role", help="reader, user, developer or admin.")]
 
 
 def register(program: typer.Typer) -> None:

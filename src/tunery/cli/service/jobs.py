@@ -134,26 +134,33 @@ def log(
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
-    """Show what has happened to a job: each event with its time; with --json, all that is known of it."""
-    events = _events(job, store, socket, server)
+    """Show what has happened to a job, and which candidates failed; with --json, all that is known of it."""
+    from tunery.reports.job import failure_text
+
+    events, failures = _events(job, store, socket, server)
     if json:
-        emit({"job": job, "events": events})
+        emit({"job": job, "events": events, "failures": failures})
         return
-    for event in events:
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event["at"]))
-        what = f"{event['state']}  {event['message']}".rstrip() if event["kind"] == "state" else event["kind"]
-        say(f"{at}  {what}")
+    lines = [(event["at"], _said(event)) for event in events] + [(one["at"], failure_text(one)) for one in failures]
+    for at, what in sorted(lines, key=lambda line: line[0]):
+        say(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}  {what}")
 
 
-def _events(job_id: str, store: str, socket: str, server: str) -> list[dict[str, Any]]:
+def _said(event: Mapping[str, Any]) -> str:
+    return f"{event['state']}  {event['message']}".rstrip() if event["kind"] == "state" else str(event["kind"])
+
+
+def _events(job_id: str, store: str, socket: str, server: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return what has happened to a job, and its candidates that failed."""
     if service := service_or_none(server, socket, store):
         with service:
-            return list(service.log(job_id))
+            return list(service.log(job_id)), service.failures(job_id)
+    from tunery.reports.job import MOST_FAILURES, failure_data
     from tunery.store import open_store
 
     with open_store(store, create=False, keep=False) as opened:
-        opened.job(job_id)
-        return _stored_events(opened, job_id)
+        failed = opened.failures(job_id, MOST_FAILURES)
+        return _stored_events(opened, job_id), failure_data(opened.job(job_id).tasks, failed)
 
 
 def _stored_events(store: "Store", job_id: str) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """`tunery serve`: jobs of this user, or of accounts."""
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,6 +12,13 @@ from tunery.cli.console.remote import Socket
 
 if TYPE_CHECKING:
     from tunery.web.server import Place
+
+
+class LogFormat(StrEnum):
+    """How the service writes its log: warnings as text, or all of it as JSON, one object a line."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def register(app: typer.Typer) -> None:
@@ -35,6 +43,9 @@ def serve(
         str, typer.Option("--strategy", help="Who goes first: predictive, fair, greedy, synchronous, sequential.")
     ] = "predictive",
     socket: Socket = "",
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="Of the log on standard error.")] = (
+        LogFormat.TEXT
+    ),
     json: options.Json = False,
     verbose: options.Verbose = False,  # noqa: ARG001 - read by the error handler
 ) -> None:
@@ -43,6 +54,10 @@ def serve(
     from tunery.web.server import Place, parse_place, serve_user
 
     choose_engine(engine)
+    if log_format is LogFormat.JSON:
+        from tunery.service.logs import log_json
+
+        log_json()
     if not listen and (certificate or key or behind_proxy or keep_days):
         raise UsageError(
             "--tls-certificate, --tls-key, --behind-proxy and --keep-days are for --listen HOST:PORT; give it as well"

@@ -141,6 +141,11 @@ class IreeDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler):
         return proposer
 
     @override
+    def identify(self, task: Task, body: str) -> Candidate:
+        configuration = _allowed(_product(task), body)
+        return candidate_of(task, canonical_json({_TILES: configuration}), Origin.SEARCH)
+
+    @override
     def suggest(
         self,
         task: Task,

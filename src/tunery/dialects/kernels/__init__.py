@@ -56,7 +56,7 @@ from tunery.domain import (
 if TYPE_CHECKING:
     from tunery.dialects.kernels.kernel import BuiltKernel
 
-_BUILD = "1"
+_BUILD = "2"
 """Counts changes of how a configuration becomes a kernel."""
 _REFERENCE = canonical_json({"reference": True})
 _PARAMETERS = "parameters"
@@ -194,6 +194,11 @@ class KernelsDialect(Dialect, TaskSource, Space, Codegen, NetworkCompiler, Recor
         proposer = KernelProposer(search, space, task, _PARAMETERS)
         proposer.observe(history)
         return proposer
+
+    @override
+    def identify(self, task: Task, body: str) -> Candidate:
+        configuration = _allowed(_specification(task.workload.program), body)
+        return candidate_of(task, canonical_json({_PARAMETERS: configuration}), Origin.SEARCH)
 
     @override
     def suggest(

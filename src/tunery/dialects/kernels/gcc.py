@@ -17,17 +17,22 @@ _LONGEST_S = 100.0
 _MCPU = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}(\+[a-z0-9]+)*")
 
 _HEAD = "#include <stdint.h>\n"
-# What tunery calls. One place in an input is written before each call, so that no call's answer is that of the last.
+# What tunery calls. A place in an input is written before each call, so that no call has the input of another.
 _ENTRY = """
 #include <omp.h>
 #include <string.h>
 static void tunery_call(void **p) {{ {function}({arguments}); }}
 static void (*volatile tunery_entry)(void **) = tunery_call;
-void tunery_run(void **p, long calls, int threads, void *place, const void *values, long width) {{
+void tunery_run(void **p, long calls, int threads, char *array, const long *places, const char *values, long width,
+                long count) {{
     int before = omp_get_max_threads();
+    long number = 0, row = 0;
     omp_set_num_threads(threads);
     for (long i = 0; i < calls; i++) {{
-        if (width) memcpy(place, (const char *)values + ((calls - 1 - i) & 1) * width, width);
+        if (count) {{
+            memcpy(array + places[number] * width, values + (row + number) * width, width);
+            if (++number == count) {{ number = 0; row = count - row; }}
+        }}
         tunery_entry(p);
     }}
     omp_set_num_threads(before);

@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import tempfile
+import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 from typing_extensions import override
 
 from tunery._errors import DialectError
@@ -23,6 +25,11 @@ from tunery.dialects.kernels.specification import Argument, KernelSpecification,
 
 _SPREAD = 2_654_435_761
 _CLOSE = 1e-3
+_SAME_WORK = ((5, 1.5), (3, 3.0))
+"""With so many samples of known and of new inputs each, how many times the fastest ones may differ."""
+_OVERHEAD_S = 5e-5  # more than a sample costs beside its calls
+MOST_CHANGES = 1024
+"""Places of an input that are written in turn."""
 
 
 @cache
@@ -49,16 +56,20 @@ class Library:
             except (OSError, AttributeError) as error:
                 raise DialectError(f"the built kernel cannot be loaded: {str(error)[:200]}") from error
         self._run.argtypes = (
-            ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long
+            ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+            ctypes.c_long, ctypes.c_long,
         )  # fmt: skip
         self._run.restype = None
 
     def run(
-        self, pointers: ctypes.Array[ctypes.c_void_p], calls: int = 1, place: int = 0, pair: Array | None = None
+        self, pointers: ctypes.Array[ctypes.c_void_p], calls: int = 1, array: int = 0, change: "Change | None" = None
     ) -> None:
-        """Call the kernel; with a `pair` of values, the place is given the second and the first in turn."""
-        values, width = (0, 0) if pair is None else (pair.ctypes.data, pair.itemsize)
-        self._run(ctypes.cast(pointers, ctypes.c_void_p), calls, self._threads, place, values, width)
+        """Call the kernel; with a `change`, a place in the array at the address `array` is written before each call."""
+        places, values, width, count = 0, 0, 0, 0
+        if change is not None:
+            places, values, width = change.places.ctypes.data, change.values.ctypes.data, change.values.itemsize
+            count = change.places.size
+        self._run(ctypes.cast(pointers, ctypes.c_void_p), calls, self._threads, array, places, values, width, count)
 
     def close(self) -> None:
         """Unload it."""
@@ -69,11 +80,20 @@ class Library:
 
 @dataclass(frozen=True)
 class Change:
-    """A place in an input, and the values that it holds in the last call, and in the one before, and so on in turn."""
+    """What is written to an input before each of many calls, so that no two of them have the same input.
+
+    Call after call another of the `places`, which are distinct, gets its value of the first row of `values`; then, one
+    by one, that of the second, what it held before; and so on in turn.
+    """
 
     argument: str
-    index: int
+    places: npt.NDArray[np.int64]
     values: Array
+
+    def at(self, call: int) -> tuple[int, Array]:
+        """Return the place and the value, as an array of one, for a call, counted from 0."""
+        row, number = divmod(call, self.places.size)
+        return int(self.places[number]), self.values[row % 2, number : number + 1]
 
 
 class Buffer(Protocol):
@@ -104,6 +124,7 @@ class BuiltKernel(Kernel):
         self._spec, self._buffers = specification, buffers
         self._given: dict[str, Array] = {}
         self._checked, self._changed = False, False
+        self._taken: dict[int, tuple[list[float], list[float]]] = {}
         self._turn = np.random.default_rng(0)
 
     @abstractmethod
@@ -113,6 +134,10 @@ class BuiltKernel(Kernel):
     @abstractmethod
     def call_anew(self) -> None:
         """Call it on what the arrays hold, with nothing left of earlier calls that could serve for an answer."""
+
+    def worked_s(self) -> float | None:
+        """Return a clock of the work that calls cost, which others on the machine hardly change; None: the device's."""
+        return None
 
     @override
     def bind(self, inputs: Sequence[Array]) -> None:
@@ -145,11 +170,13 @@ class BuiltKernel(Kernel):
         if not self._checked:
             self._checked = True
             self._check_memory()
-        changed = not self._changed
+        changed = not self._changed and bool(self.varied)
         self._restore()
-        change = self._alternated(changed=changed)
+        change, before_s = self._changes(calls) if changed else None, self.worked_s()
         elapsed_s = self.call(calls, change)
-        self._changed = changed and change is not None
+        self._changed = changed
+        worked_s = elapsed_s if before_s is None else (self.worked_s() or 0.0) - before_s
+        self._check_work(worked_s, calls, changed=changed)
         return max(elapsed_s, 1e-9)
 
     @override
@@ -174,15 +201,28 @@ class BuiltKernel(Kernel):
         """The inputs that hold other numbers each time."""
         return [one for one in self._spec.inputs if one.fill.varies]
 
-    def _alternated(self, *, changed: bool) -> Change | None:
-        """Return a place in an input, with its value in the last call and in the one before: its own, and another."""
-        if not self.varied:
-            return None
+    def _changes(self, calls: int) -> Change:
+        """Return what changes an input before each of so many calls."""
         name = self.varied[0].name
         array = self._given[name].reshape(-1)
-        index, other = (int(i) for i in self._turn.integers(array.size, size=2))
-        order = (other, index) if changed else (index, other)
-        return Change(name, index, array[list(order)])
+        places = np.unique(self._turn.integers(array.size, size=min(calls, MOST_CHANGES)))
+        others = array[self._turn.integers(array.size, size=places.size)]
+        return Change(name, places, np.stack([others, array[places]]))
+
+    def _check_work(self, seconds: float, calls: int, *, changed: bool) -> None:
+        """Check that calls cost the same for an input that was there before and for new ones, which differ little.
+
+        Raises:
+            DialectError: it does not. Noise makes runs dearer, so the cheapest of each kind are compared.
+        """
+        samples = self._taken.setdefault(calls, ([], []))
+        samples[changed].append(seconds)
+        known, new = (min(taken, default=0.0) for taken in samples)
+        least = min(map(len, samples))
+        most = next((ratio for count, ratio in _SAME_WORK if least >= count), None)
+        if most is not None and abs(known - new) > _OVERHEAD_S and max(known, new) > most * min(known, new):
+            share = "more" if new > known else "less"
+            raise DialectError(f"the kernel does {share} work for inputs that it does not know; it must not")
 
     def _check_memory(self) -> None:
         """Check that an answer depends on the inputs alone: not on earlier calls, nor on who comes first.
@@ -234,12 +274,14 @@ class CKernel(BuiltKernel):
 
     @override
     def call(self, calls: int = 1, change: Change | None = None) -> float:
-        place, pair = 0, None
-        if change is not None:
-            place, pair = self._memory[change.argument].address + change.index * change.values.itemsize, change.values
+        array = 0 if change is None else self._memory[change.argument].address
         start = self._clock()
-        self._library.run(self._pointers, calls, place, pair)
+        self._library.run(self._pointers, calls, array, change)
         return self._clock() - start
+
+    @override
+    def worked_s(self) -> float:
+        return time.process_time()
 
     @override
     def call_anew(self) -> None:

@@ -63,17 +63,19 @@ class FurtherHosts:
 
     async def _join(self, host: str, facts: HostFacts) -> None:
         if facts.machine != platform.machine():
-            _log.info("host %s does not build: it is %s, this is %s", host, facts.machine, platform.machine())
+            _log.info("host %s does not build: it is %s, this is %s", host, facts.machine, platform.machine(),
+                      extra={"host": host})  # fmt: skip
             return
         if host not in self._builders:
             self._builders[host] = self._start(host, facts)
         try:
             ours, theirs = await asyncio.gather(self._compiler(self._ours), self._compiler(self._builders[host][0]))
         except EngineError as error:
-            _log.warning("host %s does not build: %s; see `tunery hosts check %s`", host, error, host)
+            _log.warning("host %s does not build: %s; see `tunery hosts check %s`", host, error, host,
+                         extra={"host": host})  # fmt: skip
             return
         if ours != theirs:
-            _log.warning("host %s does not build: it has %s, this has %s", host, theirs, ours)
+            _log.warning("host %s does not build: it has %s, this has %s", host, theirs, ours, extra={"host": host})
         elif self._engine.facts(host) is not None:
             self.up.append(host)
             self._resized(host, len(self._builders[host]))
@@ -85,7 +87,7 @@ class FurtherHosts:
     def leave(self, host: str, why: str) -> None:
         """Give a host no more builds until it comes again."""
         if host in self.up:
-            _log.warning("host %s builds no more: %s", host, why)
+            _log.warning("host %s builds no more: %s", host, why, extra={"host": host})
             self.up.remove(host)
             self._resized(host, 0)
 

@@ -70,5 +70,5 @@ class Paces:
         said = self.remark(host)
         if said and not seen.named:
             advice = "" if host == HERE else f"; see `tunery hosts check {host}`"
-            _log.warning("host %s: %s%s", host, said, advice)
+            _log.warning("host %s: %s%s", host, said, advice, extra={"host": host})
         seen.named = bool(said)

@@ -90,6 +90,17 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """A candidate of a job that failed; `created_at` is when that was stored, in seconds since 1970."""
+
+    task_key: str
+    candidate_key: str
+    outcome: str
+    detail: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class KnownOperator:
     """What the store knows of one task under one set of conditions; latencies are in seconds, None where unknown.
 
@@ -226,6 +237,16 @@ class Records(Database):
         here = sa.and_(_records.c.job_id == job_id, _own, _records.c.outcome != Outcome.FILTERED.value)
         query = sa.select(*columns).where(here).order_by(_records.c.id)
         return self.read(lambda connection: [Trial(*row) for row in connection.execute(query)])
+
+    def failures(self, job_id: str, limit: int) -> list[Failure]:
+        """Return the latest `limit` candidates of a job that failed, oldest first."""
+        no_failure = (Outcome.OK.value, Outcome.ABANDONED.value, Outcome.FILTERED.value)
+        columns = (_records.c.task_key, _records.c.candidate_key, _records.c.outcome,
+                   _records.c.document["measurement"]["detail"].as_string(), _records.c.created_at)  # fmt: skip
+        here = sa.and_(_records.c.job_id == job_id, _own, _records.c.outcome.not_in(no_failure))
+        query = sa.select(*columns).where(here).order_by(_records.c.id.desc()).limit(limit)
+        found = self.read(lambda connection: connection.execute(query).all())
+        return [Failure(task, key, outcome, detail or "", when) for task, key, outcome, detail, when in found[::-1]]
 
     def measured_keys(self, task_key: str, provenance: Provenance) -> set[str]:
         """Return the keys of the candidates that were tried under these conditions: no need to try them again.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tunery._api import Model, Shapes
 
 _TIMEOUT_S, _AGAIN_S, _PATIENCE_S, _CONNECT_S = 60.0, 0.5, 120.0, 10.0
+_IMPORT_S = 3600.0  # a compiler checks each candidate
 _CHUNK, _PAGE, _AT_ONCE = 1 << 20, 500, 100
 _OWN = "start one of your own with `tunery serve --socket FILE`, and name FILE in TUNERY_SOCKET"
 _REST = {"done", "failed", "cancelled", "paused"}
@@ -143,6 +144,11 @@ class ServiceClient:
             for line in answer.iter_lines():
                 yield json.loads(line)
 
+    def failures(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the latest candidates of a job that failed, and why."""
+        found: Any = self._json("GET", f"/v1/jobs/{job_id}/failures")
+        return list(found)
+
     def act(self, job_id: str, what: str) -> dict[str, Any]:
         """Cancel, pause or resume a job."""
         return self._json("POST", f"/v1/jobs/{job_id}:{what}")
@@ -170,6 +176,11 @@ class ServiceClient:
     def export_records(self, path: Path, network: str = "") -> int:
         """Write the records that the account's jobs have made, of one network or of all, to a file; return how many."""
         return int(self._fetch(f"/v1/records/export?{urlencode({'network': network})}", path)["X-Records"])
+
+    def import_records(self, path: Path) -> dict[str, Any]:
+        """Send a file of records for the service to take in as hints; return what that brought."""
+        digest = self.upload(path)
+        return self._json("POST", "/v1/records/import", json={"blob": digest}, timeout=_IMPORT_S)
 
     def _fetch(self, place: str, path: Path) -> httpx.Headers:
         with self._streamed(place, {}) as answer, replacing(path) as part, part.open("wb") as file:

@@ -8,12 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 
-from tunery.domain import JobStatus, Outcome
+from tunery.domain import JobStatus
 from tunery.reports.data import plain, sums
-from tunery.reports.format import short
-from tunery.reports.job import STAGES, JobView, view_of
+from tunery.reports.job import MOST_FAILURES, STAGES, JobView, failure_data, failure_text, view_of
 from tunery.service.manager import stages_event
-from tunery.store import Event, Store, Trial
+from tunery.store import Event, Store
 from tunery.web._bodies import at, shown_model
 from tunery.web._hub import AT_REST
 from tunery.web._jobs import JobId, has_file, visible
@@ -21,8 +20,7 @@ from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
 from tunery.web.views.hosts import devices_now, hosts_now
 
 router = APIRouter(prefix="/v1/live", include_in_schema=False)
-_JOBS, _FAILURES = 50, 200
-_NO_FAILURE = frozenset({Outcome.OK, Outcome.ABANDONED, Outcome.FILTERED})
+_JOBS = 50
 _LOOK_S, _ALIVE_S, _LONGEST_S, _STAGES_S = 1.0, 15.0, 600.0, 5.0
 
 Sections = Mapping[str, Any]
@@ -107,7 +105,9 @@ class _One:
             running = Event(0, self._job_id, STAGES, stages_event(spans), 0.0)
             trials = store.trials(self._job_id)
             view = view_of(status, trials, [*events, running])
-            log = [*_log(status, events), *_failures(status, trials)]
+            failed = failure_data(status.tasks, store.failures(self._job_id, MOST_FAILURES))
+            lines = ({"at": at(one["at"]).isoformat(), "text": failure_text(one)} for one in failed)
+            log = [*_log(status, events), *lines]
             self._parts = {"job": job_row(status), "log": log, **_parts(view)}
 
         await self._service.store.read(ask)
@@ -146,16 +146,6 @@ def _log(status: JobStatus, events: list[Event]) -> Iterator[dict[str, str]]:
             yield {"at": at(event.created_at).isoformat(), "text": said}
     if status.state in AT_REST:
         yield {"at": at(status.updated_at).isoformat(), "text": status.state.value}
-
-
-def _failures(status: JobStatus, trials: list[Trial]) -> Iterator[dict[str, str]]:
-    """Yield a line for each candidate that failed, of the latest ones."""
-    names = {task.task_key: task.name for task in status.tasks}
-    failed = [trial for trial in trials if trial.outcome not in _NO_FAILURE]
-    for trial in failed[-_FAILURES:]:
-        of = names.get(trial.task_key, trial.task_key)
-        text = f"{of}: candidate {short(trial.candidate_key)} ended as {trial.outcome}"
-        yield {"at": at(trial.created_at).isoformat(), "text": text}
 
 
 def _streamed(http: Request, service: Service, look: Callable[[], Awaitable[Sections]]) -> StreamingResponse:

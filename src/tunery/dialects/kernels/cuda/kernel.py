@@ -14,7 +14,7 @@ from tunery.devices.cuda.device import CudaDevice
 from tunery.devices.cuda.driver import Connection, done
 from tunery.dialects.kernels.cuda.arrays import GpuArray
 from tunery.dialects.kernels.cuda.compilation import Compiled
-from tunery.dialects.kernels.kernel import BuiltKernel, Change
+from tunery.dialects.kernels.kernel import MOST_CHANGES, BuiltKernel, Change
 from tunery.dialects.kernels.specification import KernelSpecification
 
 _AT_ONCE = 32  # calls in the stream
@@ -52,7 +52,7 @@ class CudaKernel(BuiltKernel):
         arrays = [one for one in kernel.arguments if not one.scalar]
         self._memory = {one.name: GpuArray(one.name, one.shape, one.dtype, self._to) for one in arrays}
         super().__init__(kernel, self._memory)
-        self._pair = GpuArray("", (2 * _MOST_CHANGE,), "uint8", self._to)
+        self._staged = GpuArray("", (2 * MOST_CHANGES * _MOST_CHANGE,), "uint8", self._to)
         self._values = [
             np.array(self._memory[one.name].address, np.uint64) if one.value is None
             else np.array(one.value, one.dtype)
@@ -80,27 +80,28 @@ class CudaKernel(BuiltKernel):
     def call(self, calls: int = 1, change: Change | None = None) -> float:
         cu = self._to.use()
         if change is not None:
-            pair = np.zeros(2 * _MOST_CHANGE, np.uint8)
-            pair[: change.values.nbytes] = change.values.view(np.uint8)
-            self._pair.put(pair)
+            changes = np.zeros(2 * MOST_CHANGES * _MOST_CHANGE, np.uint8)
+            changes[: change.values.nbytes] = change.values.reshape(-1).view(np.uint8)
+            self._staged.put(changes)
         spent_ms = 0.0
         for first in range(0, calls, _AT_ONCE):
             events = self._events[: calls - first]
             for place, (before, after) in enumerate(events):
-                self._enqueue(cu, calls - 1 - first - place, change, before, after)
+                self._enqueue(cu, first + place, change, before, after)
             self._to.wait()
             spent_ms += sum(done(cu.cuEventElapsedTime(*pair_)) for pair_ in events)
         return spent_ms * 1e-3
 
-    def _enqueue(self, cu: Any, later: int, change: Change | None, before: Any, after: Any) -> None:
-        """Ask for a call that is followed by so many others, between two events."""
+    def _enqueue(self, cu: Any, number: int, change: Change | None, before: Any, after: Any) -> None:
+        """Ask for the call of this number, between two events."""
         stream = self._to.stream
         if self._cold:
             self._device.enqueue_flush()
         if change is not None:
-            width = change.values.itemsize
-            place = self._memory[change.argument].address + change.index * width
-            done(cu.cuMemcpyDtoDAsync(place, self._pair.address + later % 2 * width, width, stream))
+            width, count = change.values.itemsize, change.places.size
+            place = self._memory[change.argument].address + change.at(number)[0] * width
+            value = self._staged.address + number % (2 * count) * width
+            done(cu.cuMemcpyDtoDAsync(place, value, width, stream))
         done(cu.cuEventRecord(before, stream))
         done(cu.cuLaunchKernel(self._module.function, *self._sizes, 0, stream, int(self._pointers.ctypes.data), 0))
         done(cu.cuEventRecord(after, stream))

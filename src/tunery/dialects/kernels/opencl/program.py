@@ -152,7 +152,7 @@ class OpenClKernel(BuiltKernel):
         try:
             spent_ns = 0
             for first in range(0, calls, _AT_ONCE):
-                events = [self._enqueue(calls - 1 - i, change) for i in range(first, min(calls, first + _AT_ONCE))]
+                events = [self._enqueue(i, change) for i in range(first, min(calls, first + _AT_ONCE))]
                 self._to.queue.finish()
                 spent_ns += sum(event.profile.end - event.profile.start for event in events)
         except self._to.cl.Error as error:
@@ -161,14 +161,18 @@ class OpenClKernel(BuiltKernel):
             self._map()
         return spent_ns * 1e-9
 
-    def _enqueue(self, later: int, change: Change | None) -> Any:
-        """Ask for a call that is followed by so many others."""
+    def _enqueue(self, number: int, change: Change | None) -> Any:
+        """Ask for the call of this number."""
         cl, queue = self._to.cl, self._to.queue
         if change is not None:
-            value = change.values[later % 2 : later % 2 + 1]
-            place = change.index * value.itemsize
-            cl.enqueue_copy(queue, self._parts[change.argument], value, dst_offset=place, is_blocking=False)
+            place, value = change.at(number)
+            offset = place * value.itemsize
+            cl.enqueue_copy(queue, self._parts[change.argument], value, dst_offset=offset, is_blocking=False)
         return cl.enqueue_nd_range_kernel(queue, self._function, self._launch.whole, self._launch.group)
+
+    @override
+    def worked_s(self) -> float:
+        return 0.0  # a device on the processor shares it with others, and a program of OpenCL keeps nothing
 
     @override
     def call_anew(self) -> None:

@@ -1,0 +1,158 @@
+"""One candidate that somebody has sent: built, verified and timed beside the compiler's default, and recorded."""
+
+from dataclasses import dataclass, replace
+
+from tunery._errors import DialectError, UsageError, WorkError
+from tunery.delivery.work import Work
+from tunery.domain import Artifact, Candidate, Measurement, Outcome, Record, Task, Verification, median_interval
+from tunery.engines import Role
+from tunery.runtime.opening import introduce
+from tunery.tuning.calls import BUILD_DEADLINE_S, Entrant, build_one, stage
+from tunery.tuning.calls import race as race_one
+from tunery.tuning.charging import bill, charge
+from tunery.tuning.context import Context
+from tunery.tuning.learning import Learning
+from tunery.tuning.search import finals
+from tunery.tuning.search.baselines import BuiltBaselines
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SingleMeasurement:
+    """What became of one candidate. Where the outcome is not `ok` it has no time: wrong programs are never timed.
+
+    `latency_s` is the median of `samples` runs, `low_s` and `high_s` bound it with 95 % confidence; `baseline_s` is
+    the compiler's default, or the author's, timed in turns with it (None: it does not run). `device` is the
+    fingerprint of what ran both.
+    """
+
+    task: str
+    name: str
+    operator: str | None
+    candidate: str
+    outcome: Outcome
+    detail: str
+    device: str
+    latency_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    samples: int = 0
+    baseline_s: float | None = None
+    contaminated: bool = False
+    verification: Verification | None = None
+
+
+async def measure(work: Work, task_key: str, body: str) -> SingleMeasurement:
+    """Measure the candidate with this body ("": the default itself) of the model's task whose key begins so.
+
+    Raises:
+        UsageError: no task, or more than one, has such a key; or the body is no candidate of it.
+        WorkError: the task's reference does not run: nothing can be said of the candidate.
+    """
+    imported = await work.model()
+    task = _chosen(imported.tasks, task_key)
+    await introduce(work.runtime, work.store)
+    assert work.account is not None, "what is measured is charged"
+    provenance = await work.provenance(imported)
+    learning = Learning(work.runtime, work.job_id, None)
+    context = Context(
+        work.job_id, work.runtime, work.store, provenance, work.request.seed, work.account, learning
+    )  # fmt: skip
+    candidate = await _identified(context, task, body) if body else None
+    baselines, at_hand = BuiltBaselines(task), dict[str, Artifact]()
+    try:
+        return await _measured(context, task, candidate, baselines, at_hand)
+    finally:
+        for artifact in (*baselines.take(), *at_hand.values()):
+            work.runtime.discard(artifact)
+
+
+def _chosen(tasks: tuple[Task, ...], key: str) -> Task:
+    found = [task for task in tasks if task.key.startswith(key)]
+    if len(found) == 1:
+        return found[0]
+    shown = ", ".join(f"{one.workload.name} {one.key}" for one in (found or tasks)[:_SHOWN])
+    if not found:
+        raise UsageError(f"the model has no task {key!r:.40}; it has {shown or 'none'}")
+    raise UsageError(f"{len(found)} tasks of the model have such a key; name one: {shown}, ...")
+
+
+async def _identified(context: Context, task: Task, body: str) -> Candidate:
+    async with stage(context, task, "build", Role.BUILDER) as grant:
+        try:
+            found: Candidate = await context.runtime.call(
+                grant.worker, "identify", task, body, deadline_s=BUILD_DEADLINE_S
+            )
+        except DialectError as error:
+            raise UsageError(f"this is no candidate of {task.workload.name}: {error}") from error
+    await charge(context, task.key, "build", "", grant, 0)
+    return found
+
+
+async def _measured(
+    context: Context,
+    task: Task,
+    candidate: Candidate | None,
+    baselines: BuiltBaselines,
+    at_hand: dict[str, Artifact],
+) -> SingleMeasurement:
+    yardsticks = await baselines.get(context)
+    reference = yardsticks.reference[1]
+    default = await _raced(context, task, yardsticks.baseline, reference)
+    if default.reference_failed:
+        raise WorkError(f"nothing can be said of {task.workload.name}: {default.detail}")
+    default_s = default.latency_s if default.outcome is Outcome.OK else None
+    if candidate is None or candidate.key == yardsticks.baseline[0].key:
+        candidate, first, challengers = yardsticks.baseline[0], default, []
+    else:
+        built = await build_one(context, task, candidate)
+        if isinstance(built, Measurement):
+            await _record(context, task, candidate, built)
+            return _told(context, task, candidate, built, None)
+        at_hand[candidate.key] = built
+        first = await _raced(context, task, (candidate, built), reference, baseline_s=default_s)
+        challengers = [candidate]
+    if first.outcome is not Outcome.OK:
+        return _told(context, task, candidate, first, None)
+    baseline_s, results = await finals.hold(context, task, yardsticks, challengers, default_s, at_hand)
+    final = results[-1]
+    if final.verification is not None and final.verification.passed and first.verification is not None:
+        # One that loses in the finals leaves them before it was compared on all inputs.
+        fullest = max(final.verification, first.verification, key=lambda one: one.inputs)
+        final = replace(final, verification=fullest)
+    return _told(context, task, candidate, final, baseline_s)
+
+
+async def _raced(
+    context: Context, task: Task, entrant: Entrant, reference: Artifact, baseline_s: float | None = None
+) -> Measurement:
+    """Run one alone, to the end however slow it is, and record it."""
+    async with stage(context, task, "measure", Role.MEASURER) as grant:
+        found = await race_one(
+            context, task, grant.worker, entrant, reference, incumbent_s=None, baseline_s=baseline_s
+        )  # fmt: skip
+    record = Record(entrant[0], found, context.provenance, context.job_id)
+    cost = bill(context, task.key, "measure", found.outcome.value, grant, device=True)
+    await context.account.record(task, [record], [cost])
+    return found
+
+
+async def _record(context: Context, task: Task, candidate: Candidate, measurement: Measurement) -> None:
+    await context.account.record(task, [Record(candidate, measurement, context.provenance, context.job_id)], [])
+
+
+def _told(
+    context: Context, task: Task, candidate: Candidate, found: Measurement, baseline_s: float | None
+) -> SingleMeasurement:
+    right = found.outcome is Outcome.OK and found.verification is not None and found.verification.deliverable
+    samples = found.samples_s if right else ()
+    if found.outcome is Outcome.OK and not right:
+        found = replace(found, detail="it is so slow that it was not compared on all inputs, and has no time therefore")
+    low, high = median_interval(samples) or (None, None)
+    return SingleMeasurement(
+        task.key, task.workload.name, task.workload.operator, candidate.key,
+        found.outcome, found.detail, context.provenance.device,
+        found.latency_s if right else None, low, high, len(samples),
+        baseline_s if right else None, bool(found.context.get("contaminated")), found.verification,
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""Single candidates over HTTP: verified and timed, or refused; and no kernel that cheats gets a time."""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from web_tools import Serve, Site
+
+pytestmark = pytest.mark.jobs
+FAKE = {"model": "fake:one?tasks=2", "dialect": "fake", "threads": 1}
+
+
+async def measured(client: httpx.AsyncClient, asked: dict[str, Any], code: int = 201) -> dict[str, Any]:
+    """Return the measurement, when it has ended, or the problem."""
+    answer = await client.post("/v1/measurements", json=asked)
+    assert answer.status_code == code, answer.text
+    found: dict[str, Any] = answer.json()
+    while code == 201 and found["state"] in {"queued", "running"}:
+        found = (await client.get(f"/v1/measurements/{found['id']}", params={"wait": 30})).json()
+    return found
+
+
+async def tasks_of(client: httpx.AsyncClient) -> list[str]:
+    job = (await client.post("/v1/jobs", json={**FAKE, "kind": "extract"})).json()["id"]
+    while (job_ := (await client.get(f"/v1/jobs/{job}", params={"wait": 30})).json())["state"] != "done":
+        assert job_["state"] in {"queued", "running"}, job_["message"]
+    return [task["task"] for task in job_["answer"]["tasks"]]
+
+
+def test_a_candidate_of_a_task_is_verified_and_timed_beside_its_default(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        first, other = await tasks_of(client)
+        done = await measured(
+            client, {**FAKE, "task": first, "candidate": {"schedule": "tiled", "tile_x": 2, "tile_y": 4, "unroll": 1}}
+        )
+        assert done["state"] == "done", done["message"]
+        told = done["result"]
+        assert (done["state"], told["task"], told["outcome"]) == ("done", first, "ok")
+        assert told["low_s"] <= told["latency_s"] <= told["high_s"]
+        assert told["baseline_s"] > 0
+        assert told["verification"]["inputs"] >= 3
+        default = (await measured(client, {**FAKE, "task": other}))["result"]
+        assert (default["outcome"], default["latency_s"]) == ("ok", default["baseline_s"])
+        spent = (await client.get("/v1/spend", params={"job": done["id"]})).json()
+        assert spent["stages"]
+
+    serve(main)
+
+
+def test_what_cannot_be_measured_is_one_sentence(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        client = await site.account("ann")
+        for wrong, says in (({"task": "0000"}, "no task"), ({}, "2 tasks"),
+                            ({"task": (await tasks_of(client))[0], "candidate": "[1, 2"}, "no candidate")):  # fmt: skip
+            failed = await measured(client, {**FAKE, **wrong})
+            assert (failed["state"], failed["result"]) == ("failed", None)
+            assert says in failed["message"]
+        for wrong in ({"kernel": {"description": "x"}}, {"model": ""}, {"model": "/etc/passwd"}, {"task": "../x"}):
+            await measured(client, {**FAKE, **wrong}, 422)
+
+    serve(main)
+
+
+def test_one_key_is_one_measurement_and_nobody_else_sees_it(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        asked = {**FAKE, "task": (await tasks_of(ann))[0]}
+        sent = [await ann.post("/v1/measurements", json=asked, headers={"Idempotency-Key": "k"}) for _ in range(2)]
+        assert [one.status_code for one in sent] == [201, 200]
+        place = f"/v1/measurements/{sent[0].json()['id']}"
+        assert sent[1].json()["id"] in place
+        assert (await bob.get(place)).status_code == 404
+        assert (await ann.get(place, params={"wait": 60})).json()["state"] == "done"
+        tuned = (await ann.post("/v1/jobs", json={**FAKE, "kind": "extract"})).json()["id"]
+        assert (await ann.get(f"/v1/measurements/{tuned}")).status_code == 404, "it is another kind of job"
+
+    serve(main)
+
+
+def test_those_who_wait_learn_how_many_are_before_them(serve: Serve) -> None:
+    slow = {**FAKE, "model": "fake:slow?tasks=1&build_s=0.5"}
+
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+        asked = [await ann.post("/v1/measurements", json=slow) for _ in range(34)]
+        places = [one.json()["ahead"] for one in asked]
+        assert places[0] == 0
+        assert places[-1] == 1, "32 are at work, one is before it"
+        assert (await bob.post("/v1/measurements", json=slow)).json()["ahead"] == 0, "who has nothing at work is next"
+        for one in asked:
+            await ann.post(f"/v1/jobs/{one.json()['id']}:cancel")
+
+    serve(main)
+
+
+SQUARE = """
+function = "square"
+source = "square.c"
+[problem]
+N = 20000
+[[arguments]]
+name = "x"
+shape = ["N"]
+[[arguments]]
+name = "y"
+shape = ["N"]
+output = true
+[parameters]
+ONE = [1]
+[reference]
+numpy = "x * x"
+"""
+HEAD = """
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static void work(const float *x, float *y, int n) {
+    for (int i = 0; i < n; i++) {
+        float s = 0;
+        for (int k = 0; k < 20; k++) s += sinf(x[i] + k) * 1e-20f;
+        y[i] = x[i] * x[i] + s;
+    }
+}
+"""
+HONEST = "void square(const float *x, float *y) { work(x, y, N); }"
+REMEMBERS = """
+enum { MOST = %d };
+static float *kept[MOST][2]; static int count;
+void square(const float *x, float *y) {
+    for (int i = 0; i < count; i++) if (!memcmp(kept[i][0], x, 4 * N)) { memcpy(y, kept[i][1], 4 * N); return; }
+    work(x, y, N);
+    float **to = kept[count < MOST ? count++ : MOST - 1];
+    for (int i = 0; i < 2; i++) {
+        if (!to[i]) to[i] = malloc(4 * N);
+        memcpy(to[i], i ? y : x, 4 * N);
+    }
+}
+"""
+CHEATS = {
+    "a wrong answer": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = x[i] * 1.001f; }",
+    "half of the work": "void square(const float *x, float *y) { work(x, y, N / 2); }",
+    "one answer for all": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = 0.25f; }",
+    "not a number": "void square(const float *x, float *y) { for (int i = 0; i < N; i++) y[i] = NAN; }",
+    "the first answer again": """
+        static float first[N]; static int known;
+        void square(const float *x, float *y) {
+            if (!known++) work(x, first, N);
+            memcpy(y, first, sizeof first);
+        }""",
+    "what a known input gives": """
+        static float first[N], ends[2]; static int known;
+        void square(const float *x, float *y) {
+            if (known && ends[0] == x[0] && ends[1] == x[N - 1]) { memcpy(y, first, sizeof first); return; }
+            work(x, y, N); memcpy(first, y, sizeof first); ends[0] = x[0], ends[1] = x[N - 1]; known = 1;
+        }""",
+    "its last answers": REMEMBERS % 1,
+    "many answers": REMEMBERS % 64,
+    "another input": "void square(float *x, float *y) { memset(x, 0, 4 * N); memset(y, 0, 4 * N); }",
+    "an answer that comes later": """
+        static const float *from; static float *to;
+        static void *later(void *none) { work(from, to, N); return none; }
+        void square(const float *x, float *y) {
+            pthread_t thread; from = x; to = y;
+            pthread_create(&thread, NULL, later, NULL); pthread_detach(thread);
+        }""",
+    "memory of others": "void square(const float *x, float *y) { work(x, y, N); y[N] = y[-1] = 0; }",
+    "the end of the process": "void square(const float *x, float *y) { _exit(0); }",
+    "a crash": "void square(const float *x, float *y) { *(volatile int *)8 = 1; }",
+}
+
+
+def kernel(source: str) -> dict[str, Any]:
+    return {"kernel": {"description": SQUARE, "files": {"square.c": HEAD + source}}, "threads": 1,
+            "candidate": {"parameters": {"ONE": 1}}}  # fmt: skip
+
+
+def test_only_who_may_run_code_sends_a_kernel(serve: Serve) -> None:
+    async def main(site: Site) -> None:
+        for role, code in (("reader", 403), ("user", 403)):
+            refused = await measured(await site.account(f"a-{role}", role), kernel(HONEST), code)
+            assert "developer" in refused["detail"] or role == "reader"
+        developer = await site.account("dev", "developer")
+        for name in ("../x.c", "/etc/x", "a/b.c", ".hidden"):
+            sent = kernel(HONEST)
+            sent["kernel"]["files"][name] = ""
+            await measured(developer, sent, 422)
+        weaker = await developer.post("/v1/accounts/dev/tokens", json={"role": "user"})
+        await measured(site.client(weaker.json()["token"]), kernel(HONEST), 403)
+        assert (await developer.post("/v1/accounts/dev/tokens", json={"role": "admin"})).status_code == 403
+
+    serve(main)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_no_kernel_that_cheats_gets_a_time(serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TUNERY_CACHE", str(tmp_path / "cache"))
+
+    async def main(site: Site) -> None:
+        developer = await site.account("dev", "developer")
+        honest = (await measured(developer, kernel(HONEST)))["result"]
+        assert honest["outcome"] == "ok"
+        sent = await asyncio.gather(*(measured(developer, kernel(source)) for source in CHEATS.values()))
+        for name, one in zip(CHEATS, sent, strict=True):
+            told = one["result"] or {"latency_s": None}
+            good = told["latency_s"] is not None and told["latency_s"] < 0.8 * honest["latency_s"]
+            assert not good, (name, told)
+
+    serve(main)
