@@ -59,15 +59,15 @@ def _timm(name: str) -> Maker:
 _SMALL: dict[str, Any] = {"vocab_size": 1000, "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def _transformers(name: str, output: str = "last_hidden_state", **config: Any) -> Maker:
-    """Return the maker of a model that gives one output of its inputs by their place."""
+def _transformers(name: str, part: str = "", **config: Any) -> Maker:
+    """Return the maker of a model, or of its `part`, that gives its last hidden state alone."""
 
     def make() -> Any:
         import torch
         import transformers
 
         kind = getattr(transformers, f"{name}Config")(attn_implementation="eager", **config)
-        model = getattr(transformers, f"{name}Model")(kind).eval()
+        model = getattr(transformers, f"{name}{part}Model")(kind).eval()
 
         class OneOutput(torch.nn.Module):  # type: ignore[misc]
             def __init__(self) -> None:
@@ -76,7 +76,7 @@ def _transformers(name: str, output: str = "last_hidden_state", **config: Any) -
 
             def forward(self, x: Any) -> Any:
                 extra = {"use_cache": False} if hasattr(kind, "use_cache") else {}
-                return self.model(x, **extra)[output]
+                return self.model(x, **extra).last_hidden_state
 
         return OneOutput()
 
@@ -216,7 +216,8 @@ EXPORTS = {
     "hf_qwen2": Export(_transformers("Qwen2", **_LLAMA), **_TOKENS),
     "hf_opt": Export(_transformers("OPT", ffn_dim=512, word_embed_proj_dim=128, **_SMALL), **_TOKENS),
     "hf_t5_encoder": Export(
-        _transformers("T5", vocab_size=1000, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4), **_TOKENS
+        _transformers("T5", "Encoder", vocab_size=1000, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4),
+        **_TOKENS,
     ),
     "hf_vit": Export(_transformers("ViT", **_VISION)),
     "hf_clip_vision": Export(_transformers("CLIPVision", **_VISION)),

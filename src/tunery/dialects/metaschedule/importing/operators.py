@@ -103,6 +103,7 @@ _RULES: dict[str, Convert] = {
     "QLinearMatMul": products.quantised_matmul,
     "TopK": arrays.top,
     "EyeLike": arrays.eye_like,
+    "Upsample": arrays.upsample,
     arrays.EXTREMES["ReduceMax"]: arrays.extreme(largest=True),
     arrays.EXTREMES["ReduceMin"]: arrays.extreme(largest=False),
     **{operator: recurrent(operator) for operator in ("LSTM", "GRU", "RNN")},
@@ -111,6 +112,7 @@ _RULES: dict[str, Convert] = {
 _SPECIAL_RULES: dict[str, Convert] = {
     "QuantizeLinear": quantised.quantise,
     "DequantizeLinear": quantised.dequantise,
+    "Pow": elements.power,
     "RMSNormalization": norms.rms_norm,
 }
 

@@ -11,7 +11,17 @@ import onnx
 
 from tunery._errors import DialectError
 from tunery.dialects.metaschedule._tvm import relax, tvm
-from tunery.dialects.metaschedule.importing.rules.common import Convert, const_like, dtype_of, emit, emitter, shape_of
+from tunery.dialects.metaschedule.importing.rules.common import (
+    Convert,
+    const_like,
+    dtype_of,
+    emit,
+    emitter,
+    shape_of,
+    text_of,
+)
+
+_PLANES = 4  # dimensions of a batch of images
 
 
 def tile(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
@@ -127,6 +137,22 @@ def eye_like(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
     rows, columns = shape_of(x, "EyeLike")
     made = np.eye(rows, columns, k=int(attributes.get("k", 0)))
     return relax.const(made.astype(kind), kind)
+
+
+def upsample(_: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any:
+    """Resize planes by whole numbers, as Resize does with asymmetric coordinates."""
+    x, given = (*inputs, None)[:2]
+    if given is not None and not isinstance(given, tvm.ir.GenericConst):
+        raise DialectError("Upsample has scales that are computed")
+    scales = [float(scale) for scale in (attributes["scales"] if given is None else given.value.numpy())]
+    shape = shape_of(x, "Upsample")
+    if len(shape) != _PLANES or scales[:2] != [1, 1] or any(scale % 1 for scale in scales):
+        raise DialectError("Upsample has other scales than whole numbers of height and width")
+    sizes = [int(scale) * size for scale, size in zip(scales[2:], shape[2:], strict=True)]
+    method = "nearest_neighbor" if text_of(attributes.get("mode", "nearest")) == "nearest" else "linear"
+    return relax.op.image.resize2d(
+        x, sizes, layout="NCHW", method=method, coordinate_transformation_mode="asymmetric", rounding_method="floor"
+    )
 
 
 _COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "IsInf", "Less", "LessOrEqual"})

@@ -66,3 +66,14 @@ def bit_cast(builder: Any, inputs: list[Any], attributes: dict[str, Any]) -> Any
         return tvm.te.compute(value.shape, lambda *at: tvm.tirx.reinterpret(wanted, value(*at)), "bit_cast")
 
     return x if wanted == dtype_of(x) else builder.call_te(cast, x, primfunc_name_hint="bit_cast")
+
+
+def power(builder: Any, inputs: list[Any], _: dict[str, Any]) -> Any:
+    """Raise to a power of another type, or integers; None for powers of one floating-point type."""
+    x, y = inputs
+    kind = dtype_of(x)
+    if "float" in kind and dtype_of(y) == kind:
+        return None
+    wide = kind if "float" in kind else "float64"
+    base, exponent = (emit(builder, relax.op.astype(one, wide)) for one in (x, y))
+    return relax.op.astype(emit(builder, relax.op.power(base, exponent)), kind)
