@@ -1,6 +1,7 @@
 # One command each: `make demo` tunes a real network, `make test` runs the tests. CI calls the same targets.
 
 PYTHON ?= python3.11
+PYTHONS ?= $(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
@@ -113,15 +114,18 @@ real-models: setup
 wheel: setup
 	$(BIN)/python tools/runtime_wheel.py -o dist $(if $(PLATFORM),--platform $(PLATFORM))
 
-# That wheel without extras in an environment of its own: what is in it, how large it is, and a network that runs there.
+# That wheel without extras in an environment of its own: what is in it, how large it is, and a network that runs there;
+# with several Pythons: make test-runtime PYTHONS="python3.11 python3.12 python3.13"
 test-runtime: wheel
-	rm -rf .venv-runtime && $(PYTHON) -m venv .venv-runtime
-	.venv-runtime/bin/pip install --quiet --disable-pip-version-check dist/tunery-*.whl
-	.venv-runtime/bin/pip list --disable-pip-version-check && du -sh .venv-runtime
 	@mkdir -p out
 	test -f out/runtime.tunery || $(BIN)/tunery compile zoo:mobilenet_v2 -o out/runtime.tunery
-	.venv-runtime/bin/python examples/run.py out/runtime.tunery
-	.venv-runtime/bin/tunery inspect out/runtime.tunery
+	for python in $(PYTHONS); do \
+	  rm -rf .venv-runtime && $$python -m venv .venv-runtime && \
+	  .venv-runtime/bin/pip install --quiet --disable-pip-version-check dist/tunery-*.whl && \
+	  .venv-runtime/bin/pip list --disable-pip-version-check && du -sh .venv-runtime && \
+	  .venv-runtime/bin/python examples/run.py out/runtime.tunery && \
+	  .venv-runtime/bin/tunery inspect out/runtime.tunery || exit 1; \
+	done
 
 lint: setup
 	$(BIN)/ruff check

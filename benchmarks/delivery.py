@@ -2,13 +2,17 @@
 
     python benchmarks/delivery.py zoo:mobilenet_v2 tiny --json delivery.json
 
+    git worktree add /tmp/older ad59553
+    python benchmarks/delivery.py --json delivery.json --older /tmp/older --page benchmarks/experiments/delivery.md
+
 `tiny` and `small` are made here: one and four products of a row with 32 x 32 and 128 x 128 weights, which show what a
 call costs beside its kernels. Every number comes from processes of its own; `kernels` is what the virtual machine
 takes in a loop without Python, `run` what a call through the session takes. Latencies are medians of turns, in which
 both are timed one after the other. `8 threads` of one process call one network at once. Of two processes with one
 thread each, `two at once` says how many times as long a call takes as where one runs alone. An idle process has been
 called, and is left alone. With `--older CHECKOUT`, another version of tunery compiles the model as well, and
-its loader takes part in the turns. With `--json FILE` that has all networks, the table is printed and nothing is run.
+its loader takes part in the turns. With `--json FILE`, a run that was stopped goes on where it was, and one that has
+all networks only prints the table. All eight take some 12 minutes on two quiet cores.
 """
 
 import argparse
@@ -63,7 +67,17 @@ path, kind, threads, calls_s = sys.argv[1], sys.argv[2], int(sys.argv[3]), float
 import numpy as np
 if kind == "tunery":
     import tunery
-    session = tunery.InferenceSession(path, type("Options", (), {"intra_op_num_threads": threads}))
+    if hasattr(tunery, "InferenceSession"):
+        session = tunery.InferenceSession(path, type("Options", (), {"intra_op_num_threads": threads}))
+    else:  # an early version
+        class Session:
+            network = tunery.load_compiled(path, threads)
+            def run(self, _, feed):
+                return self.network(*feed.values())
+            def get_inputs(self):
+                told = [(one.name, one.shape, f"tensor({one.dtype})") for one in self.network.inputs]
+                return [type("Input", (), dict(zip(("name", "shape", "type"), one))) for one in told]
+        session = Session()
 else:
     import onnxruntime
     options = onnxruntime.SessionOptions()
@@ -234,7 +248,7 @@ def compared(model: str, place: Path, threads: int, store: str, older: Path | No
         before, sources = place / "older.tunery", older / "src"
         command = [
             sys.executable, "-m", "tunery", "compile", model, "--threads", str(threads), "--store", f"{store}.older",
-            "-o", str(before), "--force",
+            "-o", str(before),
         ]  # fmt: skip
         subprocess.run(command, env=os.environ | {"PYTHONPATH": str(sources)}, check=True, capture_output=True)
         children["older"] = Child(before, "tunery", threads, CALLS_S, sources)
@@ -277,6 +291,16 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def write_table(page: Path, made: str) -> None:
+    """Put a table in the place of a page's last one."""
+    lines = page.read_text().splitlines()
+    rows = [number for number, line in enumerate(lines) if line.startswith("|")]
+    first = last = rows[-1]
+    while first - 1 in rows:
+        first -= 1
+    page.write_text("\n".join([*lines[:first], made, *lines[last + 1 :]]) + "\n")
+
+
 def main() -> None:
     """Measure what is asked for and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -285,6 +309,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep the numbers here; networks that are in it are not run again")
     parser.add_argument("--older", type=Path, metavar="CHECKOUT", help="another version, timed in the same turns")
     parser.add_argument("--store", help="take the kernels from these records (without: as predicted)")
+    parser.add_argument("--page", type=Path, help="put the table into this page, in the place of its last table")
     options = parser.parse_args()
     rows: dict[str, Any] = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     for model in options.networks:
@@ -294,7 +319,10 @@ def main() -> None:
                 rows[model] = compared(model, Path(place), options.threads, store, options.older)
             if options.json:
                 options.json.write_text(json.dumps(rows, indent=1))
-    print(table({model: rows[model] for model in options.networks}))
+    made = table({model: rows[model] for model in options.networks})
+    print(made)
+    if options.page:
+        write_table(options.page, made)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ WITH_HELP = sorted(
 SMALLEST = {
     "agents.py": ["--hosts", "1", "--build-s", "0.05", "--seconds", "1", "--calls", "4"],
     "conformance.py": ["--only", "test_relu"],
+    "delivery.py": ["tiny", "--json", "{here}/delivery.json"],
     "engine.py": [],
     "features.py": ["--candidates", "2", "--json", "{here}/features.json"],
     "iree_networks.py": ["--table", "--json", "{here}/none.jsonl"],

@@ -224,7 +224,7 @@ def test_mistakes_and_damage_are_one_sentence_each(made: tuple[Path, Path], tmp_
             if how == "alien":  # the machine of an ELF file: S/390
                 (places[-1] / name).write_bytes(whole[:18] + b"\x16" + whole[19:])
             if how == "cut":
-                (places[-1] / name).write_bytes(whole[: len(whole) // 2] if name == "weights.bin" else b"")
+                (places[-1] / name).write_bytes(whole[: len(whole) // 2])
     done = run(sys.executable, "-c", MISUSED, made[1], *places)
     assert done.returncode == 0, done.stderr + done.stdout
     said = done.stdout.splitlines()
@@ -277,6 +277,44 @@ def test_libraries_of_another_machine_come_from_a_directory(made: tuple[Path, Pa
         (described / "METADATA").touch()
     if shutil.which("gcc"):
         assert (bundle(made[0], tmp_path / "bundle", runtime=tmp_path / "newer") / "lib" / "libtunery.so").exists()
+
+
+INTERRUPTED = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/time.h>
+#include "tunery.h"
+static tunery_network *network;
+static volatile sig_atomic_t refused;
+static void handle(int number) { (void)number; if (tunery_run(network)) refused = 1; }
+int main(int count, char **arguments) {
+  struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+  network = tunery_open(arguments[count - 1], 1);
+  tunery_bind_input(network, 0, calloc(1, tunery_input(network, 0)->bytes), tunery_input(network, 0)->bytes);
+  signal(SIGALRM, handle);
+  setitimer(ITIMER_REAL, &often, NULL);
+  while (!refused) tunery_run(network);
+  setitimer(ITIMER_REAL, &never, NULL);
+  puts(tunery_error());
+  return tunery_run(network);
+}
+"""
+
+
+@NATIVE
+@pytest.mark.tvm
+def test_a_signals_handler_that_calls_the_network_it_interrupts_is_told(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "interrupted.c").write_text(INTERRUPTED)
+    command = ["gcc", "interrupted.c", f"-I{made[1]}/include", f"-L{made[1]}/lib", "-ltunery", "-o", "interrupted",
+               f"-Wl,-rpath,{made[1]}/lib", f"-Wl,-rpath-link,{made[1]}/lib"]  # fmt: skip
+    subprocess.run(command, cwd=tmp_path, check=True)
+    done = run(tmp_path / "interrupted", made[1] / "network")
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+    assert len(done.stdout) > 20
 
 
 def test_what_cannot_be_bundled_is_said(whole: Path, tmp_path: Path) -> None:

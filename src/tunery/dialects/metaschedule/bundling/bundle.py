@@ -20,7 +20,7 @@ from tunery.dialects import Array
 from tunery.dialects.metaschedule.bundling.libraries import Libraries
 from tunery.dialects.metaschedule.families import machine_of
 from tunery.dialects.metaschedule.loading import library
-from tunery.dialects.metaschedule.loading.archive import SEGMENTS, read_archive
+from tunery.dialects.metaschedule.loading.archive import LIBRARY, SEGMENTS, read_archive
 from tunery.dialects.onnxruntime import MODEL, run_once
 from tunery.dialects.onnxruntime import NAME as ONNXRUNTIME
 
@@ -125,7 +125,8 @@ def _written(
     manifest, arrays, segments = read_archive(path, content, digest, anywhere=True)
     if segments:
         (content / SEGMENTS).write_bytes(b"".join(segments))
-    lines = [*_head(manifest), *_ends(manifest["inputs"], manifest["outputs"])]
+    code = f"code {(content / LIBRARY).stat().st_size}"
+    lines = [*_head(manifest), code, *_ends(manifest["inputs"], manifest["outputs"])]
     lines += [f"segment {len(one)}" for one in segments]
     lines += [weights.line(number, library.view(weight)) for number, weight in enumerate(arrays)]
     yield lines, content

@@ -52,6 +52,7 @@ typedef struct {
   int segment_count;
   size_t segment_bytes[MOST_SEGMENTS];
   size_t model_bytes; /* of what ONNX Runtime runs whole; 0: there is code */
+  size_t code_bytes;
   tunery_segments *segments;
 } part;
 
@@ -267,6 +268,8 @@ static int read_text(part *part, FILE *file, const char *path) {
       if (!part->threads) part->threads = own_threads(atoi(rest));
     } else if (!strcmp(line, "model")) {
       if (!(part->model_bytes = strtoull(rest, NULL, 10))) break;
+    } else if (!strcmp(line, "code")) {
+      if (!(part->code_bytes = strtoull(rest, NULL, 10))) break;
     } else if (!strcmp(line, "segment")) {
       if (part->segment_count == MOST_SEGMENTS || !isdigit((unsigned char)*rest)) break;
       part->segment_bytes[part->segment_count++] = strtoull(rest, NULL, 10);
@@ -305,6 +308,15 @@ static int map_weights(part *part, const char *path) {
     part->mapped = NULL;
     return fail("cannot map %s; copy the whole bundle", path);
   }
+  return 0;
+}
+
+/* A library that was cut short would end the process. */
+static int check_code(const part *part, const char *path) {
+  struct stat found;
+  if (stat(path, &found)) return fail("cannot open %s: %s; copy the whole bundle", path, strerror(errno));
+  if (!S_ISREG(found.st_mode) || (size_t)found.st_size != part->code_bytes)
+    return fail("%s is not what was written; copy the whole bundle", path);
   return 0;
 }
 
@@ -391,7 +403,8 @@ static int get_ready(part *part) {
                                           whole ? 1 : part->segment_count, part->threads, whole, why, sizeof why);
     if (!part->segments) return fail("%s", why);
   }
-  if (!whole && (path_in(path, sizeof path, part->directory, part->number, "network.so") || load(part, path)))
+  if (!whole && (path_in(path, sizeof path, part->directory, part->number, "network.so") || check_code(part, path) ||
+                 load(part, path)))
     return FAILED;
   part->ready = 1;
   return 0;
@@ -451,7 +464,11 @@ tunery_network *tunery_open(const char *directory, int threads) {
     fail("there is no memory for the network");
     return NULL;
   }
-  pthread_mutex_init(&network->running, NULL);
+  pthread_mutexattr_t told;
+  pthread_mutexattr_init(&told);
+  pthread_mutexattr_settype(&told, PTHREAD_MUTEX_ERRORCHECK);
+  pthread_mutex_init(&network->running, &told);
+  pthread_mutexattr_destroy(&told);
   if (describe_all(network, directory, threads) || get_ready(network->shown = network->part[0])) {
     tunery_close(network);
     return NULL;
@@ -475,11 +492,18 @@ static const char *told_sizes(const tunery_network *network, char *text, size_t 
   return text;
 }
 
+/* Wait for the call of another thread; a signal's handler would wait for its own. */
+static int begin(tunery_network *network) {
+  return pthread_mutex_lock(&network->running)
+             ? fail("the network is at work for this very thread; call it when the signal's handler is done")
+             : 0;
+}
+
 int tunery_set_shape(tunery_network *network, const int64_t *sizes, int count) {
   char text[400] = "";
   if (!network) return fail("there is no network: tunery_open has failed");
   if (count < 0 || (!sizes && count)) return fail("give the sizes of all inputs, one behind another, and how many");
-  pthread_mutex_lock(&network->running);
+  if (begin(network)) return FAILED;
   part *found = part_for(network, sizes, count);
   int failed = found ? get_ready(found)
                      : fail("the network was not compiled for these sizes of its inputs, but for %s; compile it for "
@@ -509,7 +533,7 @@ static int bind_tensor(tunery_network *network, const char *what, int number, vo
   if (!data && found->told.bytes) return fail("%s %.80s is bound to NULL", what, found->told.name);
   if (bytes != found->told.bytes)
     return fail("%s %.80s has %zu bytes, not %zu", what, found->told.name, found->told.bytes, bytes);
-  pthread_mutex_lock(&network->running);
+  if (begin(network)) return FAILED;
   found->bound = data;
   pthread_mutex_unlock(&network->running);
   return 0;
@@ -587,7 +611,7 @@ static int run_locked(part *part) {
 
 int tunery_run(tunery_network *network) {
   if (!network) return fail("there is no network: tunery_open has failed");
-  pthread_mutex_lock(&network->running);
+  if (begin(network)) return FAILED;
   int failed = run_locked(network->shown);
   pthread_mutex_unlock(&network->running);
   return failed;
