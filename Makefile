@@ -156,6 +156,11 @@ conformance: setup
 random-graphs: setup
 	$(BIN)/pytest -m slow tests/dialects/test_metaschedule_random.py
 
+# What each way of saving saves on three dialects and two kinds of device; goes on where it was interrupted.
+.PHONY: study-across
+study-across: setup
+	$(BIN)/python benchmarks/across.py $(STUDY_OPTIONS)
+
 # A study of prior work re-run on this machine, with STUDY_OPTIONS: make study-scheduling, study-measurement,
 # study-trimming, study-zero-shot, study-stock, study-suite. Each goes on where it was interrupted.
 study-%: setup

@@ -210,14 +210,14 @@ class Tuned(_Step):
             if sign is not None:
                 raise UsageError("a service does not sign; fetch the file, and sign on a machine that has the key")
             report = _compile_there(self.service, self.request, output, force=force, any_shape=any_shape)
-            return CompiledModel(self.request, output, report, self.service)
+            return CompiledModel(report.request_of(self.request), output, report, self.service)
         with compiler_parts("compiling"):
             from tunery.service.session import compile_model
 
         report, _ = compile_model(
             self.request, output, FillPolicy(), force=force, sign=Path(sign) if sign else None, any_shape=any_shape
         )
-        return CompiledModel(self.request, output, report)
+        return CompiledModel(report.request_of(self.request), output, report)
 
 
 @dataclass(frozen=True)

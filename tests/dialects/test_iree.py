@@ -23,6 +23,7 @@ from tunery.domain.request import FillPolicy, Request
 from tunery.measuring.inputs import make_inputs
 from tunery.models import prepare
 from tunery.service.session import Session
+from tunery.store import open_store
 
 PLACE = os.environ.get("TUNERY_TEST_IREE", "")
 pytestmark = [
@@ -128,6 +129,32 @@ def test_a_job_ends_with_a_spec_that_stock_iree_takes(tmp_path: Path) -> None:
         program, *words = shlex.split(line)
         subprocess.run([Path(PLACE) / "iree" / "bin" / program, *words], cwd=tmp_path, check=True)
     assert (tmp_path / "network.vmfb").stat().st_size > 0
+
+
+@pytest.mark.tvm
+def test_one_budget_over_two_compilers_gives_the_faster_network_and_operators_of_one_key(tmp_path: Path) -> None:
+    """Each compiler's workers in their own environment; what both compute has one key in the store."""
+    store = str(tmp_path / "store.db")
+    request = Request(
+        "zoo:mlp-mnist", dialect="metaschedule,iree", threads=1, budget=Budget.parse("24trials"), store=store
+    )
+    with Session(store) as session:
+        report = session.tune(request)
+        compiled, network = session.compile(request, tmp_path / "mlp.tunery", FillPolicy())
+    assert {task.dialect for task in report.job.tasks if task.measured} == {"metaschedule", "iree"}
+    latencies = {one.dialect: one.latency_s for one in compiled.dialects}
+    assert latencies.keys() == {"metaschedule", "iree"}
+    assert all(latencies.values()), compiled.dialects
+    delivered = [one for one in compiled.dialects if not one.by_onnxruntime]
+    assert not delivered or compiled.latency_s == min(one.latency_s for one in delivered if one.latency_s)
+    loaded = tunery.load_compiled(tmp_path / "mlp.tunery")
+    assert [spec.shape for spec in loaded.outputs] == [spec.shape for spec in network.outputs]
+    with open_store(store) as opened:
+        keys: dict[str, set[str]] = {}
+        for task in opened.tasks():
+            if task.workload.operator:
+                keys.setdefault(task.workload.operator, set()).add(task.target.dialect)
+    assert {"metaschedule", "iree"} in keys.values()
 
 
 def test_a_delivered_network_holds_what_stock_iree_takes(tmp_path: Path) -> None:

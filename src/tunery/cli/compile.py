@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum
 from json import dumps
 from pathlib import Path
@@ -114,13 +115,14 @@ def _print(report: "CompileReport", network: "Network", request: "Request", *, p
     from tunery.domain.request import MODEL_CHANGED
     from tunery.reports.comparison import batch_lines
     from tunery.reports.format import as_text
-    from tunery.reports.text import NO_KERNELS, call, elsewhere_lines, expected_lines, target_lines
+    from tunery.reports.text import NO_KERNELS, call, dialect_lines, elsewhere_lines, expected_lines, target_lines
 
     if report.coverage:
         say(as_text(_table(report), width()))
     lines = [
         *(_sources(report, predicted=predicted) if report.coverage else ()),
         *batch_lines(network.batch_of_one),
+        *dialect_lines(report),
         *([NO_KERNELS] if report.no_kernels else []),
         *elsewhere_lines(report.elsewhere),
         *(of_compile(report, request) if verbose else ()),
@@ -177,5 +179,9 @@ def _begin(dialect: str) -> None:
     from tunery.engines.local import ahead
     from tunery.runtime import preparer_environment, worker_environment
 
-    for environment in (worker_environment(dialect), preparer_environment()):
+    first, *more = dialect.split(",")
+    environments = [preparer_environment()]
+    with suppress(*([UsageError] if more else [])):  # of several, one may be missing
+        environments.insert(0, worker_environment(first))
+    for environment in environments:
         ahead.start(environment)

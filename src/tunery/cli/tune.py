@@ -63,6 +63,8 @@ def tune(
     rivals = options.parse_rivals(against)
     if rivals and request.more_shapes:
         raise UsageError("--against compares for one shape; leave it out, and then `tunery bench` compares for each")
+    if rivals and len(request.dialects) > 1 and not output:
+        raise UsageError("--against compares one compiled file; add -o FILE, or name one --dialect")
     if url := server_of(server, store):
         if rivals:
             raise UsageError("--against compares on this machine; leave it out, and then `tunery bench --server`")
@@ -177,7 +179,8 @@ def _deliver(
             live.say("compiling the network, and checking its outputs", phase="compiling")
             compiled, _ = session.compile(request, output, FillPolicy(), force=force)
     if rivals:
-        compared = compared_with(session, request, rivals, BENCH_S, output, verbose=verbose)
+        alone = compiled.request_of(request) if compiled else request
+        compared = compared_with(session, alone, rivals, BENCH_S, output, verbose=verbose)
     return compiled, compared
 
 

@@ -169,7 +169,8 @@ async def _judged(
         made, judged = await divided(linker, made, judged, theirs)
     if reason := judged.wrong or judged.slower:
         kept = await _kept(work, made, reason)
-        return replace(kept, report=replace(kept.report, max_abs_error=0.0))
+        own_s = judged.ours_s if judged.slower else None
+        return replace(kept, report=replace(kept.report, max_abs_error=0.0, own_s=own_s))
     report = replace(
         made.report, max_abs_error=judged.error, latency_s=judged.ours_s, onnxruntime_s=judged.theirs_s,
         elsewhere_share=judged.share,

@@ -1,6 +1,6 @@
 """What a job that delivers has at hand."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -25,6 +25,8 @@ class Work:
 
     `imported` is the job's model once it was read: every part of the job works on these bytes, whatever happens to the
     file meanwhile. `notify` is called with the job's progress. A job without an `account` is charged to nobody.
+    Of a job over several dialects it is the first one's, `others` are those of the others, and `refused` has a sentence
+    about each that takes no part.
     """
 
     runtime: Runtime
@@ -34,6 +36,13 @@ class Work:
     notify: Callable[[Progress], None] = field(default=_ignore)
     imported: ImportedModel | None = None
     account: Account | None = None
+    others: "tuple[Work, ...]" = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def each(self) -> "tuple[Work, ...]":
+        """It and the others."""
+        return (self, *self.others)
 
     @asynccontextmanager
     async def stage(self, kind: str, role: Role, task_kind: str = "") -> AsyncIterator[Reservation]:

@@ -28,7 +28,8 @@ class TaskState:
     of these is the task's best. `untried` says that nothing but what the compiler does untuned was ever run, though
     more could be. Of its `timings`, finals included, `contaminated` were made while others used the machine. `degree`
     is how many of its candidates may be measured at once, as of its last batch. `preempted` says that others gained
-    more for their cost when the job ended, `problem` why the search of the task was given up, if it was.
+    more for their cost when the job ended, `problem` why the search of the task was given up, if it was. `dialect` is
+    the task's ("" in jobs of earlier versions).
     """
 
     task_key: str
@@ -51,6 +52,7 @@ class TaskState:
     degree: int = 1
     preempted: bool = False
     problem: str = ""
+    dialect: str = ""
 
     @property
     def unreached(self) -> bool:

@@ -34,7 +34,8 @@ class Request:
 
     `model` is an ONNX file, a `.pt2` file or `zoo:NAME`; `shapes` binds dynamic inputs by name, and dimensions by
     theirs, which have one size; `more_shapes` are further bindings of the same model; `target` is `native`,
-    a target name or a JSON object; `threads` is the kernels' thread count (0: all cores, one on a GPU);
+    a target name or a JSON object; `dialect` is one, or several joined by commas, of which the faster network counts;
+    `threads` is the kernels' thread count (0: all cores, one on a GPU);
     `effort` is one of `quick`, `standard`, `full`; `store` is a database URL or a file path;
     `latency_target_s` is a network latency (a sum over tasks) that is good enough, in seconds;
     `trimming` is for studies;
@@ -63,6 +64,16 @@ class Request:
     trust: bool = False
     on: str = ""
     more_shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def dialects(self) -> tuple[str, ...]:
+        """The dialects that are tuned for: one, or those that `dialect` joins by commas."""
+        return tuple(name.strip() for name in self.dialect.split(","))
+
+    @property
+    def each_dialect(self) -> "tuple[Request, ...]":
+        """The request for each of its dialects alone."""
+        return tuple(replace(self, dialect=name) for name in self.dialects)
 
     @property
     def each_shape(self) -> "tuple[Request, ...]":
@@ -263,6 +274,19 @@ class ShapeResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DialectResult:
+    """What one of several dialects made of a network: `latency_s` is its network's, None if `refused` says why not.
+
+    If `by_onnxruntime`, its file would have been run by that, which is faster.
+    """
+
+    dialect: str
+    latency_s: float | None = None
+    by_onnxruntime: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class CompileReport:
     """A compiled network on disk: `coverage` maps each task's name to its rung and candidate key (None: default).
 
@@ -276,7 +300,9 @@ class CompileReport:
     people and their compilers. `elsewhere_share` is ONNX Runtime's share of the kernels' time, for the nodes that it
     runs. `sources` says, by a task's name, on which compatible device its candidate was measured. Of a file for several
     targets, `targets` names them, all else is of the first, and `further` is of the others.
-    Of a file for several shapes, `shapes` has the times for each; all else is of them together.
+    Of a file for several shapes, `shapes` has the times for each; all else is of them together. Where ONNX Runtime runs
+    the whole network because it is faster, `own_s` is what the compiler's kernels took. Of several dialects, `dialect`
+    made the file, and `dialects` compares them.
     """
 
     network: str
@@ -299,6 +325,13 @@ class CompileReport:
     further: tuple[TargetReport, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     shapes: tuple[ShapeResult, ...] = ()
+    own_s: float | None = None
+    dialect: str = ""
+    dialects: tuple[DialectResult, ...] = ()
+
+    def request_of(self, request: Request) -> Request:
+        """Return the request as one of the dialect that made the file."""
+        return replace(request, dialect=self.dialect) if self.dialect else request
 
     @property
     def no_kernels(self) -> bool:

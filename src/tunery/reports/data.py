@@ -75,6 +75,7 @@ def task_data(task: TaskState) -> dict[str, Any]:
         "preempted": task.preempted,
         "unreached": task.unreached,
         "problem": task.problem,
+        "dialect": task.dialect,
     }
 
 
@@ -100,6 +101,9 @@ def compile_data(report: "CompileReport") -> dict[str, Any]:
         "further": plain(report.further),
         "sources": dict(report.sources),
         "shapes": plain(report.shapes),
+        "own_s": plain(report.own_s),
+        "dialect": report.dialect,
+        "dialects": plain(report.dialects),
     }
 
 
@@ -177,6 +181,14 @@ def collect_data(report: "CollectReport") -> dict[str, Any]:
         "tasks", "candidates", "per_second", "import_s", "wall_s", "left", "stopped", "outcomes", "kinds", "failed",
     )  # fmt: skip
     return {name: plain(getattr(report, name)) for name in names}
+
+
+def by_dialect(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:
+    """Return a job's tasks by their dialect, of which there is one at least."""
+    found: dict[str, list[TaskState]] = {}
+    for task in tasks:
+        found.setdefault(task.dialect, []).append(task)
+    return found or {"": []}
 
 
 def total(tasks: Sequence[TaskState], what: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tunery.domain import JobStatus, Network, TaskState, shape_text
 from tunery.domain.request import DEFAULT_DIALECT, GOES_ON
 from tunery.reports.comparison import batch_lines, bench_text
-from tunery.reports.data import reached_of, total
+from tunery.reports.data import by_dialect, reached_of, total
 from tunery.reports.format import (
     as_text,
     duration,
@@ -65,8 +65,9 @@ def tune_text(
         f"{report.network.name}: {job.state.value}{', resumed' if report.resumed else ''}"
         f"  (job {job.job_id}, {job.spend.trials} trials, {duration(job.spend.wall_s)})",
         *([message] if message else []),
-        *([as_text(tasks_table(job.tasks), width)] if job.tasks else []),
+        *_tasks_text(job.tasks, width),
         *([NO_KERNELS] if no_kernels else []),
+        *(dialect_lines(compiled) if compiled else []),
         *([f"\n{bench_text(compared, width)}\n"] if compared else []),
         *_at_once(report, server),
         *_noise(job),
@@ -79,6 +80,13 @@ def tune_text(
         *_usage(report, request, Path(compiled.path) if compiled else None, server),
     ]
     return "\n".join(lines)
+
+
+def _tasks_text(tasks: Sequence[TaskState], width: int | None) -> list[str]:
+    """Return a table of the tasks for each dialect, under its name where there are several."""
+    each = by_dialect(tasks) if tasks else {}
+    tables = {name: as_text(tasks_table(found), width) for name, found in each.items()}
+    return [f"{name}:\n{text}" if len(tables) > 1 else text for name, text in tables.items()]
 
 
 def _at_once(report: "TuneReport", server: str) -> list[str]:
@@ -160,6 +168,22 @@ def expected_lines(report: "CompileReport") -> list[str]:
     share = f", {report.elsewhere_share:.0%} of it in ONNX Runtime" if report.elsewhere_share else ""
     return [f"expected    {ratio(theirs, ours)} as fast as ONNX Runtime: {milliseconds(ours)} ms{share}, ONNX Runtime "
             f"{milliseconds(theirs)} ms, in about a second of turns"]  # fmt: skip
+
+
+def dialect_lines(report: "CompileReport") -> list[str]:
+    """Say what each of several dialects made of the network, beside ONNX Runtime, and whose file it is."""
+    if not report.dialects:
+        return []
+    table = new_table("compiled by", "#ms", "#ONNX Runtime ms", "")
+    lines = []
+    for one in report.dialects:
+        if one.refused:
+            lines.append(f"without     {one.dialect}: {one.refused}")
+            continue
+        note = "ONNX Runtime runs its file, which is faster" if one.by_onnxruntime else ""
+        note = "in the file" + (f": {note}" if note else "") if one.dialect == report.dialect else note
+        table.add_row(one.dialect, milliseconds(one.latency_s), milliseconds(report.onnxruntime_s), note)
+    return [as_text(table), *lines]
 
 
 def target_lines(report: "CompileReport") -> Iterator[str]:

@@ -10,6 +10,7 @@ from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
 from tunery.runtime.opening import kernel_threads
 from tunery.scheduling import LEAST_WEIGHT, MOST_WEIGHT
+from tunery.service.turns import check_dialects
 from tunery.service.verbs import options_of
 
 _LARGEST_SEED, _LONGEST_LATENCY_S = 2**31 - 1, 1e6
@@ -25,9 +26,12 @@ def check(request: Request, claim: ShareRequest) -> None:
     """
     check_limits(request)
     options_of(request)
-    check_dialect(request.dialect)
+    for name in request.dialects:
+        check_dialect(name)
+    check_dialects(request, request.kind)
     if not request.on:  # else its host says how many cores it has
-        kernel_threads(request)
+        for one in request.each_dialect:
+            kernel_threads(one)
     if len(claim.owner) > _LONGEST_OWNER or not (claim.owner.isprintable() or not claim.owner):
         raise UsageError(f"the owner's name has more than {_LONGEST_OWNER} characters, or some that cannot be printed")
     if not 0 <= claim.priority <= MOST_PRIORITY:

@@ -34,7 +34,7 @@ def request_data(request: Request, imported: ImportedModel | None = None, claim:
         "name": imported.network.name if imported else Path(model).stem,
         "shapes": json.dumps({name: list(shape) for name, shape in sorted(request.shapes.items())}),
         "target": request.target,
-        "target_key": imported.target.key if imported else "",
+        "target_key": imported.target.key if imported and len(request.dialects) == 1 else "",
         "dialect": request.dialect,
         "threads": request.threads,
         "effort": request.effort,

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from tunery._errors import LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
+from tunery._errors import EngineError, LostJobError, NothingFoundError, StoreError, TuneryError, UsageError
 from tunery.accounting.prices import load_prices
 from tunery.delivery.work import Work
 from tunery.domain import HERE, Budget, DeviceDescription, HostFacts, JobState, JobStatus, Spend
@@ -31,10 +31,11 @@ from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
 from tunery.service.queue_policy import QueuedJob, ahead_of, next_turn
 from tunery.service.resuming import beginning, check_currency, report_of
+from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
 from tunery.store import AsyncStore, Charge, Store
 from tunery.tuning.account import Account, PricedCharge
-from tunery.tuning.job import HEARTBEAT_S, TuningJob
+from tunery.tuning.job import HEARTBEAT_S, TuningJob, leave
 from tunery.tuning.search_registry import SearchRegistry
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ _STORE_AGAIN_S = 5.0
 class _Entry:
     """A job that is in the room: waiting for its turn, or at `work`; `leaving` is the state in which it is taken out.
 
-    `held` are the blobs of the networks that were prepared for it.
+    `held` are the blobs of the networks that were prepared for it, and who holds them.
     """
 
     request: Request
@@ -59,7 +60,7 @@ class _Entry:
     imported: ImportedModel | None = None
     work: asyncio.Task[None] | None = None
     leaving: JobState | None = None
-    held: tuple[str, ...] = ()
+    held: tuple[tuple[Runtime, str], ...] = ()
     progress: Progress | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -287,12 +288,12 @@ class JobManager:
         stop: threading.Event,
         *,
         job_id: str = "",
-        imported: ImportedModel | None = None,
+        sides: Sides | None = None,
         began: float | None = None,
     ) -> TuneReport:
         """Run a job in the caller's own task, going on with an equal unfinished one; setting `stop` ends it resumably.
 
-        `imported` spares the import; the budget counts from `began` (monotonic seconds; None: from now).
+        `sides` spare the import; the budget counts from `began` (monotonic seconds; None: from now).
 
         Raises:
             UsageError: the request cannot be right, or is no longer that of job `job_id`.
@@ -300,29 +301,48 @@ class JobManager:
             NothingFoundError: there is no job `job_id`.
         """
         began = time.monotonic() if began is None else began
-        runtime, searches = await self._connected(request)
-        if imported is None:
-            imported = await self.import_model(request, lambda: notify(importing(request)))
-        plain, prices = request_data(request, imported), load_prices(request.prices)
+        if sides is None:
+            sides = await self.import_model(request, lambda: notify(importing(request)))
+        plain, prices = request_data(request, sides.first.imported), load_prices(request.prices)
         status, resumed = await self.store.write(
             partial(stored_jobs.begin, job_id=job_id, request=plain, prices=prices)
         )
-        device = await self._device(runtime, request)
-        job = TuningJob(runtime, self.store, request, status, imported, device, notify, stop, searches, began)
-        done = await self._work(job, ShareRequest())
-        return report_of(done, imported, runtime, resumed=resumed, place=self.store.place)
+        done = await self._tuned(sides, request, status, notify, stop, began)
+        return report_of(done, sides, resumed=resumed, place=self.store.place)
 
-    async def import_model(
-        self, request: Request, begun: Callable[[], None] = lambda: None, claim: ShareRequest | None = None
-    ) -> ImportedModel:
-        """Return a request's model with its tasks; what it cost is charged to the job that it is given to.
+    async def import_model(  # noqa: PLR0917 - who imports what, and for whom
+        self,
+        request: Request,
+        begun: Callable[[], None] = lambda: None,
+        claim: ShareRequest | None = None,
+        known: Callable[[Request], ImportedModel | None] = lambda _: None,
+        name: str = "",
+        used: list[Reservation] | None = None,
+    ) -> Sides:
+        """Return a request's model with its tasks, as each of its dialects takes it in; `known` spares an import.
+
+        What it cost is charged to the job that it is given to. `used` gets the grants of its stages, also where it
+        fails; they are called after a `name`.
 
         Raises:
             UsageError: the model, the shapes or the target are wrong.
             WorkError: the model cannot be imported.
         """
-        runtime, _ = await self._connected(request)
-        return await self._import(runtime, request, claim or ShareRequest(), self._name("import"), begun)
+        found, refused, errors = list[Side](), dict[str, str](), list[TuneryError]()
+        for one in request.each_dialect:
+            try:
+                runtime, searches = await self._connected(one)
+                imported = known(one) or await self._import(
+                    runtime, one, claim or ShareRequest(), name or self._name("import"), begun, used
+                )
+            except TuneryError as error:
+                errors.append(error)
+                refused[one.dialect] = str(error)
+            else:
+                found.append(Side(one, runtime, searches, imported))
+        if not found:
+            raise errors[0]
+        return Sides(tuple(found), refused)
 
     async def do(
         self,
@@ -337,12 +357,11 @@ class JobManager:
         `kind` is what its stages are called; `imported` spares the import. It is neither stored nor charged: for
         what measures there is `do_charged`.
         """
+        check_dialects(request, kind)
         name = self._name(kind)
         self._names.add(name)
         try:
-            return await self._do(
-                Work((await self._connected(request))[0], self.store, request, name, notify, imported), work
-            )
+            return await self._do(await self._works(request, name, notify, imported, charged=False), work)
         finally:
             self._names.discard(name)
 
@@ -358,13 +377,15 @@ class JobManager:
         Raises:
             StoreError: the job cannot be stored.
         """
-        (runtime, _), data = await self._connected(request), request_data(request, imported)
+        check_dialects(request, request.kind)
+        data = request_data(request, imported)
+        for one in request.each_dialect[:1]:
+            await self._connected(one)
         job_id = await self.store.write(partial(stored_jobs.create_at_work, request=data))
-        account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         beating = asyncio.create_task(self._keep_alive(job_id, lambda: None))
         state, why = JobState.FAILED, ""
         try:
-            result = await self._do(Work(runtime, self.store, request, job_id, notify, imported, account), work)
+            result = await self._do(await self._works(request, job_id, notify, imported), work)
             state = JobState.DONE
         except asyncio.CancelledError:
             state = JobState.CANCELLED
@@ -436,8 +457,8 @@ class JobManager:
         finally:
             if beating is not None:
                 beating.cancel()
-            for blob in entry.held:
-                self.runtime(entry.request).release(blob)
+            for runtime, blob in entry.held:
+                runtime.release(blob)
             self._active.discard(job_id)
             self._forget(job_id, entry)
 
@@ -460,14 +481,14 @@ class JobManager:
         """Do a job of another kind than tuning: its answer is an event of the job, its cost is charged to it."""
         request = entry.request
         options = options_of(request)
-        runtime, _ = await self._connected(request)
-        account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
-        work = Work(runtime, self.store, request, job_id, entry.notify, entry.imported, account)
+        work = await self._works(request, job_id, entry.notify, entry.imported)
         try:
             answer = await self._do(work, lambda work: VERBS[request.kind].run(work, options), entry.claim)
         finally:
-            if entry.imported is None and work.imported is not None:
-                entry.held = work.imported.blobs
+            if entry.imported is None:
+                entry.held = tuple(
+                    (one.runtime, blob) for one in work.each if one.imported for blob in one.imported.blobs
+                )
         known = request_data(request, work.imported, entry.claim) if work.imported is not None else None
         await self.store.write(partial(stored_jobs.save_answer, job_id=job_id, answer=answer, request=known))
         _tell(job_id, JobState.DONE, entry)
@@ -479,11 +500,41 @@ class JobManager:
         try:
             return await run(work)
         finally:
-            spans = self.dispatch.end(work.job_id)
+            spans, wall_s = self.dispatch.end(work.job_id), time.monotonic() - began
             if work.account is not None:
                 await self._keep_stages(work.job_id, spans)
-                with suppress(StoreError, UsageError):  # the first error is the one to tell
-                    await self._close(work.account, work.runtime, work.job_id, time.monotonic() - began)
+            for one in work.each:
+                if one.account is not None:
+                    with suppress(StoreError, UsageError):  # the first error is the one to tell
+                        await self._close(one.account, one.runtime, work.job_id, wall_s if one is work else 0.0)
+
+    async def _works(
+        self,
+        request: Request,
+        job_id: str,
+        notify: Callable[[Progress], None],
+        imported: ImportedModel | None = None,
+        *,
+        charged: bool = True,
+    ) -> Work:
+        """Return what a job has at hand for its dialects; one whose workers cannot be started is told of in it.
+
+        Raises:
+            TuneryError: so it is with all of them.
+        """
+        works, refused, errors = list[Work](), dict[str, str](), list[TuneryError]()
+        for one in request.each_dialect:
+            try:
+                runtime, _ = await self._connected(one)
+            except TuneryError as error:
+                errors.append(error)
+                refused[one.dialect] = str(error)
+                continue
+            account = Account(self.store, job_id, runtime, load_prices(one.prices), runtime.power) if charged else None
+            works.append(Work(runtime, self.store, one, job_id, notify, imported, account))
+        if not works:
+            raise errors[0]
+        return replace(works[0], others=tuple(works[1:]), refused=refused)
 
     async def _keep_alive(self, job_id: str, lost: Callable[[], object]) -> None:
         """Say now and then that a job is at work here, until another process has it: then it is `lost`."""
@@ -495,50 +546,113 @@ class JobManager:
                     return
 
     async def _tune(self, job_id: str, entry: _Entry) -> None:
-        began, notify = time.monotonic(), entry.notify
+        began, notify, request = time.monotonic(), entry.notify, entry.request
         begun = await self.store.read(lambda store: store.job(job_id))
-        check_currency(begun, load_prices(entry.request.prices))
-        runtime, searches = await self._connected(entry.request)
-        notify(importing(entry.request, job_id))
-        imported, used = entry.imported, list[Reservation]()
+        check_currency(begun, load_prices(request.prices))
+        notify(importing(request, job_id))
+        sides, used = None, list[Reservation]()
         try:
-            if imported is None:
-                imported = await self._import(runtime, entry.request, entry.claim, f"import {job_id}", used=used)
-                entry.held = imported.blobs
-            plain = request_data(entry.request, imported, entry.claim)
+            sides = await self.import_model(
+                request, claim=entry.claim, known=lambda _: entry.imported, name=f"import {job_id}", used=used
+            )
+            if entry.imported is None:
+                entry.held = sides.blobs
+            plain = request_data(request, sides.first.imported, entry.claim)
             status = await self.store.write(partial(stored_jobs.specify, job_id=job_id, request=plain))
-            device, stop = await self._device(runtime, entry.request), threading.Event()
-            began_with = beginning(imported, runtime)
+            began_with = beginning(sides.first.imported, sides.first.runtime)
             await self.store.write(lambda store: store.events.append("began", began_with, job_id))
-            options = options_of(entry.request)
+            options = options_of(request)
             assert isinstance(options, TuneOptions)
-            deliver = partial(self._deliver, job_id, entry, imported, options) if options.output else None
-            job = TuningJob(
-                runtime, self.store, entry.request, status, imported, device, notify, stop, searches, began,
-                ending=lambda: entry.ending, deliver=deliver,
-            )  # fmt: skip
+            for side in sides.found:
+                await self._device(side.runtime, side.request)
         except BaseException:
-            if imported is not None and imported is not entry.imported:
-                runtime.claim(-imported.core_s)
-            with suppress(StoreError, UsageError):  # the first error is the one to tell
-                await self._charge_in_vain(job_id, entry.request, runtime, used, time.monotonic() - began)
+            for side in sides.found if sides is not None and entry.imported is None else ():
+                side.runtime.claim(-side.imported.core_s)
+            with suppress(StoreError, UsageError, EngineError):  # the first error is the one to tell
+                runtime, _ = await self._connected(request.each_dialect[0])
+                await self._charge_in_vain(job_id, request, runtime, used, time.monotonic() - began)
             raise
-        done = await self._work(job, entry.claim)
+        deliver = partial(self._deliver, job_id, entry, sides, options) if options.output else None
+        done = await self._tuned(
+            sides, request, status, notify, threading.Event(), began, entry.claim, lambda: entry.ending, deliver
+        )
         _tell(job_id, done.state, entry, done.message)
 
-    async def _deliver(
-        self, job_id: str, entry: _Entry, imported: ImportedModel, options: TuneOptions, account: Account
-    ) -> str:
+    async def _tuned(  # noqa: PLR0917 - what a job is made of
+        self,
+        sides: Sides,
+        request: Request,
+        status: JobStatus,
+        notify: Callable[[Progress], None],
+        stop: threading.Event,
+        began: float,
+        claim: ShareRequest | None = None,
+        ending: Callable[[], JobState] = lambda: JobState.STOPPED,
+        deliver: Callable[[Account], Awaitable[str]] | None = None,
+    ) -> JobStatus:
+        """Tune for one dialect, or for several in turns; `deliver` what was reached."""
+        several, claim, seen = len(request.dialects) > 1, claim or ShareRequest(), set[str]()
+
+        async def turn(
+            side: Side, request: Request, status: JobStatus, began: float, notify: Callable[[Progress], None]
+        ) -> JobStatus:
+            imported, name = side.imported, side.request.dialect
+            if name in seen:  # it has paid for that
+                imported = replace(imported, wall_s=0.0, core_s=0.0)
+            seen.add(name)
+            device = await self._device(side.runtime, side.request)
+            beside = [task for task in status.tasks if task.dialect != name] if several else []
+            job = TuningJob(
+                side.runtime, self.store, request, status, imported, device, notify, stop, side.searches, began,
+                ending=ending, deliver=None if several else deliver, beside=beside, goes_on=several,
+            )  # fmt: skip
+            return await self._work(job, claim)
+
+        if not several:
+            return await turn(sides.first, request, status, began, notify)
+        status = await tune_in_turns(sides, request, status, began, notify, turn)
+        if status.state is not JobState.RUNNING:
+            return status
+        if deliver is not None and status.tasks:
+            await self.store.write(lambda store: store.save_job(status))
+            status = await self._delivered(status, sides, claim, deliver)
+        status = replace(status, state=JobState.DONE)
+        await self.store.write(partial(leave, status=status))
+        return status
+
+    async def _delivered(
+        self, status: JobStatus, sides: Sides, claim: ShareRequest, deliver: Callable[[Account], Awaitable[str]]
+    ) -> JobStatus:
+        """Deliver what all turns have reached, on an account of its own; return how the job stands then."""
+        runtime, began, job_id = sides.first.runtime, time.monotonic(), status.job_id
+        account = Account(self.store, job_id, runtime, load_prices(sides.first.request.prices), runtime.power)
+        self.dispatch.submit(job_id, claim.owner, claim.weight, claim.priority)
+        try:
+            undelivered = await deliver(account)
+        finally:
+            self.dispatch.end(job_id)
+            with suppress(StoreError, UsageError):  # the first error is the one to tell
+                await self._close(account, runtime, job_id, time.monotonic() - began)
+        stored = await self.store.read(lambda store: store.job(job_id))
+        message = ". ".join(part for part in (status.message, undelivered) if part)
+        return replace(status, spend=stored.spend, message=message)
+
+    async def _deliver(self, job_id: str, entry: _Entry, sides: Sides, options: TuneOptions, account: Account) -> str:
         """Compile what a job has tuned; return why that was not possible."""
 
         def notify(progress: Progress) -> None:
             before = entry.progress
             entry.notify(progress if before is None else replace(before, phase=progress.phase, current=""))
 
-        request = replace(entry.request, kind="compile", budget=Budget(), latency_target_s=None)
-        work = Work(self.runtime(entry.request), self.store, request, job_id, notify, imported, account)
+        works = [
+            Work(
+                side.runtime, self.store, replace(side.request, kind="compile", budget=Budget(), latency_target_s=None),
+                job_id, notify, side.imported, account,
+            )
+            for side in sides.found
+        ]  # fmt: skip
         try:
-            made = await compile_network(work, options)
+            made = await compile_network(replace(works[0], others=tuple(works[1:]), refused=sides.refused), options)
         except TuneryError as error:
             return f"the network was not compiled: {error}"
         await self.store.write(lambda store: store.events.append(COMPILED, made, job_id))

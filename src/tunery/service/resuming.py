@@ -10,12 +10,13 @@ from pydantic import TypeAdapter
 from tunery._errors import UsageError, WorkError
 from tunery.domain import JobState, JobStatus, Network
 from tunery.domain.request import TuneReport
-from tunery.reports.data import described
+from tunery.reports.data import by_dialect, described, total
 
 if TYPE_CHECKING:
     from tunery.accounting.prices import Prices
     from tunery.runtime.importing import ImportedModel
     from tunery.runtime.runtime import Runtime
+    from tunery.service.turns import Sides
     from tunery.store import Store
 
 _ASIDE = ("budget", "queue")
@@ -66,12 +67,12 @@ def refuse_twin(store: "Store", request: Mapping[str, Any]) -> None:
             )
 
 
-def report_of(
-    status: JobStatus, imported: "ImportedModel", runtime: "Runtime", *, resumed: bool, place: str
-) -> TuneReport:
+def report_of(status: JobStatus, sides: "Sides", *, resumed: bool, place: str) -> TuneReport:
     """Return the report of a job that has ended."""
-    found = report_from(status, beginning(imported, runtime), place, resumed=resumed)
-    return replace(found, network=imported.network, tasks=imported.tasks)
+    imported = sides.first.imported
+    found = report_from(status, beginning(imported, sides.first.runtime), place, resumed=resumed)
+    tasks = tuple(task for side in sides.found for task in side.imported.tasks)
+    return replace(found, network=imported.network, tasks=tasks)
 
 
 def beginning(imported: "ImportedModel", runtime: "Runtime") -> dict[str, Any]:
@@ -86,16 +87,19 @@ def beginning(imported: "ImportedModel", runtime: "Runtime") -> dict[str, Any]:
 
 
 def report_from(status: JobStatus, began: Mapping[str, Any], place: str, *, resumed: bool = False) -> TuneReport:
-    """Return the report of a job, of its status and what was known at its beginning."""
-    before = [task.weight * task.baseline_s for task in status.tasks if task.baseline_s is not None]
-    after = [task.weight * task.best_s for task in status.tasks if task.best_s is not None]
-    complete = len(before) == len(after) == len(status.tasks)
+    """Return the report of a job, of its status and what was known at its beginning.
+
+    Of several dialects the sums are those of the one whose network is the fastest.
+    """
+    each = [(total(tasks, "baseline_s"), total(tasks, "best_s")) for tasks in by_dialect(status.tasks).values()]
+    known = [(before, after) for before, after in each if before is not None and after is not None]
+    before_s, after_s = min(known, key=lambda sums: sums[1], default=(None, None))
     return TuneReport(
         job=status,
         network=TypeAdapter(Network).validate_python(began["network"]),
         tasks=(),
-        before_s=sum(before) if complete else None,
-        after_s=sum(after) if complete else None,
+        before_s=before_s,
+        after_s=after_s,
         resumed=resumed,
         store=place,
         **{name: began[name] for name in ("slots", "calibrated_at", "elsewhere", "threads")},

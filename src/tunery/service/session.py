@@ -40,6 +40,7 @@ from tunery.runtime.calibrate import calibrate_target
 from tunery.runtime.importing import ImportedModel, resolve_target
 from tunery.service.checks import check_limits
 from tunery.service.manager import JobManager, importing
+from tunery.service.turns import check_dialects
 from tunery.service.verbs import CollectOptions
 from tunery.store import open_store
 from tunery.tuning.collect import CollectReport
@@ -103,6 +104,7 @@ class Session:
     ) -> TuneReport:
         """Tune a model: measured and verified records go into the store; an unfinished equal job is resumed.
 
+        Of several dialects each gets its share of the one budget: most goes where the faster network is expected.
         `on_progress` is called from this thread after every batch; setting `stop` ends the job cleanly and resumably.
         `job_id` names the job to go on with, which `request` must be the request of.
 
@@ -112,15 +114,15 @@ class Session:
             NothingFoundError: there is no job `job_id`.
         """
         check_limits(request)
+        check_dialects(request, "tune")
         began = time.monotonic()
 
         async def run() -> TuneReport:
-            imported = self._known(request) or await self.manager.import_model(
-                request, lambda: on_progress(importing(request))
-            )
-            self._remember(request, imported)
+            sides = await self.manager.import_model(request, lambda: on_progress(importing(request)), known=self._known)
+            for side in sides.found:
+                self._remember(side.request, side.imported)
             return await self.manager.run(
-                request, on_progress, stop or threading.Event(), job_id=job_id, imported=imported, began=began
+                request, on_progress, stop or threading.Event(), job_id=job_id, sides=sides, began=began
             )
 
         return self._run(run())
@@ -136,7 +138,12 @@ class Session:
         check_limits(request)
         network = Network(request.model, request.model, digest(*sorted(t.key for t in tasks)), "", (), (), 0)
         imported = ImportedModel(network, tasks[0].target, get_dialect(request.dialect).compiler, tuple(tasks))
-        return self._run(self.manager.run(request, _ignore, threading.Event(), imported=imported))
+
+        async def run() -> TuneReport:
+            sides = await self.manager.import_model(request, known=lambda _: imported)
+            return await self.manager.run(request, _ignore, threading.Event(), sides=sides)
+
+        return self._run(run())
 
     def extract(self, request: Request) -> ImportedModel:
         """Return the model's network, target and tasks.
@@ -181,6 +188,8 @@ class Session:
             UsageError: the model, shapes or target are wrong, or `output` cannot be written or must not be replaced.
             WorkError: the model does not compile, or computes something else than ONNX Runtime.
         """
+        if more_targets and len(request.dialects) > 1:
+            raise UsageError("a file is for several targets, or the fastest of several dialects; name one --dialect")
         check_place(output, request, force=force, sign=sign)
         charged = policy is not None and policy.few_shot > 0
 
@@ -352,13 +361,16 @@ class Session:
         check_limits(request)
 
         async def do(work: Work) -> R:
+            for one in work.each:
+                one.imported = one.imported or self._known(one.request)
             try:
                 return await run(work)
             finally:
-                if work.imported is not None:
-                    self._remember(request, work.imported)
+                for one in work.each:
+                    if one.imported is not None:
+                        self._remember(one.request, one.imported)
 
-        known = self._known(request)
+        known = self._known(request) if len(request.dialects) == 1 else None
         if charged:
             return self._run(self.manager.do_charged(replace(request, kind=kind), do, notify, known))
         return self._run(self.manager.do(kind, request, do, notify, known))

@@ -5,14 +5,14 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 
 from tunery._errors import EngineError, StoreError, WorkError
 from tunery.accounting.meter import plan
 from tunery.accounting.prices import load_prices
-from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance
+from tunery.domain import DeviceDescription, JobState, JobStatus, Provenance, TaskState
 from tunery.domain.request import MODEL_CHANGED, Progress, Request
 from tunery.measuring.settings import FULL_LENGTH, Settings
 from tunery.runtime.dispatch import WithdrawnError
@@ -48,7 +48,8 @@ class TuningJob:
 
     `device` is the one that the runtime's measurers have. `ending` says in which state a cancelled `run` leaves it.
     `deliver` is what is done with what was reached, before the job ends and on its account; it returns what of that
-    went wrong.
+    went wrong. Of a job over several dialects this is a turn of one; `beside` are its tasks of others, and if it
+    `goes_on` another turn follows.
     """
 
     def __init__(  # noqa: PLR0917 - its collaborators, each used throughout
@@ -65,8 +66,10 @@ class TuningJob:
         began: float | None = None,
         ending: Callable[[], JobState] = lambda: JobState.STOPPED,
         deliver: Callable[[Account], Awaitable[str]] | None = None,
+        beside: Sequence[TaskState] = (),
+        goes_on: bool = False,
     ) -> None:
-        self.status, self._deliver = status, deliver
+        self.status, self._deliver, self._beside, self._goes_on = status, deliver, beside, goes_on
         self._runtime, self._store, self._request, self._imported = runtime, store, request, imported
         self._notify, self._stop, self._ending = on_progress, stop, ending
         settings = Settings() if request.trimming.abandon else FULL_LENGTH
@@ -90,7 +93,7 @@ class TuningJob:
         self._context.cut_off = self._cut_off
         began = time.monotonic() if began is None else began
         self._allowance = RunBudget(self._limits, status.spend, self._account, runtime.granted, began)
-        self._reporter = Reporter(self._context, request, self._allowance, self._sums)
+        self._reporter = Reporter(self._context, request, self._allowance, self._sums, beside)
 
     @property
     def planned(self) -> int:
@@ -104,7 +107,7 @@ class TuningJob:
         self.searches = await self._shared.join(self._context, self._imported.tasks)
         weights = [task.weight for task in self._imported.tasks]
         self._sums = NetworkEstimate(self.searches, weights, self._request.latency_target_s)
-        self._reporter = Reporter(self._context, self._request, self._allowance, self._sums)
+        self._reporter = Reporter(self._context, self._request, self._allowance, self._sums, self._beside)
         # What another job paid for on a shared task counts too, and only the status knows of it.
         self._context.trials = max(self._context.trials, self.status.spend.trials)
         self._state = RunState(tried_before=self._context.trials)
@@ -118,7 +121,8 @@ class TuningJob:
             if self._deliver is not None and self.searches and not self._stop.is_set():
                 undelivered = await self._deliver(self._account)
             await self._close([beat])
-            state = JobState.STOPPED if self._stop.is_set() else JobState.DONE
+            state = JobState.RUNNING if self._goes_on else JobState.DONE
+            state = JobState.STOPPED if self._stop.is_set() else state
             message = self._about_stop() if self._stop.is_set() else self._about_end()
             said = [part for part in (message, undelivered) if part]
             said += [MODEL_CHANGED] if self._imported.has_changed() else []
@@ -131,7 +135,7 @@ class TuningJob:
             raise
         finally:
             self._shared.leave(self._context)
-            await self._store.write(partial(_leave, status=self.status))
+            await self._store.write(partial(leave, status=self.status))
         return self.status
 
     def _about_stop(self) -> str:
@@ -417,7 +421,8 @@ class TuningJob:
         self._notify(self._reporter.progress(self._state.phase, current))
 
 
-def _leave(store: Store, status: JobStatus) -> None:
+def leave(store: Store, status: JobStatus) -> None:
     """Store how a job stands, and let others have it."""
     store.save_job(status)
-    store.release_job(status.job_id, status.state)
+    if status.state is not JobState.RUNNING:  # else another turn follows
+        store.release_job(status.job_id, status.state)

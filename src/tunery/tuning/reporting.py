@@ -14,10 +14,17 @@ from tunery.tuning.run_state import Phase
 
 
 class Reporter:
-    """Reads a running job's parts."""
+    """Reads a running job's parts; `beside` are its tasks of other dialects, which stay as they are."""
 
-    def __init__(self, context: Context, request: Request, allowance: RunBudget, sums: NetworkEstimate) -> None:
-        self._context, self._request = context, request
+    def __init__(
+        self,
+        context: Context,
+        request: Request,
+        allowance: RunBudget,
+        sums: NetworkEstimate,
+        beside: Sequence[TaskState] = (),
+    ) -> None:
+        self._context, self._request, self._beside = context, request, beside
         self._allowance, self._sums = allowance, sums
         self._searches = [search for search, _ in sums.weighted]
         self._searched_s, self._held_before_s = 0.0, sums.held_core_s()
@@ -66,7 +73,7 @@ class Reporter:
         self._allowance.trials = context.trials
         outlook = self._sums.outlook(cores, self._allowance.prices, self._request.seed, self._pace())
         return replace(
-            status, state=state, message=message, spend=self._spend(charged), tasks=self.states(),
+            status, state=state, message=message, spend=self._spend(charged), tasks=(*self.states(), *self._beside),
             remaining=self._allowance.remaining(), outlook=outlook,
         )  # fmt: skip
 

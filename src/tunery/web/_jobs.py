@@ -292,7 +292,7 @@ async def model_of(model: str, dialect: str, service: Service, caller: Caller) -
     """
     if re.fullmatch(DIGEST, model):
         return str(await model_path(service, caller.account.name, model.removeprefix("sha256:")))
-    if model.startswith(("zoo:", f"{dialect}:")):
+    if model.startswith(("zoo:", *(f"{name}:" for name in dialect.split(",")))):
         return model
     raise RefusedError(422, "model", f"{model[:200]!r} is no uploaded model; give sha256:DIGEST, or zoo:NAME")
 

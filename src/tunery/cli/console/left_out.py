@@ -15,9 +15,12 @@ def of_tune(report: "TuneReport", request: "Request") -> list[str]:
     from tunery.dialects import get_dialect
     from tunery.store import open_store
 
-    compiler = get_dialect(request.dialect).compiler
+    compilers = {name: get_dialect(name).compiler for name in request.dialects}
     with open_store(request.store, create=False, keep=False) as store:
-        found = {task.workload.label: _reasons(store.records(task.key, compiler=compiler)) for task in report.tasks}
+        found = {
+            task.workload.label: _reasons(store.records(task.key, compiler=compilers[task.target.dialect]))
+            for task in report.tasks
+        }
     return left_out_lines(found)
 
 
@@ -26,7 +29,7 @@ def of_compile(report: "CompileReport", request: "Request") -> list[str]:
     from tunery.dialects import get_dialect
     from tunery.store import open_store
 
-    compiler = get_dialect(request.dialect).compiler
+    compiler = get_dialect(report.dialect or request.dialect).compiler
     found = dict(report.left_out)
     with open_store(request.store, create=False, keep=False) as store:
         for share in report.tasks:

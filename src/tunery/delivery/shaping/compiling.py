@@ -6,8 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tunery._archive import extend_manifest, open_archive
+from tunery._errors import UsageError
 from tunery._outputs import NETWORK, publish
 from tunery.delivery.compile import check_place, compile_checked, files_of
+from tunery.delivery.fastest import compile_fastest
 from tunery.delivery.shaping.joining import join
 from tunery.delivery.work import Work
 from tunery.domain import Network
@@ -39,6 +41,10 @@ async def compile_request(
         WorkError: the model does not compile, or computes something else than ONNX Runtime.
     """
     request = replace(work.request, store=work.store.url)
+    if work.others or work.refused:
+        if any_shape:
+            raise UsageError("a file runs any shape, or is the fastest of several dialects; name one --dialect")
+        return await compile_fastest(work, output, policy, say, force=force, sign=sign)
     if not request.more_shapes and not any_shape:
         return await compile_checked(work, output, policy, say, force=force, sign=sign, raced=raced)
     check_place(output, request, force=force, sign=sign)

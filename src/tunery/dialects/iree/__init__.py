@@ -2,6 +2,7 @@
 
 tools           its programs, in the environment of this dialect
 dispatches      a network's dispatches as modules of their own: the tasks
+operators       what operators these are, for other compilers to be compared with
 configurations  what may be chosen for a product of tensors, and IREE's tuning spec of what was chosen
 flags, network  sets of flags, one file of a whole network
 kernel          IREE's runtime in this process
@@ -273,6 +274,7 @@ def _workload(dispatch: Dispatch) -> Workload:
     return Workload(
         digest(dispatch.module), dispatch.name, "dense" if product else "other", dispatch.module,
         (*inputs, *outputs), len(outputs), product.flop if product else float(written),
+        dispatch.operator,
     )  # fmt: skip
 
 

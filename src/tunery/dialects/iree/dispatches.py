@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tunery.dialects.iree.operators import operator_of
+
 DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16", "i1": "bool", "i8": "int8",
           "i16": "int16", "i32": "int32", "i64": "int64"}  # fmt: skip
 Spec = tuple[tuple[int, ...], str]
@@ -59,7 +61,10 @@ class Contraction:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """An executable, with how often a network calls it; tensors are shapes with NumPy's dtype names."""
+    """An executable, with how often a network calls it; tensors are shapes with NumPy's dtype names.
+
+    `operator` is its operator key, None where it is not known.
+    """
 
     name: str
     module: str
@@ -67,6 +72,7 @@ class Dispatch:
     outputs: tuple[Spec, ...]
     contraction: Contraction | None
     calls: int = 1
+    operator: str | None = None
 
 
 def dispatches(flow: str) -> Iterator[Dispatch]:
@@ -77,17 +83,22 @@ def dispatches(flow: str) -> Iterator[Dispatch]:
     # They are named after the model's graph, which may be called anything.
     flow = _SYMBOL.sub(lambda found: "@" + re.sub(r"[^\w$]", "_", found[1].strip('"')), flow)
     executables = {found["name"]: found.group(0) for found in _EXECUTABLE.finditer(flow)}
-    counted: dict[str, int] = {}
-    calls: dict[str, re.Match[str]] = {}
-    for call in _CALL.finditer(flow[_first_function(flow) :]):
-        counted[call["export"]] = counted.get(call["export"], 0) + 1
-        calls.setdefault(call["export"], call)
-    for export, call in calls.items():
+    calls: dict[str, list[re.Match[str]]] = {}
+    for found in _CALL.finditer(flow[_first_function(flow) :]):
+        calls.setdefault(found["export"], []).append(found)
+    for export, [call, *others] in calls.items():
         text = executables.get(call["executable"])
         made = None if text is None else _alone(text, call)
         if made is not None:
             module, inputs, outputs = made
-            yield Dispatch(_short(export), module, inputs, outputs, contraction(module), counted[export])
+            constants = set.intersection(*map(_constants, (call, *others)))
+            operator = operator_of(text or "", constants)
+            yield Dispatch(_short(export), module, inputs, outputs, contraction(module), 1 + len(others), operator)
+
+
+def _constants(call: re.Match[str]) -> set[int]:
+    """Return which operands of a call are the network's constants."""
+    return {at for at, name in enumerate(_split(call["operands"])) if name.startswith("%__constant")}
 
 
 def _first_function(flow: str) -> int:

@@ -320,6 +320,7 @@ class TaskSearch:
             timings=state.timings.total(),
             contaminated=state.timings[True],
             degree=self._races.degree,
+            dialect=self.task.target.dialect,
         )
 
 

@@ -135,7 +135,7 @@ def _body(service: ServiceClient, request: Request, share: ShareRequest | None, 
         local |= {"owner": share.owner, "weight": share.weight} if share else {}
     else:
         _check_elsewhere(request)
-        if not model.startswith(("zoo:", f"{request.dialect}:")):
+        if not model.startswith(("zoo:", *(f"{name}:" for name in request.dialects))):
             watcher.say("sending the model")
             model = service.upload(Path(model))
     return {

@@ -1,0 +1,111 @@
+"""Compiling with several dialects: each makes a file, the files are timed in turns, and the fastest is delivered."""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from tunery._errors import TuneryError
+from tunery._outputs import NETWORK, TEXT, check_output, publish
+from tunery.delivery.comparing.compare import Contestants, Expected
+from tunery.delivery.compile import check_place, compile_checked, files_of
+from tunery.delivery.work import Work
+from tunery.domain import Network
+from tunery.domain.request import CompileReport, DialectResult, FillPolicy
+from tunery.engines import Role
+
+_ROUNDS, _TURN_S = 7, 0.2
+_OURS, _THEIRS = "tunery", "onnxruntime"
+Made = tuple[Work, CompileReport, Network]
+
+
+async def compile_fastest(
+    work: Work,
+    output: Path,
+    policy: FillPolicy | None,
+    say: Callable[[str], None],
+    *,
+    force: bool = False,
+    sign: Path | None = None,
+) -> tuple[CompileReport, Network]:
+    """Do as `compile_checked` for each dialect of a job, and put the fastest file at `output`.
+
+    A dialect that cannot compile the network is told of in the report.
+
+    Raises:
+        TuneryError: so it is with all of them, or `output` cannot be written or must not be replaced.
+    """
+    request = replace(work.request, store=work.store.url)
+    check_place(output, request, force=force, sign=sign)
+    made: dict[str, Made] = {}
+    refused, errors = dict(work.refused), list[TuneryError]()
+    with tempfile.TemporaryDirectory(prefix=".tunery-", dir=output.absolute().parent) as scratch:
+        for one in work.each:
+            name = one.request.dialect
+            place = Path(scratch, name) / output.name
+            place.parent.mkdir()
+
+            def told(text: str, name: str = name) -> None:
+                say(f"{name}: {text}")
+
+            try:
+                made[name] = (one, *await compile_checked(one, place, policy, told, sign=sign))
+            except TuneryError as error:
+                errors.append(error)
+                refused[name] = str(error)
+        if not made:
+            raise errors[0]
+        say("timing the networks in turns")
+        times = await _in_turns(made)
+        best = min((name for name in made if name in times), key=lambda name: times[name], default=next(iter(made)))
+        _, report, network = made[best]
+        inputs = [*files_of(request), *([sign] if sign else [])]
+        beside = {Path(text): output.with_name(Path(text).name) for text in report.texts}
+        for to in beside.values():
+            check_output(to, TEXT, inputs=inputs, force=force)
+        publish(Path(report.path), output, NETWORK, inputs=inputs, force=force)
+        for text, to in beside.items():
+            publish(text, to, TEXT, inputs=inputs, force=force)
+    results = [
+        DialectResult(name, times.get(name, report.own_s), report.no_kernels)
+        for name, (_, report, _) in made.items()
+    ]  # fmt: skip
+    results += [DialectResult(name, refused=why) for name, why in refused.items()]
+    report = replace(
+        report, path=str(output), texts=tuple(map(str, beside.values())), dialect=best, dialects=tuple(results),
+        latency_s=times.get(best, report.latency_s), onnxruntime_s=times.get(_THEIRS, report.onnxruntime_s),
+    )  # fmt: skip
+    return report, network
+
+
+async def _in_turns(made: Mapping[str, Made]) -> dict[str, float]:
+    """Return the median seconds of a call of each network that a dialect runs, and of ONNX Runtime, called in turns.
+
+    Nothing where there is none of them, or no ONNX file.
+    """
+    ours = {name: one for name, one in made.items() if not one[1].no_kernels and one[2].blob}
+    if not ours:
+        return {}
+    first = next(iter(ours.values()))[0]
+    samples: dict[str, list[float]] = {name: [] for name in (*ours, _THEIRS)}
+    with ExitStack() as ends:
+        contestants: dict[str, Contestants] = {}
+        lent = Expected([])
+        for name, (work, report, network) in ours.items():
+            blob = work.runtime.blobs.put(Path(report.path), temporary=True)
+            started = Contestants.start(work.runtime, network, {_OURS: blob}, lent if lent.worker else None)
+            ends.callback(started.close)
+            contestants[name] = started
+            if not lent.worker:
+                lent = Expected([], started.workers[_THEIRS])
+        async with first.stage("check", Role.MEASURER):
+            for turn in range(_ROUNDS):
+                names = [*samples]
+                for name in names[turn % len(names) :] + names[: turn % len(names)]:
+                    side, label = (
+                        (contestants[next(iter(ours))], _THEIRS) if name == _THEIRS else (contestants[name], _OURS)
+                    )
+                    samples[name] += await side.ask(label, "samples", _TURN_S, 1)
+    return {name: median(found) for name, found in samples.items()}
