@@ -154,7 +154,7 @@ def table(rows: Sequence[Row]) -> str:
                 *(f"{statistics.median(row[name] for row in mine):.0f}" for name in ("dropped", "abandoned", "degree")),
                 f"{max(load for row in mine for load in row['load_per_core']):.1f}",
             )  # fmt: skip
-    return as_text(made, 160)
+    return as_text(made, 180)
 
 
 def _spread(ratios: Sequence[float]) -> str:
