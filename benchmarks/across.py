@@ -70,7 +70,8 @@ def main() -> None:
     options = parser.parse_args()
     file = Path(options.json)
     if options.table:
-        rows: list[Row] = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        rows: list[Row] = [json.loads(line) for line in lines]
     else:
         plan = Plan(tuple(options.dialects.split(",")), options.trials, options.seeds)
         rows = study(plan, Kept(file, __file__, trials=options.trials))

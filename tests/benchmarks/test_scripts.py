@@ -13,6 +13,7 @@ WITH_HELP = sorted(
     script.name for script in SCRIPTS.glob("*.py") if "argparse" in (text := script.read_text()) or "typer" in text
 )
 SMALLEST = {
+    "across.py": ["--table", "--json", "{here}/none.jsonl"],
     "agents.py": ["--hosts", "1", "--build-s", "0.05", "--seconds", "1", "--calls", "4"],
     "conformance.py": ["--only", "test_relu"],
     "delivery.py": ["tiny", "--json", "{here}/delivery.json"],

@@ -93,7 +93,7 @@ def test_a_job_that_goes_on_knows_who_has_had_a_first_share_and_trials_are_split
     [
         (Request("fake:demo", dialect="fake,nosuch"), "nosuch"),
         (Request("fake:demo", dialect="fake,fake"), "each of them once"),
-        (Request("fake:demo", dialect="fake,"), "unknown dialect"),
+        (Request("fake:demo", dialect="fake,"), "each of them once"),
         (Request("fake:demo", dialect="fake,iree", on="board"), "on this machine"),
         (Request("fake:demo", dialect="fake,iree", kind="query"), "one dialect"),
     ],
@@ -106,6 +106,12 @@ def test_what_cannot_be_right_is_told_before_anything_is_done(tmp_path: Path, as
 
     with pytest.raises(UsageError, match=said):
         asyncio.run(submit())
+
+
+@pytest.mark.jobs
+def test_a_dialect_that_does_not_exist_is_no_missing_one(tmp_path: Path) -> None:
+    with Session(str(tmp_path / "store.db")) as session, pytest.raises(UsageError, match="unknown dialect 'nosuch'"):
+        session.tune(Request("fake:demo", dialect="fake,nosuch", threads=1, budget=Budget.parse("4trials")))
 
 
 @pytest.mark.jobs

@@ -5,7 +5,7 @@ import math
 from tunery._errors import UsageError
 from tunery.accounting.meter import check_effort
 from tunery.accounting.prices import load_prices
-from tunery.dialects import check_dialect, named_dialect
+from tunery.dialects import named_dialect
 from tunery.domain import MOST
 from tunery.domain.request import MOST_PRIORITY, MOST_SHAPES, Request, ShareRequest
 from tunery.runtime.opening import kernel_threads
@@ -26,8 +26,6 @@ def check(request: Request, claim: ShareRequest) -> None:
     """
     check_limits(request)
     options_of(request)
-    for name in request.dialects:
-        check_dialect(name)
     check_dialects(request, request.kind)
     if not request.on:  # else its host says how many cores it has
         for one in request.each_dialect:

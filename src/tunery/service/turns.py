@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tunery._errors import UsageError
+from tunery.dialects import check_dialect
 from tunery.domain import JobState, JobStatus
 from tunery.domain.request import Progress, Request
 from tunery.runtime.importing import ImportedModel
@@ -47,9 +48,11 @@ def check_dialects(request: Request, kind: str) -> None:
     """Check that a job of a kind may have the request's dialects.
 
     Raises:
-        UsageError: it may not.
+        UsageError: it may not, or there is no such dialect.
     """
     names = request.dialects
+    for name in filter(None, names):
+        check_dialect(name)
     if len(names) == 1:
         return
     if len(set(names)) < len(names) or not all(names):

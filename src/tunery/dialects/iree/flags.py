@@ -17,3 +17,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "im2col": TUNED,
     "im2col-data-tiling": (*TUNED, "--iree-opt-data-tiling"),
 }
+SEARCHED: Mapping[str, tuple[str, ...]] = {
+    "microkernels": (*FLAGS["im2col-data-tiling"], "--iree-llvmcpu-enable-ukernels=all"),
+}
+"""What is tried beside them: IREE's own code for single tiles. It gains on some networks and loses on others."""

@@ -19,7 +19,7 @@ from tunery._errors import DialectError, UsageError
 from tunery._outputs import replacing
 from tunery.dialects import Array, CompiledNetwork
 from tunery.dialects._loaded import thread_count
-from tunery.dialects.iree.flags import FLAGS, TUNED
+from tunery.dialects.iree.flags import FLAGS, SEARCHED, TUNED
 from tunery.dialects.iree.kernel import Module, numpy_dtype
 from tunery.dialects.iree.tools import NAME, OPSET, VERSION, compile_module, cpu_flags
 from tunery.domain import Network, Target, TensorSpec
@@ -53,7 +53,7 @@ def fastest(network: Network, source: Path, target: Target, spec: str, directory
     function = function_of(source)
     modules: dict[str, Module] = {}
     refused: dict[str, str] = {}
-    ways = dict(FLAGS)
+    ways = {**FLAGS, **SEARCHED}
     if spec:
         (directory / SPEC).write_text(spec)
         ways[TUNED_NAME] = (*TUNED, f"--iree-codegen-tuning-spec-path={directory / SPEC}")
