@@ -28,7 +28,7 @@ def import_records(store: str, path: Path) -> ImportSummary:
 
 def import_into(store: Store, path: Path) -> ImportSummary:
     """Do as `import_records` with an open store; its writers wait at the end only, while what was checked is stored."""
-    with workplace(Request("", dialect="")) as (engine, _, _):
+    with workplace(Request("")) as (engine, _, _):
         return store.import_records(path, RecordChecks(engine))
 
 
