@@ -139,7 +139,7 @@ def test_a_job_that_was_stopped_within_a_batch_has_paid_for_each_of_its_trials(
             stop.set()  # the first race of its batch: the others are cut short
         return number
 
-    source = "fake:cut?tasks=1&run_s=0.1&build_s=0.01"
+    source = "fake:cut?tasks=1&run_s=0.03&build_s=0.01"
     with monkeypatch.context() as patch:
         patch.setattr(Store, "add_records", add)
         first = run_in(tmp_path, source, "24trials", stop=stop).job

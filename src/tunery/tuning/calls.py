@@ -46,13 +46,14 @@ async def call_build(
     candidate: Candidate,
     tries: int = 1,
     *,
-    deadline_s: float = BUILD_DEADLINE_S,
+    deadline_s: float | None = None,
 ) -> Artifact | Measurement:
-    """Build a candidate on a worker that is held; return why not if it fails.
+    """Build a candidate on a worker that is held; return why not if it fails, or takes longer than a build may.
 
     The artifact is there until it is discarded.
     """
     runtime = context.runtime
+    deadline_s = BUILD_DEADLINE_S if deadline_s is None else deadline_s
     try:
         artifact: Artifact = await runtime.call(worker, "build", task, candidate, deadline_s=deadline_s, tries=tries)
         if not runtime.hold(artifact.blob):  # somebody else's of the same content was discarded in this moment

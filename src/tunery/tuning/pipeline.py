@@ -33,9 +33,12 @@ class BuiltCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Builds:
-    """How candidates are built: `chunk` of them on one builder, one after the other, each tried so often."""
+    """How candidates are built: `chunk` of them on one builder, one after the other, each tried so often.
 
-    deadline_s: float = BUILD_DEADLINE_S
+    Each build may take `deadline_s`; None: what any build may.
+    """
+
+    deadline_s: float | None = None
     chunk: int = 4  # small enough that the pool ends together
     tries: int = 1
 
