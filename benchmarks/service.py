@@ -17,8 +17,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -69,6 +71,17 @@ def measure(
     return sorted(taken), (cpu_s(server) - before_s) / calls
 
 
+def serve(environment: Mapping[str, str]) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    """Start a service of accounts, and return it with what it tells as it is ready."""
+    command = [sys.executable, "-m", "tunery", "serve", "--listen", "127.0.0.1:0", "--json"]
+    server = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    text = ""
+    while not text.endswith("}\n"):
+        text += server.stdout.readline()
+    return server, json.loads(text)
+
+
 def cpu_s(server: psutil.Process) -> float:
     """Return the CPU seconds that a process has used."""
     used = server.cpu_times()
@@ -89,14 +102,9 @@ def main() -> None:
         followed = [store.create_job({"model": "zoo:net"}).job_id for _ in range(asked.streams)]
         for job_id in followed:
             store.acquire_job(job_id)  # at work, in this process
-        command = [sys.executable, "-m", "tunery", "serve", "--listen", "127.0.0.1:0", "--json"]
         began = time.perf_counter()
-        server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        text = ""
-        while not text.endswith("}\n"):
-            text += server.stdout.readline()
-        started_s, told, over = time.perf_counter() - began, json.loads(text), threading.Event()
+        server, told = serve(environment)
+        started_s, over = time.perf_counter() - began, threading.Event()
         headers, opened = {"Authorization": f"Bearer {told['token']}"}, threading.Semaphore(0)
         process = psutil.Process(server.pid)
         try:

@@ -23,6 +23,7 @@ SMALLEST = {
     "leases.py": ["{here}/leases.db", "--steps", "60", "--stores", "2", "--jobs", "2"],
     "record_durations.py": ["fake:one?tasks=1", "--budget", "12trials", "-o", "{here}/durations.json"],
     "scheduler_scale.py": ["--quick"],
+    "first_measurement.py": ["fake:one?tasks=1", "--dialect", "fake", "--rounds", "1"],
     "service.py": ["--jobs", "20", "--streams", "2", "--calls", "10"],
 }
 ON_POSTGRESQL = {

@@ -3,7 +3,9 @@
 import hashlib
 import re
 from datetime import UTC, datetime
+from typing import Any
 
+import httpx
 import pytest
 from test_web_jobs import QUICK, ended, submitted
 from web_tools import Serve, Site
@@ -191,5 +193,30 @@ def test_what_an_account_takes_with_it_names_no_network_of_another(serve: Serve)
         assert "secret" not in answer.text
         assert (await bob.get("/v1/records/export", params={"network": "secret"})).status_code == 404
         assert (await bob.get("/v1/records/export", params={"network": "mine"})).text == answer.text
+
+    serve(main)
+
+
+@pytest.mark.jobs
+def test_what_one_account_has_paid_is_nobody_elses_forecast(serve: Serve) -> None:
+    asked = {"model": "fake:next?tasks=2&size=5", "dialect": "fake", "threads": 1, "kind": "query"}
+
+    async def main(site: Site) -> None:
+        ann, bob = await site.account("ann"), await site.account("bob")
+
+        async def expected(client: httpx.AsyncClient) -> dict[str, Any] | None:
+            told: dict[str, Any] | None = (await ended(client, (await submitted(client, asked))["id"]))["answer"][
+                "tuning"
+            ]
+            return told
+
+        await ended(ann, (await submitted(ann))["id"])
+        assert await expected(bob) is None
+        assert (await expected(ann) or {})["jobs"] == 1
+        for name in ("kim", "lee"):
+            client = await site.account(name)
+            await ended(client, (await submitted(client))["id"])
+        assert (await expected(bob) or {})["jobs"] == 3, "of three accounts nobody can tell one"
+        assert (await expected(ann) or {})["jobs"] == 1
 
     serve(main)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 _FIELDS = ("job", "account", "kind", "state", "host")
@@ -23,10 +24,14 @@ class JsonLines(logging.Formatter):
         return json.dumps(told)
 
 
-def log_json() -> None:
-    """Write what tunery logs, from what is merely of interest on, to standard error as JSON lines."""
+def log_json() -> Callable[[str], None]:
+    """Write what tunery logs, from what is merely of interest on, to standard error as JSON lines.
+
+    Return what logs a message of the command's own.
+    """
     handler, logger = logging.StreamHandler(), logging.getLogger("tunery")
     handler.setFormatter(JsonLines())
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    return logger.info

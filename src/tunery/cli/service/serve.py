@@ -1,5 +1,6 @@
 """`tunery serve`: jobs of this user, or of accounts."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,10 +55,11 @@ def serve(
     from tunery.web.server import Place, parse_place, serve_user
 
     choose_engine(engine)
+    tell: Callable[[str], None] = remark
     if log_format is LogFormat.JSON:
         from tunery.service.logs import log_json
 
-        log_json()
+        tell = log_json()
     if not listen and (certificate or key or behind_proxy or keep_days):
         raise UsageError(
             "--tls-certificate, --tls-key, --behind-proxy and --keep-days are for --listen HOST:PORT; give it as well"
@@ -66,7 +68,7 @@ def serve(
         raise UsageError("--socket is for your own service; leave it out, or leave out --listen")
     if listen:
         place = Place(*parse_place(listen), certificate, key, behind_proxy=behind_proxy)
-        _listen(store, place, strategy, keep_days, as_json=json)
+        _listen(store, place, strategy, keep_days, tell, as_json=json)
         return
     path = socket_path(socket)
 
@@ -74,12 +76,14 @@ def serve(
         if json:
             emit({"socket": path, "resumed": jobs})
         else:
-            remark(f"listening at {path}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
+            tell(f"listening at {path}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
 
     serve_user(store, path, cache_directory() / "service", strategy, ready)
 
 
-def _listen(store: str, place: "Place", strategy: str, keep_days: float, *, as_json: bool) -> None:
+def _listen(
+    store: str, place: "Place", strategy: str, keep_days: float, tell: Callable[[str], None], *, as_json: bool
+) -> None:
     from tunery._settings import cache_directory
     from tunery.web.server import serve as serve_accounts
 
@@ -89,6 +93,6 @@ def _listen(store: str, place: "Place", strategy: str, keep_days: float, *, as_j
             return
         if token:
             say(f"{token}\nis the token of the first account, admin; it is shown this once")
-        remark(f"listening at {url}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
+        tell(f"listening at {url}" + (f"; going on with {len(jobs)} jobs" if jobs else ""))
 
     serve_accounts(store, place, cache_directory() / "service", strategy, ready, keep_days)
