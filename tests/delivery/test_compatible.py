@@ -5,11 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 from job_tools import request_in, run_in
+from onnx import TensorProto, helper, numpy_helper
 
 from tunery.costmodels import registry
-from tunery.domain import Mode, Origin, Rung
+from tunery.domain import Budget, Mode, Origin, Rung
 from tunery.domain.request import FillPolicy, Request
 from tunery.reports.data import compile_data, query_data
 from tunery.service.session import compile_model, query, tune
@@ -102,3 +105,62 @@ def test_tuning_tries_what_a_compatible_device_offers_first(there: Path, tmp_pat
                 if record.provenance.device != OTHER
             ]
             assert best.intersection(record.candidate.key for record in races[:3])
+
+
+def test_what_an_earlier_version_of_the_compiler_has_found_here_is_timed_again(there: Path, tmp_path: Path) -> None:
+    best = keys_of(query(request_in(there, SOURCE)))
+    (tmp_path / "two").mkdir()
+    request = request_in(tmp_path / "two", SOURCE)
+    with open_store(request_in(there, SOURCE).store) as source, open_store(request.store) as store:
+        [device] = source.devices.find()
+        store.devices.save(device.fingerprint, device.facts, device.host)
+        for task in source.tasks():
+            for record in source.records(task.key):
+                earlier = replace(record.provenance, compiler="fake 0")
+                store.add_record(task, replace(record, provenance=earlier, job_id=""))
+    offered = query(request)
+    assert {choice.rung for choice in offered.choices} == {Rung.COMPATIBLE}
+    assert all("fake 0" in row["source"] for row in query_data(offered)["tasks"])
+    answer = query(request, FillPolicy(few_shot=1))
+    assert {choice.rung for choice in answer.choices} == {Rung.EXACT}
+    assert keys_of(answer) == best
+
+
+@pytest.mark.tvm
+@pytest.mark.slow
+@pytest.mark.parametrize("elsewhere", [{"device": OTHER}, {"compiler": "apache-tvm of yesterday"}], ids=str)
+def test_real_kernels_are_verified_and_timed_where_they_are_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: dict[str, str]
+) -> None:
+    monkeypatch.setenv(registry.VARIABLE, str(tmp_path / "none"))
+    model = matmul_in(tmp_path)
+    requests = [Request(model, threads=1, budget=Budget(trials=24), store=str(tmp_path / name)) for name in "ab"]
+    tune(requests[0])
+    best = {choice.candidate.key for choice in query(requests[0]).choices if choice.candidate}
+    with open_store(requests[0].store) as source, open_store(requests[1].store) as store:
+        [device] = source.devices.find()
+        store.devices.save(elsewhere.get("device", device.fingerprint), device.facts, device.host)
+        for task in source.tasks():
+            for record in source.records(task.key):
+                there = replace(record.provenance, **elsewhere)
+                store.add_record(task, replace(record, provenance=there, job_id=""))
+    report, _ = compile_model(requests[1], tmp_path / "net", FillPolicy())
+    assert "compatible-device" in {rung for rung, _ in report.coverage.values()}
+    query(requests[1], FillPolicy(few_shot=1))
+    with open_store(requests[1].store) as store:
+        timed = [record for task in store.tasks() for record in store.records(task.key, origins=[Origin.SEARCH])
+                 if replace(record.provenance, **elsewhere) != record.provenance]  # fmt: skip
+    assert best.intersection(record.candidate.key for record in timed)
+    assert all(record.measurement.verification is not None for record in timed)
+
+
+def matmul_in(directory: Path) -> str:
+    """Write a model of one product with a rectifier, and return its path."""
+    weights = numpy_helper.from_array(np.ones((256, 512), np.float32) / 256, "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Relu", ["m"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in
+            (("x", (128, 256)), ("y", (128, 512)))]  # fmt: skip
+    graph = helper.make_graph(nodes, "product", [ends[0]], [ends[1]], [weights])
+    path = directory / "product.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return str(path)

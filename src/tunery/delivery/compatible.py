@@ -1,4 +1,7 @@
-"""What was measured on other machines with the same type of processor: the rung below this device's own records."""
+"""What was measured on the same type of processor, elsewhere or by another version of the compiler.
+
+It is the rung below this device's own records.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,17 +12,16 @@ from tunery.domain import Choice, Provenance, Rung
 from tunery.store import Offer, Store
 
 OFFERS = 2
-"""How many candidates of a task each compatible device may offer."""
+"""How many candidates of a task each compatible device may offer, of each version of the compiler."""
 
 
 async def offers_for(work: Work, provenance: Provenance, known: Sequence[KnownTask]) -> dict[str, list[Offer]]:
-    """Return by task what compatible devices offer for those that are open, the fastest there first."""
+    """Return by task what is offered for those that are open, the fastest there first."""
     keys = [each.task.key for each in known if each.open and each.task.tunable]
     device = await work.runtime.device()
 
     def ask(store: Store) -> dict[str, list[Offer]]:
-        others = store.devices.compatible(device.fingerprint, device.as_facts())
-        return store.offers(keys, provenance, others, OFFERS) if others else {}
+        return store.offers(keys, provenance, store.devices.of_type(device.fingerprint, device.as_facts()), OFFERS)
 
     return await work.store.read(ask) if keys else {}
 

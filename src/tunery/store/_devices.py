@@ -68,6 +68,10 @@ class Devices:
         rows = self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [_device(row) for row in rows]
 
+    def of_type(self, fingerprint: str, facts: Mapping[str, Any]) -> list[KnownDevice]:
+        """Return the device itself, if it is known, and the `compatible` ones."""
+        return [*self.find(fingerprint)[:1], *self.compatible(fingerprint, facts)]
+
     def compatible(self, fingerprint: str, facts: Mapping[str, Any]) -> list[KnownDevice]:
         """Return the other devices with the same type of processor, last seen first: one for each fingerprint.
 

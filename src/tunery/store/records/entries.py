@@ -57,6 +57,24 @@ def entries(connection: Connection, task_key: str, provenance: Provenance, *, im
     return _with_samples(found, _samples(connection, finals))
 
 
+def compilers_of(connection: Connection, task_keys: Collection[str], dialect: str) -> list[str]:
+    """Return the compilers of a dialect whose records of some tasks are stored, in the order of their names.
+
+    Each is found in an index, however many records it has made.
+    """
+    found = list[str]()
+    here = sa.and_(_records.c.task_key == schema.tasks.c.key, _records.c.dialect == dialect)
+    following = sa.select(sa.func.min(_records.c.compiler)).where(here, _records.c.compiler > sa.bindparam("last"))
+    query = sa.select(following.correlate(schema.tasks).scalar_subquery())
+    parts = [query.where(schema.tasks.c.key.in_(some)) for some in batched(task_keys)]
+    while True:
+        given = {"last": found[-1] if found else ""}
+        known = [name for part in parts for name in connection.execute(part, given).scalars() if name is not None]
+        if not known:
+            return found
+        found.append(min(known))
+
+
 def histories(connection: Connection, task_keys: Collection[str], provenance: Provenance) -> dict[str, list[Entry]]:
     """Return for each task the own entries of these conditions, oldest first, without the samples of finals."""
     found: dict[str, list[Entry]] = {key: [] for key in task_keys}

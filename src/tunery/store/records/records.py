@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import chain, islice, product, takewhile
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,7 +19,7 @@ from tunery.store._ledger import Charge, insert_charges
 from tunery.store.database import schema
 from tunery.store.database.codec import decode, unpack
 from tunery.store.database.connection import Database, batched, insert_new
-from tunery.store.records.entries import best_entries, histories, holds, is_default, tells
+from tunery.store.records.entries import best_entries, compilers_of, histories, holds, is_default, tells
 from tunery.store.records.ranking import Entry, verdicts
 from tunery.store.records.rows import (
     as_late,
@@ -61,16 +61,20 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A record of another device that may serve here: of the same type of processor, but for other conditions."""
+    """A record of another device of the same type of processor, or of another version of the compiler, that may serve.
+
+    `compiler` is that other version, "" where it is the same.
+    """
 
     record: Record
     device: KnownDevice
+    compiler: str = ""
 
     @property
     def source(self) -> str:
         """Where it was measured, for people."""
-        facts = self.device.facts
-        return f"{facts.get('name')} with {facts.get('cores')} cores, host {self.device.host}"
+        facts, by = self.device.facts, f", by {self.compiler}" if self.compiler else ""
+        return f"{facts.get('name')} with {facts.get('cores')} cores, host {self.device.host}{by}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,14 +292,19 @@ class Records(Database):
     ) -> dict[str, list[Offer]]:
         """Return for each task the verified records of `devices` that are faster than the default there, fastest first.
 
-        At most `limit` of each device, all else as in `provenance`. How fast they are here is not known.
+        At most `limit` of each device and version of the compiler, all else as in `provenance`, whose own are not among
+        them. How fast they are here, and with this version, is not known.
         """
         found: dict[str, list[Offer]] = {key: [] for key in task_keys}
-        for device in devices:
-            there = replace(provenance, device=device.fingerprint)
+        compilers = self.read(lambda connection: compilers_of(connection, task_keys, provenance.dialect))
+        for device, compiler in product(devices, compilers):
+            there = replace(provenance, device=device.fingerprint, compiler=compiler)
+            if there == provenance:
+                continue
+            other = compiler if compiler != provenance.compiler else ""
             for key, ranking in self.best_of(task_keys, there, limit=limit).items():
                 better = takewhile(lambda record: record.candidate.origin is not Origin.BASELINE, ranking)
-                found[key] += (Offer(record, device) for record in better)
+                found[key] += (Offer(record, device, other) for record in better)
         for offers in found.values():
             offers.sort(key=lambda offer: offer.record.measurement.latency_s or math.inf)
         return found

@@ -1,4 +1,4 @@
-"""Candidates that another device's or another store's records call fast: tried first, and believed in nothing."""
+"""Candidates that records of another device, version or store call fast: tried first, and believed in nothing."""
 
 from tunery._errors import DialectError, EngineError
 from tunery.domain import Candidate, Task
@@ -9,7 +9,7 @@ from tunery.tuning.charging import charge
 from tunery.tuning.context import Context
 
 HINTS = 12
-_OFFERS = 3  # of each compatible device
+_OFFERS = 3  # of each compatible device and version of the compiler
 _DEADLINE_S = 60.0
 _LOST = 2  # workers that may be lost to such candidates
 
@@ -17,14 +17,14 @@ _LOST = 2  # workers that may be lost to such candidates
 async def hinted(context: Context, task: Task) -> list[Candidate]:
     """Return the candidates that others call fast for a task, under the keys of the programs that they are.
 
-    First those that were the best on a compatible device, then those of imported records. What does not fit the task,
-    or may not be used, is left out.
+    First those that were the best on a compatible device, or by another version of the compiler, then those of imported
+    records. What does not fit the task, or may not be used, is left out.
     """
     device = await context.runtime.device()
 
     def ask(store: Store) -> list[str]:
-        others = store.devices.compatible(device.fingerprint, device.as_facts())
-        offers = store.offers([task.key], context.provenance, others, _OFFERS)[task.key]
+        known = store.devices.of_type(device.fingerprint, device.as_facts())
+        offers = store.offers([task.key], context.provenance, known, _OFFERS)[task.key]
         bodies = [offer.record.candidate.body for offer in offers]
         return list(dict.fromkeys([*bodies, *store.hints(task.key, context.provenance, HINTS)]))[:HINTS]
 
