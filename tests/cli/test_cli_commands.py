@@ -1,5 +1,6 @@
 """Every command does what it says, on a compiler that needs no time; JSON shapes are those of docs/json.md."""
 
+import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -228,7 +229,8 @@ def test_jobs_are_listed_shown_and_not_resumed_when_done(tuned: Run) -> None:
 def test_spend_adds_up_the_same_by_stage_and_by_task(tuned: Run) -> None:
     data = tuned("spend", "--json").data
     assert {row["name"] for row in data["stages"]} >= {"propose", "build", "measure"}
-    for view in ("stages", "tasks", "outcomes"):
+    assert data["hosts"][0]["name"] == platform.node()
+    for view in ("stages", "tasks", "outcomes", "hosts"):
         for field in ("wall_s", "core_s", "device_s", *(["count"] if view != "outcomes" else [])):
             assert sum(row[field] for row in data[view]) == pytest.approx(data["total"][field])
     shared = "of no single candidate"
@@ -247,7 +249,7 @@ def test_the_same_prices_give_the_same_sum(tuned: Run, tmp_path: Path, times: fl
     sheet.write_text(re.sub(r"(?m)^machine_hour = \S+", f"machine_hour = {hour}", shipped), encoding="utf-8")
     charged, priced = (tuned("spend", "--json", *more).data for more in ([], ["--prices", str(sheet)]))
     assert priced["total"]["money"]["USD"] == pytest.approx(times * charged["total"]["money"]["USD"], rel=0.01)
-    for view in ("stages", "tasks", "outcomes"):
+    for view in ("stages", "tasks", "outcomes", "hosts"):
         paid = sum(row["money"].get("USD", 0.0) for row in priced[view])
         assert paid == pytest.approx(priced["total"]["money"]["USD"])
 

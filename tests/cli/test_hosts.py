@@ -33,6 +33,7 @@ def test_a_host_is_kept_until_it_is_removed(run: Run) -> None:
     assert [(host["name"], host["connect"]) for host in found] == [
         ("amd", "docker exec -i it"), ("pi4", "ssh pi@10.0.0.8"),
     ]  # fmt: skip
+    assert [host["core_s"] for host in found] == [0.0, 0.0], "no job has used them yet"
     assert hosts_file().stat().st_mode & 0o777 == 0o600
     assert run("hosts", "remove", "amd").code == 0
     assert "amd" not in run("hosts", "list").out

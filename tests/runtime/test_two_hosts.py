@@ -1,6 +1,7 @@
 """Two hosts on one machine: each has directories of its own, and what one has built the other gets by content."""
 
 import asyncio
+import platform
 import shlex
 import sys
 import threading
@@ -73,6 +74,11 @@ def test_both_hosts_build_and_one_measures(tmp_path: Path) -> None:
     assert {span.worker.partition("/")[0] for span in made[0].dispatch.spans if span.kind != "build"} == {HERE}
     assert set(raced(tmp_path).values()) == {1}
     assert {record.measurement.outcome for record in records_in(tmp_path, Mode.FINAL)} == {Outcome.OK}
+    with open_store(str(tmp_path / "store.db")) as store:
+        stages = {charge.stage for charge in store.ledger() if charge.host == FAR}
+        assert stages == {"build"}
+        sums = store.ledger_by_host()
+        assert min(sums[FAR].core_s, sums[platform.node()].core_s) > 0.0
     expect_nothing_held(made[0])
     wait_until(lambda: len(family(tmp_path)) == 0)
 

@@ -53,13 +53,12 @@ class Work:
                 yield reservation
         finally:
             if reservation is not None:
-                await self._pay(kind, reservation.wall_s, reservation.core_s, reservation.cores)
+                await self._pay(kind, reservation)
 
-    async def _pay(self, kind: str, wall_s: float, core_s: float, cores: int) -> None:
+    async def _pay(self, kind: str, used: Reservation) -> None:
         if self.account is not None:
-            await self.account.post(
-                [PricedCharge(Charge(self.job_id, "", kind, "", wall_s, core_s, 0.0), wall_s * cores)]
-            )
+            charge = Charge(self.job_id, "", kind, "", used.wall_s, used.core_s, 0.0, host=used.host)
+            await self.account.post([PricedCharge(charge, used.wall_s * used.cores)])
 
     async def model(
         self,
@@ -78,7 +77,7 @@ class Work:
                 self.runtime, self.store, self.request, self.job_id, begun,
                 prepared=prepared, extracting=extracting,
             )  # fmt: skip
-            await self._pay("import", self.imported.wall_s, self.imported.core_s, 1)
+            await self._pay("import", Reservation("", self.imported.core_s, self.imported.wall_s))
         else:
             begun()
             prepared(self.imported.network)

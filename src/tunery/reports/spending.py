@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from tunery.store import Charge, Store
 
 Row = dict[str, Any]
-VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome"}
+VIEWS = {"stages": "stage", "tasks": "task", "outcomes": "outcome", "hosts": "host"}
+_NO_HOST = "no one host"
 _MOST_JOBS = 100_000
 _ADDED = ("count", "wall_s", "core_s", "device_s")
 _CANDIDATE_STAGES = ("propose", "build", "measure")
@@ -48,6 +49,7 @@ def spend_data(store: "Store", job_id: str = "", *, account: str | None = None, 
         "stages": sums(charges, lambda charge: charge.stage),
         "tasks": sums(charges, lambda charge: names.get(charge.task_key, charge.task_key) or "the network"),
         "outcomes": by_outcome(charges, outcomes),
+        "hosts": sums(charges, lambda charge: charge.host or _NO_HOST),
         "did_not_help": helpless(charges),
     }
 
@@ -174,7 +176,7 @@ def draw(
     except ImportError:
         raise UsageError(f"a chart needs matplotlib: {pip_install('study')}") from None
     figure = Figure(figsize=(12, 8), layout="constrained")
-    axes = figure.subplots(2, 2).ravel()
+    axes = figure.subplots(len(views) // 2 + 1, 2).ravel()
     for axis, (title, rows) in zip(axes, views.items(), strict=False):
         shown = list(reversed(rows[:_SHOWN]))
         axis.barh([row["name"] for row in shown], [row["core_s"] for row in shown])
@@ -208,7 +210,9 @@ def _repriced(charges: "Sequence[Charge]", jobs: Sequence[JobStatus], sheet: str
         if not job.spend.cores:  # stored before it was known: what was idle then is left as it was charged
             priced += [c for c in charges if (c.job_id, c.stage, c.currency) == (job.job_id, IDLE, prices.currency)]
         elif rest > 0:
-            priced.append(Charge(job.job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=prices.currency))
+            host = next((c.host for c in charges if (c.job_id, c.stage) == (job.job_id, IDLE)), "")
+            idle = Charge(job.job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=rest, currency=prices.currency, host=host)
+            priced.append(idle)
     return priced
 
 

@@ -38,7 +38,8 @@ _DESCRIBE_DEADLINE_S, _TRIES = 120.0, 3
 class Reservation:
     """The right to use a worker and a `share` of the device for one stage, and what it has used when that is over.
 
-    What was `split` off before is no part of that. `used` returns the wall and core-seconds since it was last called.
+    What was `split` off before is no part of that. `host` is named as it was added, this machine by its node. `used`
+    returns the wall and core-seconds since it was last called.
     """
 
     worker: str
@@ -46,12 +47,13 @@ class Reservation:
     wall_s: float = 0.0
     cores: int = 1
     share: float = 0.0
+    host: str = field(default_factory=platform.node)
     used: Callable[[], tuple[float, float]] = field(default=lambda: (0.0, 0.0), repr=False)
 
     def split(self) -> "Reservation":
         """Return what a stage that goes on has used since its begin, or the last split: whoever splits it off pays."""
         wall_s, core_s = self.used()
-        return Reservation(self.worker, core_s, wall_s, self.cores, self.share)
+        return Reservation(self.worker, core_s, wall_s, self.cores, self.share, self.host)
 
 
 class Runtime:
@@ -260,7 +262,8 @@ class Runtime:
         start = self.dispatch.now()
         self.usage.begin(request.stage_id, request.job_id, worker, cores)
         share = request.needs.get(self.device_share, 0) / len(self.cores)
-        grant = Reservation(worker, cores=cores, share=share, used=lambda: self.usage.split(request.stage_id))
+        at, used = self.pools.host(worker), partial(self.usage.split, request.stage_id)
+        grant = Reservation(worker, cores=cores, share=share, host=platform.node() if at == HERE else at, used=used)
         self._requests[worker] = request
         try:
             self._place(worker)

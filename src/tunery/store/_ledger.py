@@ -19,7 +19,8 @@ class Charge:
 
     `money` (None where unknown) is an amount of `currency` at the prices of then. `helped` says that it went into
     candidates that were the best of their task when they were measured. `task_key` is "" for work that belongs to the
-    whole network, `outcome` is one of Outcome's words or "".
+    whole network, `outcome` is one of Outcome's words or "". `host` is the name of the machine that did it, "" where
+    that is unknown, or several did.
     """
 
     job_id: str
@@ -35,6 +36,7 @@ class Charge:
     money: float | None = None
     currency: str = ""
     helped: bool = False
+    host: str = ""
 
 
 class Ledger(Database):
@@ -64,12 +66,12 @@ class Ledger(Database):
         self.write(lambda connection: insert_charges(connection, rows))
 
     def ledger(self, job_id: str | None = None, *, account: str | None = None) -> list[Charge]:
-        """Return the sums by (job, task, stage, outcome, currency, helped), in that order.
+        """Return the sums by (job, task, stage, outcome, currency, helped, host), in that order.
 
         They are of one job, of the jobs of an account, or of all.
         """
         table = schema.ledger
-        group = (table.c.job_id, table.c.task_key, table.c.stage, table.c.outcome, table.c.currency, table.c.helped)
+        group = [table.c[name] for name in ("job_id", "task_key", "stage", "outcome", "currency", "helped", "host")]
         query = sa.select(*group, *_sums(table))
         if job_id is not None:
             query = query.where(table.c.job_id == job_id)
@@ -87,6 +89,14 @@ class Ledger(Database):
         rows = self.read(lambda connection: connection.execute(query).mappings().all())
         rest = {"job_id": "", "task_key": "", "currency": "", "helped": False}
         return [_charge({**row, **rest}) for row in rows]
+
+    def ledger_by_host(self) -> dict[str, Charge]:
+        """Return the sums of all that was spent, by host; what else they are of is ""."""
+        table = schema.ledger
+        query = sa.select(table.c.host, *_sums(table)).group_by(table.c.host)
+        rows = self.read(lambda connection: connection.execute(query).mappings().all())
+        rest = {"job_id": "", "task_key": "", "stage": "", "outcome": "", "currency": "", "helped": False}
+        return {row["host"]: _charge({**row, **rest}) for row in rows}
 
     def usage(self, since: float, until: float, account: str | None = None) -> dict[str, list[Charge]]:
         """Return what the jobs that were created between two times have cost, by account, of one account or of all.

@@ -1,5 +1,6 @@
 """A job's account: whatever is done in its name is charged here, in core-seconds, joules and money."""
 
+import platform
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -111,11 +112,11 @@ class Account:
 
     async def settle(self) -> None:
         """Charge what belongs to no stage: workers' starts and this process's own work since a job of it last did."""
-        spent = {OVERHEAD: self._runtime.unclaimed_core_s(), MANAGE: self._runtime.dispatch.own_s()}
-        bills = (
-            PricedCharge(Charge(self._job_id, "", stage, "", 0.0, core_s, 0.0), 0.0) for stage, core_s in spent.items()
+        charges = (
+            Charge(self._job_id, "", OVERHEAD, "", 0.0, self._runtime.unclaimed_core_s(), 0.0),  # of any host's workers
+            Charge(self._job_id, "", MANAGE, "", 0.0, self._runtime.dispatch.own_s(), 0.0, host=platform.node()),
         )
-        await self.post(bill for bill in bills if bill.charge.core_s > 0)
+        await self.post(PricedCharge(one, 0.0) for one in charges if one.core_s > 0)
 
     async def reconcile(self, before: Spend) -> None:
         """Charge what earlier runs of the job paid the machine for and never wrote down: they were killed."""
@@ -134,5 +135,5 @@ class Account:
             self._held_money += rest
 
     async def _charge_idle(self, money: float, currency: str) -> None:
-        idle = Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency)
+        idle = Charge(self._job_id, "", IDLE, "", 0.0, 0.0, 0.0, money=money, currency=currency, host=platform.node())
         await self._store.charge_all([idle])

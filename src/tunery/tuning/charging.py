@@ -24,7 +24,7 @@ def bill(  # noqa: PLR0917 - the fields of a charge
     device_s = used.wall_s * used.share if device else 0.0
     one = Charge(
         context.job_id, task_key, stage, outcome, used.wall_s, used.core_s, device_s,
-        count=max(count, 1), helped=helped,
+        count=max(count, 1), helped=helped, host=used.host,
     )  # fmt: skip
     return PricedCharge(one, used.wall_s * used.cores)
 

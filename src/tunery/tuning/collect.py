@@ -113,7 +113,7 @@ async def collect(  # noqa: PLR0917 - what a job has
         on_progress(Progress("", "importing", time.monotonic() - began, None, 0, None, None, None, one.model))
 
     async def pay(grant: Reservation) -> None:
-        spent = Charge(job_id, "", "import", "", grant.wall_s, grant.core_s, 0.0)
+        spent = Charge(job_id, "", "import", "", grant.wall_s, grant.core_s, 0.0, host=grant.host)
         await account.post([PricedCharge(spent, grant.wall_s * grant.cores)])
 
     models = list(dict.fromkeys([*plan.hold_out, *plan.models]))

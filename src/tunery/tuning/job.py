@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import platform
 import threading
 import time
 from collections import deque
@@ -152,7 +153,9 @@ class TuningJob:
 
     async def _charge_import(self) -> None:
         imported = self._imported
-        spent = Charge(self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0)
+        spent = Charge(
+            self.status.job_id, "", "import", "", imported.wall_s, imported.core_s, 0.0, host=platform.node()
+        )
         if imported.wall_s:
             self._runtime.claim(-imported.core_s)  # it was claimed for this job meanwhile
             await self._account.post([PricedCharge(spent, imported.wall_s)])

@@ -1,5 +1,6 @@
 """`tunery hosts`: other machines that build and measure."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -42,6 +43,7 @@ def list_(
 ) -> None:
     """List the hosts that were added; with --server, the machines that work for a service."""
     if url := server_of(server):
+        from tunery.reports.format import duration
         from tunery.web.client import connect
 
         with connect(url) as service:
@@ -52,19 +54,27 @@ def list_(
         for one in found:
             waiting = ", ".join(f"{count} {kind}" for kind, count in one["queue"].items())
             load = f"{one['busy']} of {one['granted']} cores busy" if one["granted"] else ""
+            load += f", {duration(one['core_s'])} of core time so far" if one["core_s"] else ""
             say("  ".join(filter(None, (one["name"], one["state"], load, waiting and f"waiting: {waiting}",
                                         one["trouble"]))))  # fmt: skip
         return
     from dataclasses import asdict
 
+    from tunery._errors import StoreError
     from tunery.engines.remote.registry import added_hosts
+    from tunery.reports.format import duration
+    from tunery.store import open_store
 
     hosts = added_hosts()
+    used: dict[str, float] = {}
+    with suppress(StoreError), open_store(create=False, keep=False) as store:  # the list needs none
+        used = {host: sums.core_s for host, sums in store.ledger_by_host().items()}
     if json:
-        emit({"hosts": [asdict(host) for host in hosts]})
+        emit({"hosts": [{**asdict(host), "core_s": used.get(host.name, 0.0)} for host in hosts]})
         return
     for host in hosts:
-        say(f"{host.name}  {host.connect}")
+        did = f"  {duration(used[host.name])} of core time so far" if host.name in used else ""
+        say(f"{host.name}  {host.connect}{did}")
     if not hosts:
         say('no hosts yet; add one: tunery hosts add NAME --connect "ssh USER@HOST"')
 

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-HEAD = "0012"
+HEAD = "0013"
 VERSION_TABLE = "tunery_schema"
 
 metadata = sa.MetaData(
@@ -111,6 +111,7 @@ ledger = sa.Table(
     sa.Column("money", sa.Double, nullable=True),
     sa.Column("currency", sa.String, nullable=False, server_default=""),
     sa.Column("helped", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("host", sa.String, nullable=False, server_default=""),
 )  # fmt: skip
 
 networks = sa.Table(

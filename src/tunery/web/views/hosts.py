@@ -1,14 +1,15 @@
 """Hosts and devices as they are now."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from tunery.domain import Calibration
+from tunery.domain import HERE, Calibration
 from tunery.reports.data import plain
-from tunery.store import KnownDevice, Store
+from tunery.store import Charge, KnownDevice, Store
 from tunery.web._bodies import at
 from tunery.web._service import ADMIN, Caller, Reader, Service, TheService
 
@@ -16,7 +17,10 @@ router = APIRouter(prefix="/v1", tags=["operations"])
 
 
 class HostOut(BaseModel):
-    """A host: `state` is `up`, `away`, or `unused` where no job has needed it yet; `queue` counts stages that wait."""
+    """A host: `state` is `up`, `away`, or `unused` where no job has needed it yet; `queue` counts stages that wait.
+
+    `core_s` is what jobs have used of it so far; null on live pages.
+    """
 
     name: str
     state: str
@@ -32,6 +36,7 @@ class HostOut(BaseModel):
     device_queue: dict[str, int]
     trouble: str
     devices: list[str]
+    core_s: float | None = None
 
 
 class CalibrationOut(BaseModel):
@@ -64,7 +69,10 @@ class DeviceOut(BaseModel):
 @router.get("/hosts")
 async def hosts(service: TheService, caller: Reader) -> list[HostOut]:
     """List the machines that jobs run on, the service's own first; why one is away only an administrator is told."""
-    return await hosts_now(service, caller)
+    used = await service.store.read(lambda store: store.ledger_by_host())
+    found = await hosts_now(service, caller)
+    return [host.model_copy(update={"core_s": _core_s(used, host.node if host.name == HERE else host.name)})
+            for host in found]  # fmt: skip
 
 
 @router.get("/devices")
@@ -79,6 +87,10 @@ async def hosts_now(service: Service, caller: Caller) -> list[HostOut]:
     if caller.role != ADMIN:
         found = [host.model_copy(update={"trouble": ""}) for host in found]
     return found
+
+
+def _core_s(used: Mapping[str, Charge], host: str) -> float:
+    return used[host].core_s if host in used else 0.0
 
 
 async def devices_now(service: Service) -> list[DeviceOut]:
