@@ -20,6 +20,7 @@ from tunery.runtime.runtime import Runtime
 from tunery.scheduling import Scheduler
 from tunery.service import manager as room_module
 from tunery.service.manager import JobManager
+from tunery.service.queue_policy import MOST_ACTIVE
 from tunery.store import Store, open_store
 from tunery.tuning.account import Account
 from tunery.tuning.learning import Learning
@@ -307,6 +308,68 @@ def test_what_is_left_goes_on_in_the_next_room_and_paused_stays_paused(tmp_path:
     run(first(jobs))
     run(second(jobs))
     assert set(raced(tmp_path).values()) == {1}
+
+
+def test_a_waiting_job_says_how_many_of_its_owners_begin_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path, most_active=1) as (room, _):
+            first = await room.submit(request_in(tmp_path, ENDLESS, "4000trials"), ShareRequest("ann"))
+            waiting = [
+                await room.submit(request_in(tmp_path, f"{ENDLESS}&seed={seed}", "30trials"), ShareRequest(owner))
+                for seed, owner in enumerate(["ann", "ann", "bob"], 1)
+            ]
+            await until_trials(room, first, 5)
+            shown = [room.progress(job) for job in waiting]
+            assert [(one.phase, one.job_id) for one in shown if one] == [("queued", job) for job in waiting]
+            assert [one.current for one in shown if one] == ["", "(1 before it)", ""]
+            await room.cancel(waiting[0])
+            second = room.progress(waiting[1])
+            assert second is not None
+            assert second.current == ""
+            await room.cancel(first)
+
+    run(main())
+
+
+def test_a_small_machine_runs_few_long_jobs_at_once_and_answers_others_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path) as (room, store):
+            places = 4 * room.dispatch.core_count()
+            if places >= MOST_ACTIVE:
+                pytest.skip("this machine is not small")
+            jobs = [
+                await room.submit(request_in(tmp_path, f"{ENDLESS}&seed={n}", "4000trials"), ShareRequest("ann"))
+                for n in range(places + 2)
+            ]
+            other = await room.submit(request_in(tmp_path, f"{ENDLESS}&seed=99", "20trials"), ShareRequest("bob"))
+            quick = await room.submit(
+                replace(request_in(tmp_path, "fake:quick?tasks=1", "5trials"), kind="extract"), ShareRequest("ann")
+            )
+            assert [(await room.wait(job)).state for job in (other, quick)] == [JobState.DONE] * 2
+            states = Counter(store.job(job).state for job in jobs)
+            assert states == {JobState.RUNNING: places, JobState.QUEUED: 2}
+            for job in jobs:
+                await room.cancel(job)
+            expect_whole(room)
+
+    run(main())
+
+
+def test_a_job_that_another_coordinator_has_taken_waits_here_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with room_in(tmp_path, most_active=1) as (one, store), room_in(tmp_path, most_active=1) as (two, _):
+            first = await one.submit(request_in(tmp_path, ENDLESS, "4000trials"))
+            taken = await one.submit(request_in(tmp_path, f"{ENDLESS}&seed=1", "4000trials"))
+            await until_trials(one, first, 5)
+            await two.recover()
+            await until_trials(two, taken, 5)
+            await one.recover()
+            assert one.progress(taken) is None
+            assert store.job(taken).state is JobState.RUNNING
+            await two.cancel(taken)
+            await one.cancel(first)
+
+    run(main())
 
 
 def test_several_clients_that_take_a_job_out_at_once_leave_nothing_of_it(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ class Dispatch:
         self._origin = time.monotonic()
         self._claimed_s = time.process_time()
         self._left: dict[str, int] = {}
+        self._cores = {CORE: self.granted}
 
     def now(self) -> float:
         """Return seconds since this dispatch began."""
@@ -99,8 +100,13 @@ class Dispatch:
 
     def add(self, resources: Mapping[str, int]) -> None:
         """Make more resources known."""
+        self._cores |= {name: amount for name, amount in resources.items() if name.endswith("/core")}
         for name, amount in resources.items():
             self.decide(CapacityChanged(self.now(), name, amount))
+
+    def core_count(self) -> int:
+        """Return how many cores this host and those that build for it have in all."""
+        return sum(self._cores.values())
 
     def cores_left(self, who: str, cores: int) -> CapacityChanged:
         """Return what `who` leaves of the cores beside others' load; the one that needs most decides for all."""

@@ -29,7 +29,7 @@ from tunery.service import stored_jobs
 from tunery.service.checks import check, check_model
 from tunery.service.codec import Plain, claim_of, request_data, request_of
 from tunery.service.machines import Machine, machines
-from tunery.service.queue_policy import QueuedJob, ahead_of, next_turn
+from tunery.service.queue_policy import MOST_ACTIVE, JobQueue, QueuedJob, has_place, hold_back_s, size_s
 from tunery.service.resuming import beginning, check_currency, report_of
 from tunery.service.turns import Side, Sides, check_dialects, tune_in_turns
 from tunery.service.verbs import TUNE, VERBS, TuneOptions, compile_network, options_of
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R")
 _Key = tuple[str, int, bool, str]
 """What requests share workers by: the dialect, threads, whether slow candidates are given up, and the host."""
-MOST_ACTIVE = 32
+_LONG = frozenset({TUNE, "collect"})  # kinds that work for as long as they are given
 _MOST_WAITING = 10_000
 _STORE_AGAIN_S = 5.0
 
@@ -51,13 +51,14 @@ _STORE_AGAIN_S = 5.0
 class _Entry:
     """A job that is in the room: waiting for its turn, or at `work`; `leaving` is the state in which it is taken out.
 
-    `held` are the blobs of the networks that were prepared for it, and who holds them.
+    `held` are the blobs of the networks that were prepared for it, and who holds them. One that was found in the store,
+    where others may take it as well, was `found_s` (monotonic seconds); others are zero.
     """
 
     request: Request
     claim: ShareRequest
-    order: int
     imported: ImportedModel | None = None
+    found_s: float = 0.0
     work: asyncio.Task[None] | None = None
     leaving: JobState | None = None
     held: tuple[tuple[Runtime, str], ...] = ()
@@ -107,7 +108,8 @@ class JobManager:
         self.dispatch = Dispatch(strategy, record=record)
         self._most_active = 1 if strategy == "sequential" else most_active
         self._entries: dict[str, _Entry] = {}
-        self._active: set[str] = set()
+        self._queue = JobQueue()
+        self._active: dict[str, QueuedJob] = {}
         self._order = 0
         self._worked = False
         self._runtimes: dict[_Key, tuple[Runtime, SearchRegistry]] = {}
@@ -115,6 +117,7 @@ class JobManager:
         self._names: set[str] = set()
         self._here: HostFacts | None = None
         self._stack = ExitStack()
+        self._later: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,11 +164,17 @@ class JobManager:
         return status.job_id
 
     async def recover(self) -> list[str]:
-        """Take in the jobs that an earlier room left queued or running, whatever ended it; return their ids."""
-        found = await self.store.read(partial(stored_jobs.left_behind, known=frozenset(self._entries)))
+        """Take in the jobs that an earlier manager left queued or running, whatever ended it; return their ids.
+
+        Jobs that wait here and are done or at work elsewhere by now are forgotten.
+        """
+        found, gone = await self.store.read(partial(stored_jobs.left_behind, known=self._queue.ids()))
+        for job_id in gone:
+            if job_id in self._queue:
+                self._forget(job_id, self._entries[job_id])
         new = [one for one in found if one[0] not in self._entries]
         for job_id, request, claim in new:
-            self._enter(job_id, request, claim)
+            self._enter(job_id, request, claim, found_s=time.monotonic())
         return [job_id for job_id, _, _ in new]
 
     async def resume(self, job_id: str) -> None:
@@ -255,14 +264,18 @@ class JobManager:
         return await self.store.read(lambda store: store.job(job_id))
 
     def progress(self, job_id: str) -> Progress | None:
-        """Return how a job in the room stands, None before it has begun or after it has left."""
+        """Return how a job here stands, None where it is not here; one that waits says how many begin before it."""
         entry = self._entries.get(job_id)
-        return entry.progress if entry else None
+        if job_id not in self._queue:
+            return entry.progress if entry else None
+        assert entry is not None
+        before = self.ahead(job_id)
+        said = f"({before} before it)" if before else ""
+        return replace(importing(entry.request, job_id), phase="queued", current=said, remaining_s=None)
 
     def ahead(self, job_id: str) -> int:
-        """Return how many jobs have their turn before one that waits; 0 for one at work, or that is not in the room."""
-        waiting, at_work = self._queue()
-        return next((ahead_of(one, waiting, at_work) for one in waiting if one.job_id == job_id), 0)
+        """Return how many of its owner's jobs begin before one that waits; 0 for one at work, or that is not here."""
+        return self._queue.before(job_id) if job_id in self._queue else 0
 
     def runtime(self, request: Request) -> Runtime:
         """Return the workers that a request's job will use, started if they were not yet."""
@@ -406,11 +419,21 @@ class JobManager:
         names = (kind if number == 1 else f"{kind} {number}" for number in itertools.count(1))
         return next(name for name in names if name not in self._names)
 
-    def _enter(self, job_id: str, request: Request, claim: ShareRequest, imported: ImportedModel | None = None) -> None:
+    def _enter(
+        self,
+        job_id: str,
+        request: Request,
+        claim: ShareRequest,
+        imported: ImportedModel | None = None,
+        *,
+        found_s: float = 0.0,
+    ) -> None:
         if job_id in self._entries:  # it was found in the store meanwhile
             return
         self._order += 1
-        self._entries[job_id] = _Entry(request, claim, self._order, imported)
+        self._entries[job_id] = _Entry(request, claim, imported, found_s)
+        size, quick = size_s(request.budget, request.effort), request.kind not in _LONG
+        self._queue.add(QueuedJob(job_id, claim, self._order, size, quick))
         self._start_next()
 
     def _start_next(self) -> None:
@@ -419,25 +442,33 @@ class JobManager:
             self.dispatch.claim(self.dispatch.own_s())
             for runtime, _ in self._runtimes.values():
                 runtime.claim(runtime.unclaimed_core_s())
-        while len(self._active) < self._most_active:
-            waiting, at_work = self._queue()
-            chosen = next_turn(waiting, at_work)
-            if chosen is None:
-                return
-            entry = self._entries[chosen.job_id]
-            self._active.add(chosen.job_id)
+        while len(self._active) < self._most_active and (chosen := self._next()):
+            self._queue.discard(chosen.job_id)
+            self._active[chosen.job_id] = chosen
             self._worked = True
+            entry = self._entries[chosen.job_id]
             entry.work = asyncio.create_task(self._live(chosen.job_id, entry))
 
-    def _queue(self) -> tuple[list[QueuedJob], Counter[str]]:
-        """Return the jobs that wait for their turn, and how many each owner has at work."""
-        all_of_them = [QueuedJob(job_id, entry.claim, entry.order) for job_id, entry in self._entries.items()]
-        at_work = Counter(one.owner for one in all_of_them if one.job_id in self._active)
-        return [one for one in all_of_them if self._waits(one.job_id)], at_work
+    def _next(self) -> QueuedJob | None:
+        """Return the job whose turn it is, if it has a place; else one that is answered without long work."""
+        at_work = Counter(one.owner for one in self._active.values())
+        long = Counter(one.owner for one in self._active.values() if not one.quick)
+        cores = self.dispatch.core_count()
+        chosen = self._queue.next_turn(at_work, lambda one: has_place(one, long, cores))
+        if chosen is None or chosen.quick or not self._left_to_others(chosen):
+            return chosen
+        return self._queue.next_turn(at_work, lambda one: one.quick)
 
-    def _waits(self, job_id: str) -> bool:
-        entry = self._entries[job_id]
-        return entry.work is None and not entry.leaving
+    def _left_to_others(self, chosen: QueuedJob) -> bool:
+        """Tell whether a job is left to other coordinators of the store for now; then look again later."""
+        found_s = self._entries[chosen.job_id].found_s
+        left_s = found_s + hold_back_s(len(self._active)) - time.monotonic() if found_s else 0.0
+        if left_s <= 0.0:
+            return False
+        if self._later is not None:
+            self._later.cancel()
+        self._later = asyncio.get_running_loop().call_later(left_s, self._start_next)
+        return True
 
     async def _live(self, job_id: str, entry: _Entry) -> None:
         """Do a job from its turn to its end; whatever goes wrong is its own failure."""
@@ -459,7 +490,7 @@ class JobManager:
                 beating.cancel()
             for runtime, blob in entry.held:
                 runtime.release(blob)
-            self._active.discard(job_id)
+            self._active.pop(job_id, None)
             self._forget(job_id, entry)
 
     async def _end_as(self, job_id: str, entry: _Entry, state: JobState, message: str) -> None:
@@ -664,7 +695,8 @@ class JobManager:
         """Charge a job that could not begin for its import, and for the machine in these `wall_s`."""
         account = Account(self.store, job_id, runtime, load_prices(request.prices), runtime.power)
         await account.post(
-            [PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0), one.wall_s) for one in used]
+            PricedCharge(Charge(job_id, "", "import", "", one.wall_s, one.core_s, 0.0, host=one.host), one.wall_s)
+            for one in used
         )
         await self._close(account, runtime, job_id, wall_s)
 
@@ -759,6 +791,7 @@ class JobManager:
             await self.store.write(partial(stored_jobs.leave_aside, job_id=job_id, state=state))
             return
         entry.leaving = state
+        waited = self._queue.discard(job_id)
         if entry.work is not None:
             (self.dispatch.pause if state is JobState.PAUSED else self.dispatch.cancel)(job_id)
             entry.work.cancel()
@@ -770,10 +803,12 @@ class JobManager:
         try:
             await self._leave_as(job_id, state, "")
         except StoreError:
-            entry.leaving = None if entry.work is None else state
+            if waited is not None:
+                entry.leaving = None
+                self._queue.add(waited)
             self._start_next()
             raise
-        self._active.discard(job_id)  # it had not begun
+        self._active.pop(job_id, None)  # it had not begun
         self._forget(job_id, entry)
 
     async def _leave_as(self, job_id: str, state: JobState, message: str) -> None:
@@ -783,12 +818,15 @@ class JobManager:
     def _forget(self, job_id: str, entry: _Entry) -> None:
         if self._entries.get(job_id) is entry:
             del self._entries[job_id]
+            self._queue.discard(job_id)
         entry.changed.set()
         self._start_next()
 
     async def _end_all(self) -> None:
         """End all work; jobs stay queued."""
         self._most_active = 0
+        if self._later is not None:
+            self._later.cancel()
         tasks = [entry.work for entry in self._entries.values() if entry.work is not None]
         for entry in self._entries.values():
             if entry.work is not None and not entry.leaving:

@@ -20,10 +20,16 @@ _TO_DO = (JobState.QUEUED, JobState.RUNNING, JobState.STOPPED)  # stopped: its p
 _OVER = (JobState.DONE, JobState.CANCELLED)
 
 
-def left_behind(store: Store, known: Collection[str]) -> list[tuple[str, Request, ShareRequest]]:
-    """Return the jobs of a queue that nobody works on, but for those that are `known`."""
-    left = [(status, claim_of(status)) for status in store.unfinished() if status.job_id not in known]
-    return [(status.job_id, request_of(status, store.url), claim) for status, claim in left if claim]
+def left_behind(
+    store: Store, known: Collection[str]
+) -> tuple[list[tuple[str, Request, ShareRequest]], Collection[str]]:
+    """Return the jobs of a queue that nobody works on, but for those that are `known`.
+
+    The second are the known ones that are done by now, or at work somewhere.
+    """
+    found, gone = store.unfinished(known)
+    left = [(status, claim_of(status)) for status in found]
+    return [(status.job_id, request_of(status, store.url), claim) for status, claim in left if claim], gone
 
 
 def begin(store: Store, job_id: str, request: Plain, prices: Prices) -> tuple[JobStatus, bool]:

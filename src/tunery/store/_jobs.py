@@ -22,6 +22,7 @@ from tunery.store.database.news import announce
 # What a job may use and where it is stored do not make it another job: a stopped job resumes with a larger budget.
 _NOT_IDENTITY = frozenset({"budget", "queue", "store"})
 _OVER = (JobState.DONE.value, JobState.CANCELLED.value)
+_AT_ONCE = 500  # rows that one query names by their ids
 _jobs = schema.jobs
 
 
@@ -167,25 +168,37 @@ class Jobs(Database):
         """Return the latest job that asks for the same (budget aside), is not over, and that no live process owns."""
         query = sa.select(_jobs).where(_jobs.c.identity == identity(request), _jobs.c.state.not_in(_OVER))
         query = query.order_by(_jobs.c.created_at.desc())
-        return next(iter(self._unowned(query)), None)
 
-    def unfinished(self) -> list[JobStatus]:
-        """Return the jobs that are queued, or were running in a process that is gone, oldest first."""
+        def ask(connection: Connection) -> JobStatus | None:
+            unowned = (row for row in _all(connection, query) if _live_owner(connection, row) is None)
+            return next((_status(connection, row) for row in unowned), None)
+
+        return self.read(ask)
+
+    def unfinished(self, known: Collection[str] = ()) -> tuple[list[JobStatus], set[str]]:
+        """Return the jobs that are queued, or were running in a process that is gone, oldest first.
+
+        Those that are `known` are not among them; the second set has the known ones that are neither any more.
+        """
+        columns = (_jobs.c.job_id, _jobs.c.owner, _jobs.c.heartbeat_at)
         states = (JobState.QUEUED.value, JobState.RUNNING.value)
-        query = sa.select(_jobs).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
-        return self._unowned(query)
+        query = sa.select(*columns).where(_jobs.c.state.in_(states)).order_by(_jobs.c.created_at, _jobs.c.job_id)
+
+        def ask(connection: Connection) -> tuple[list[JobStatus], set[str]]:
+            rows = [row for row in _all(connection, query) if _live_owner(connection, row) is None]
+            new = [row["job_id"] for row in rows if row["job_id"] not in known]
+            parts = (new[start : start + _AT_ONCE] for start in range(0, len(new), _AT_ONCE))
+            whole = [sa.select(_jobs).where(_jobs.c.job_id.in_(part)) for part in parts]
+            found = {row["job_id"]: _status(connection, row) for query in whole for row in _all(connection, query)}
+            return [found[job_id] for job_id in new], set(known).difference(row["job_id"] for row in rows)
+
+        known = frozenset(known)
+        return self.read(ask)
 
     def requests_to_do(self) -> list[Mapping[str, Any]]:
         """Return the requests of the jobs that are at work, or wait, or may go on, whoever owns them."""
         query = sa.select(_jobs.c.request).where(_jobs.c.state.not_in((*_OVER, JobState.FAILED.value)))
         return self.read(lambda connection: list(connection.execute(query).scalars()))
-
-    def _unowned(self, query: sa.Select[Any]) -> list[JobStatus]:
-        def ask(connection: Connection) -> list[JobStatus]:
-            rows = _all(connection, query)
-            return [_status(connection, row) for row in rows if _live_owner(connection, row) is None]
-
-        return self.read(ask)
 
     def specify_job(self, job_id: str, request: Mapping[str, str | int | float | bool | None]) -> None:
         """Store a job's request anew, when more of it is known than when it was created."""

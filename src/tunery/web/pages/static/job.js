@@ -27,11 +27,12 @@ export async function open(main, { account, id }) {
   };
   const DRAW = {
     top() {
-      const { job, progress: way, gain } = parts;
+      const { job, progress: told, gain } = parts;
       if (!job) return;
+      const way = job.state === "queued" ? null : told; // of one that waits it says behind how many
       title.textContent = job.network || job.model || `Job ${id}`;
       document.title = `${title.textContent} – tunery`;
-      replace(standing, state(job.state));
+      replace(standing, state(job.state), job.state === "queued" && told?.current && ` ${told.current}`);
       replace(actions, buttons(job));
       const before = way?.baseline_s ?? job.before_s;
       const after = way?.best_s ?? job.after_s;

@@ -64,7 +64,7 @@ export async function open(main, { account }) {
   }
 }
 
-export const elapsed = (job, way) => (way ? way.elapsed_s + way.earlier_s : job.spend.wall_s);
+export const elapsed = (job, way) => (way && job.state !== "queued" ? way.elapsed_s + way.earlier_s : job.spend.wall_s);
 
 // How far a job is: by its trials where they are limited, else by its time.
 export function share(way) {
@@ -77,5 +77,5 @@ export function share(way) {
 
 function standing(job, way) {
   const part = job.state === "running" ? share(way) : null;
-  return h("div", {}, state(job.state), part !== null && progress(part, "How far the job is"));
+  return h("div", {}, state(job.state), job.state === "queued" && way?.current && h("div", { class: "muted" }, way.current), part !== null && progress(part, "How far the job is"));
 }
