@@ -218,6 +218,7 @@ EXPORTS = {
     "hf_t5_encoder": Export(
         _transformers("T5", "Encoder", vocab_size=1000, d_model=128, d_kv=32, d_ff=256, num_layers=2, num_heads=4),
         **_TOKENS,
+        opset=17,
     ),
     "hf_vit": Export(_transformers("ViT", **_VISION)),
     "hf_clip_vision": Export(_transformers("CLIPVision", **_VISION)),

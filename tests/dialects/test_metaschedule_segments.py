@@ -70,7 +70,8 @@ def conditional(directory: Path) -> str:
 def custom(directory: Path) -> str:
     nodes = [
         convolution("c", "x"),
-        helper.make_node("FusedConv", ["c", "w"], ["f"], domain="com.microsoft", activation="Relu",
+        helper.make_node("FusedConv", ["c", "w"], ["f"], domain="com.microsoft", activation="Clip",
+                         activation_params=[-1.0, 1.0],
                          kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
         convolution("y", "f"),
     ]  # fmt: skip

@@ -26,6 +26,7 @@ from tunery.models.onnx._bind import batch_of_one, bind, declared_dims, declared
 from tunery.models.onnx._detached import may_stay, serialised
 from tunery.models.onnx._expand import expandable
 from tunery.models.onnx._simplify import MisfitError, simplify
+from tunery.models.onnx._unfuse import fused
 from tunery.models.torch import _export_process as _torch
 
 PREPARING_VERSION = "2"
@@ -179,7 +180,7 @@ def _identity(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> str:
     """Bind the source's model, in place, and return the digest of what comes out of it."""
     bound = bind(source.model, {name: tuple(shape) for name, shape in shapes.items()}, source.batch)
     wanted = canonical_json({name: list(shape) for name, shape in bound.items()})
-    return digest(source.content, wanted, PREPARING_VERSION, *expandable(source.model))
+    return digest(source.content, wanted, PREPARING_VERSION, *expandable(source.model), *fused(source.model))
 
 
 def _prepare(

@@ -18,6 +18,7 @@ from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._expand import expand
 from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs
 from tunery.models.onnx._fold import fold
+from tunery.models.onnx._unfuse import unfuse
 
 _SILENT = 4
 _NO_FILES = ("session.model_external_initializers_file_folder_path", os.devnull)
@@ -73,6 +74,7 @@ def simplify(
         MisfitError: its shapes do not fit each other.
     """
     values = detach_weights(model)
+    unfuse(model)
     model = expand(model)
     optimised = _optimise(model, scratch / "optimised.onnx", {**values, **dict.fromkeys(elsewhere, b"")})
     result = fold(model) if _spoilt(optimised, model) else optimised
