@@ -339,6 +339,14 @@ def test_outputs_whose_number_of_dimensions_depends_on_the_data(tmp_path: Path) 
     assert "'y'" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
 
 
+def test_an_output_that_is_no_tensor_is_named(tmp_path: Path) -> None:
+    proto = model([helper.make_node("SequenceConstruct", ["x"], ["all"])], {"x": (4,)}, {})
+    proto.graph.output.add(name="all").type.CopyFrom(
+        helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [4]))
+    )
+    assert "'all'" in refusal(save(proto, tmp_path / "m.onnx"), tmp_path)
+
+
 def test_an_output_that_is_empty(tmp_path: Path) -> None:
     nodes = [helper.make_node("Slice", ["x", "at", "at"], ["y"])]
     path = save(model(nodes, {"x": (4,)}, {"y": ("none",)}, {"at": np.array([0], "int64")}), tmp_path / "m.onnx")

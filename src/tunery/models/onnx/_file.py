@@ -94,7 +94,15 @@ def parse(data: bytes, name: str) -> onnx.ModelProto:
     [(twice, times)] = Counter(value.name for value in model.graph.output).most_common(1)
     if times > 1:
         raise ModelError(f"{name!r} has two outputs called {twice!r}; export it with a name of its own for each output")
+    for value in model.graph.output:
+        if value.type.WhichOneof("value") not in {None, "tensor_type"}:
+            raise no_numbers(value)
     return model
+
+
+def no_numbers(value: onnx.ValueInfoProto) -> ModelError:
+    """Return the refusal of an output that holds other things than numbers."""
+    return ModelError(f"output {value.name!r} is not a tensor of numbers; export the model without post-processing")
 
 
 def check_size(model: onnx.ModelProto, most_nodes: int, name: str) -> None:

@@ -16,7 +16,7 @@ import onnx
 from tunery._errors import ModelError
 from tunery.models.onnx._detached import as_inputs, as_weights, detach_weights
 from tunery.models.onnx._expand import expand
-from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs
+from tunery.models.onnx._file import MOST_BYTES, STANDARD, check_size, graphs, no_numbers
 from tunery.models.onnx._fold import fold
 from tunery.models.onnx._unfuse import unfuse
 
@@ -277,9 +277,7 @@ def _check_outputs(model: onnx.ModelProto) -> None:
     for value in model.graph.output:
         kind = value.type.tensor_type
         if not value.type.HasField("tensor_type") or kind.elem_type == onnx.TensorProto.STRING:
-            raise ModelError(
-                f"output {value.name!r} is not a tensor of numbers; export the model without post-processing"
-            )
+            raise no_numbers(value)
         if any(dim.HasField("dim_value") and dim.dim_value == 0 for dim in kind.shape.dim):
             raise ModelError(f"output {value.name!r} has a dimension of 0 and holds nothing; give other --shape values")
         if not kind.HasField("shape"):
