@@ -50,7 +50,10 @@ def main() -> None:
                 budget=Budget.parse(options.budget),
             )  # fmt: skip
             kept.add(measure(name, request))
-    print(table([json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]))
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    print(
+        table([json.loads(line) for line in lines]) if lines else f"nothing is known in {file}; run it without --table"
+    )
 
 
 def measure(name: str, request: Request) -> Row:
