@@ -51,9 +51,7 @@ def main() -> None:
             )  # fmt: skip
             kept.add(measure(name, request))
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-    print(
-        table([json.loads(line) for line in lines]) if lines else f"nothing is known in {file}; run it without --table"
-    )
+    print(table([json.loads(line) for line in lines]) if lines else f"{file} has no rows; run it without --table")
 
 
 def measure(name: str, request: Request) -> Row:
