@@ -675,10 +675,12 @@ class JobManager:
             before = entry.progress
             entry.notify(progress if before is None else replace(before, phase=progress.phase, current=""))
 
+        power = account.power
         works = [
             Work(
                 side.runtime, self.store, replace(side.request, kind="compile", budget=Budget(), latency_target_s=None),
-                job_id, notify, side.imported, account,
+                job_id, notify, side.imported,
+                account if side is sides.first else Account(self.store, job_id, side.runtime, account.prices, power),
             )
             for side in sides.found
         ]  # fmt: skip
@@ -686,6 +688,11 @@ class JobManager:
             made = await compile_network(replace(works[0], others=tuple(works[1:]), refused=sides.refused), options)
         except TuneryError as error:
             return f"the network was not compiled: {error}"
+        finally:
+            for work in works[1:]:
+                assert work.account is not None
+                with suppress(StoreError, UsageError):  # the first error is the one to tell
+                    await self._close(work.account, work.runtime, job_id, 0.0)
         await self.store.write(lambda store: store.events.append(COMPILED, made, job_id))
         return ""
 
