@@ -1,19 +1,66 @@
-"""One of Kernel Tuner's strategies on a recorded space: prints the times that it was told, by seed.
+"""One of Kernel Tuner's strategies, or of pyATF's, on a recorded space: prints the times that it was told, by seed.
 
-A child of `kernel_search.py`, in an environment that has `kernel_tuner` and none of ours.
+A child of `kernel_search.py`, in an environment that has `kernel_tuner` and `pyatf`, and none of ours.
 """
 
 import contextlib
+import importlib
 import io
 import json
+import math
 import random
 import sys
 import warnings
 from typing import Any
 
+PYATF = "pyatf:"
+MOST_STEPS = 20_000  # a technique that asks only for what it knows ends here
+
 
 def main(cache: str, strategy: str, evaluations: int, seeds: int) -> None:
     """Print the times that each seed's run was told, in seconds; null for a failure."""
+    told = pyatf_runs if strategy.startswith(PYATF) else kernel_tuner_runs
+    print(json.dumps(told(cache, strategy.removeprefix(PYATF), evaluations, seeds)))
+
+
+def pyatf_runs(cache: str, technique: str, evaluations: int, seeds: int) -> list[list[float | None]]:
+    """Drive a search technique as pyATF's own tuner does: its coordinates lead down the tree of configurations."""
+    with open(cache) as file:  # noqa: PTH123 - a child without anything of ours
+        plain = json.load(file)
+    names = plain["tune_params_keys"]
+    tree: dict[str, Any] = {}
+    for entry in plain["cache"].values():
+        leaf = tree
+        for name in names[:-1]:
+            leaf = leaf.setdefault(str(entry[name]), {})
+        time = entry["time"]
+        leaf[str(entry[names[-1]])] = time * 1e-3 if isinstance(time, int | float) else None
+    module = importlib.import_module(f"pyatf.search_techniques.{technique}")
+    kind = next(getattr(module, one) for one in dir(module) if one.lower() == technique.replace("_", ""))
+    found = []
+    for seed in range(seeds):
+        random.seed(seed)
+        search, steps = kind(), 0
+        told: dict[tuple[int, ...], float | None] = {}
+        search.initialize(len(names))
+        while len(told) < evaluations and steps < MOST_STEPS:
+            costs = {}
+            for coordinates in sorted(search.get_next_coordinates()):
+                node: Any = tree
+                places: list[int] = []
+                for one in coordinates:
+                    places.append(max(0, math.ceil(one * len(node)) - 1))
+                    node = list(node.values())[places[-1]]
+                told.setdefault(tuple(places), node)
+                costs[coordinates] = 1e9 if node is None else node
+                steps += 1
+            search.report_costs(costs)
+        found.append(list(told.values())[:evaluations])
+    return found
+
+
+def kernel_tuner_runs(cache: str, strategy: str, evaluations: int, seeds: int) -> list[list[float | None]]:
+    """Run Kernel Tuner itself on its own recording, and note what it reads."""
     import numpy as np
     from kernel_tuner import tune_kernel
     from kernel_tuner.runners import simulation
@@ -58,7 +105,7 @@ def main(cache: str, strategy: str, evaluations: int, seeds: int) -> None:
         finally:
             simulation.SimulationRunner.run = plain_run
         found.append(told[:evaluations])
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":

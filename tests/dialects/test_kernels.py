@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tunery
-from tunery._errors import DialectError, ModelError, UsageError
+from tunery._errors import DialectError, ModelError, TargetError, UsageError
 from tunery.devices import open_device
 from tunery.dialects import Kernel, Observation
 from tunery.dialects.contract import DialectContract
@@ -213,6 +213,16 @@ def test_an_exhausted_space_and_its_hints(tmp_path: Path) -> None:
         proposer.observe([Observation(one, Outcome.OK, 1e-3 + len(found) * 1e-6) for one in batch])
         found += batch
     assert len({one.key for one in found}) == len(found) == kernel.space.size - 1, "all but the default"
+
+
+def test_a_processor_that_gcc_makes_no_code_for_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    """As that of a host of another architecture is, which its own gcc has named."""
+    dialect = KernelsDialect()
+    network = dialect.own_network(str(written(tmp_path)))
+    elsewhere = Target("kernels", {"kind": "c", "mcpu": "z80"}, 1)
+    with pytest.raises(TargetError, match="z80") as caught:
+        dialect.extract(network, elsewhere)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.jobs

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.special import ndtr
 
 Floats = npt.NDArray[np.float64]
 
@@ -17,51 +18,76 @@ _SHORTLIST = 96
 class GaussianProcess:
     """Gaussian process regression (Rasmussen and Williams 2006, algorithm 2.1) with a linear and a Matern 5/2 part.
 
-    The length scale is the one with the highest marginal likelihood of those given.
+    The length scale is the one with the highest marginal likelihood (`likelihood`, its logarithm) of those given.
+    `relevance` says of each column by how much its differences count more or less than others'.
     """
 
-    def __init__(
-        self, rows: Floats, targets: Floats, noise: Floats, background: Floats, lengths: Sequence[float] = LENGTHS
+    def __init__(  # noqa: PLR0917 - all but the last two are the data
+        self,
+        rows: Floats,
+        targets: Floats,
+        noise: Floats,
+        background: Floats,
+        lengths: Sequence[float] = LENGTHS,
+        relevance: Floats | None = None,
     ) -> None:
         spread = background.std(axis=0)
         self._used = spread > 0
         self._centre, self._scale = background.mean(axis=0)[self._used], spread[self._used]
+        if relevance is not None:
+            self._scale /= relevance[self._used]
         self._rows = self._standard(rows)
         self._mean, self._spread = float(targets.mean()), max(float(targets.std()), 0.05)
         wanted, doubt = (targets - self._mean) / self._spread, noise / self._spread**2
-        best = -np.inf
+        self.likelihood, self._best = -np.inf, float(wanted.max())
         for length in lengths:
             covariance = self._kernel(self._rows, self._rows, length)
             lower = cholesky(covariance + np.diag(doubt + 1e-6), lower=True)
             weights = cho_solve((lower, True), wanted)
             likelihood = -0.5 * float(wanted @ weights) - float(np.log(np.diag(lower)).sum())
-            if likelihood > best:
-                best, self.length, self._lower, self._weights = likelihood, length, lower, weights
+            if likelihood > self.likelihood:
+                self.likelihood, self.length, self._lower, self._weights = likelihood, length, lower, weights
 
     def predict(self, rows: Floats) -> Floats:
         """Return the expected target of each row."""
         cross = self._kernel(self._standard(rows), self._rows, self.length)
         return np.asarray(self._mean + self._spread * (cross @ self._weights))
 
-    def pick(self, rows: Floats, count: int, optimism: float) -> list[int]:
-        """Return `count` rows worth a look, each the most promising if those before it turn out as expected."""
+    def pick(self, rows: Floats, count: int, optimism: float | None = None) -> list[int]:
+        """Return `count` rows worth a look, each the most promising if those before it turn out as expected.
+
+        That is the one with the highest mean and `optimism` deviations; without it, with the highest expected
+        improvement (Jones et al. 1998, equation 15).
+        """
         near = self._standard(rows)
         cross = self._kernel(near, self._rows, self.length)
         mean = cross @ self._weights
         reduced = solve_triangular(self._lower, cross.T, lower=True)
         variance = np.maximum(_LINEAR * (near**2).mean(axis=1) + 1.0 - (reduced**2).sum(axis=0), _LEAST_VARIANCE)
-        short = np.argsort(-(mean + optimism * np.sqrt(variance)), kind="stable")[: max(_SHORTLIST, 2 * count)]
+        worth = self._worth(mean, variance, optimism, self._best)
+        short = np.argsort(-worth, kind="stable")[: max(_SHORTLIST, 2 * count)]
         covariance = self._kernel(near[short], near[short], self.length) - reduced[:, short].T @ reduced[:, short]
         chosen: list[int] = []
         open_ = np.ones(len(short), dtype=bool)
+        highest = self._best
         while len(chosen) < min(count, len(short)):
-            bound = mean[short] + optimism * np.sqrt(np.maximum(np.diag(covariance), _LEAST_VARIANCE))
-            best = int(np.argmax(np.where(open_, bound, -np.inf)))
+            worth = self._worth(mean[short], np.maximum(np.diag(covariance), _LEAST_VARIANCE), optimism, highest)
+            best = int(np.argmax(np.where(open_, worth, -np.inf)))
             chosen.append(int(short[best]))
+            highest = max(highest, float(mean[short[best]]))
             open_[best] = False
             column = covariance[:, best] / np.sqrt(covariance[best, best] + 1e-2)
             covariance = covariance - np.outer(column, column)
         return chosen
+
+    @staticmethod
+    def _worth(mean: Floats, variance: Floats, optimism: float | None, highest: float) -> Floats:
+        deviation = np.sqrt(variance)
+        if optimism is not None:
+            return np.asarray(mean + optimism * deviation)
+        above = (mean - highest) / deviation
+        density = np.exp(-0.5 * above**2) / np.sqrt(2 * np.pi)
+        return np.asarray((mean - highest) * ndtr(above) + deviation * density)
 
     def _standard(self, rows: Floats) -> Floats:
         return np.asarray((rows[:, self._used] - self._centre) / self._scale)

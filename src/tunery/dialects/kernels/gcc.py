@@ -63,8 +63,9 @@ def native_processor() -> str:
     return found[1] if found else "native"
 
 
+@cache
 def check_processor(name: str) -> None:
-    """Check that gcc can generate code for a processor.
+    """Check that gcc here generates code for a processor, which may be another host's.
 
     Raises:
         TargetError: it cannot.
@@ -76,7 +77,10 @@ def check_processor(name: str) -> None:
         command = ["gcc", f"-march={name}", "-x", "c", "-E", "-", "-o", "/dev/null"]
         if subprocess.run(command, input="", capture_output=True, text=True, check=False).returncode == 0:
             return
-    raise TargetError(f"gcc knows no processor {name!r:.60}; write native, or {{'kind': 'c', 'mcpu': {native!r}}}")
+    raise TargetError(
+        f"gcc knows no processor {name!r:.60} here; write native, or {{'kind': 'c', 'mcpu': {native!r}}}, and measure "
+        "on hosts with processors of this kind"
+    )
 
 
 def macros(problem: Mapping[str, Value], configuration: Mapping[str, Value]) -> str:
@@ -98,7 +102,9 @@ def build(  # noqa: PLR0917 - what a build depends on
 
     Raises:
         DialectError: gcc refuses the source; its first error is told. Nothing is left at `path`.
+        TargetError: as `check_processor`.
     """
+    check_processor(mcpu)
     values = [_argument(place, one) for place, one in enumerate(kernel.arguments)]
     text = (
         f'{_HEAD}{macros(kernel.problem, configuration)}#line 1 "{function}.c"\n{source}\n'

@@ -1,5 +1,6 @@
-"""The search of a kernel's configurations: random at first, then by a Gaussian process over what was measured.
+"""The search of a kernel's configurations: spread out at first, then by a Gaussian process over what was measured.
 
+The first is the one in the middle: extremes are rarely fast. The process learns how much each parameter matters.
 Where the space is small, all of it is ranked, and in the end all of it is proposed; of a larger one a fresh sample is
 ranked, with the neighbours of the best.
 """
@@ -20,13 +21,16 @@ from tunery.domain import Candidate, Origin, Outcome, Task, canonical_json
 
 Floats = npt.NDArray[np.float64]
 
-_FIRST = 8
+_FIRST = 4
+_SPREAD_OF = 12
+"""Of so many configurations drawn at random the first ones are those furthest from the others."""
 _RANKED_WHOLE = 4096
 _POOL = 1024
 _LEADERS = 3
-_OPTIMISM = 0.7
+_TRIED, _FACTOR, _ALL_FACTOR, _DOUBT = 5, 2.0, 1.6, 0.75
+"""Of how many parameters the length is tried anew at a time, by which factor; the deviation of its logarithm."""
 _MOST_LEARNED = 320
-_SLOW, _FAILED_BELOW = 0.4, 0.1
+_SLOW, _FAILED_BELOW = 0.4, 0.5
 """Which share of what was timed counts as equally slow, and by how much more a failure does."""
 _NOISE, _NOISE_ABANDONED = 1e-3, 4e-2
 _WIDE = 4.0
@@ -37,6 +41,8 @@ class Encoder:
 
     def __init__(self, space: ConfigurationSpace) -> None:
         self._columns = [_columns(values) for values in space.values]
+        self.parameters = np.repeat(np.arange(len(self._columns)), [one.shape[1] for one in self._columns])
+        """Which parameter each number of a row is of."""
 
     def rows(self, configurations: Sequence[Choices]) -> Floats:
         """Return one row per configuration."""
@@ -71,7 +77,8 @@ class ConfigurationSearch:
     ) -> None:
         self._space, self._rng = space, np.random.default_rng([seed, 0x5EED])
         self._recorded = list(recorded)
-        self._turn = 0
+        self._turn = self._asked = 0
+        self._length, self._relevance = 1.0, np.ones(len(space.names))
         self._encoder = Encoder(space)
         self._seen: set[Choices] = set()
         self._told: dict[Choices, tuple[float | None, bool]] = {}
@@ -97,10 +104,32 @@ class ConfigurationSearch:
         timed = sum(latency_s is not None for latency_s, _ in self._told.values())
         left = count - len(asked)
         if left > 0:
-            more = self._random(left) if timed < min(_FIRST, 2 + len(self._space.names)) else self._ranked(left)
+            more = self._spread(left) if timed < _FIRST else self._ranked(left)
             self._seen.update(more)
             asked += more
+        self._asked += len(asked)
         return asked
+
+    def _spread(self, count: int) -> list[Choices]:
+        """Return configurations far from one another and from what was asked for; the very first is in the middle."""
+        pool = self._random(_POOL)
+        if len(pool) <= count:
+            return pool
+        rows = self._encoder.rows([*pool, *sorted(self._seen)])
+        rows = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-9)
+        far = np.full(len(pool), np.inf)
+        for known in rows[len(pool) :]:
+            far = np.minimum(far, ((rows[: len(pool)] - known) ** 2).sum(axis=1))
+        found: list[int] = []
+        while len(found) < count:
+            if not found and not self._asked and len(self._told) < 2:
+                best = int(np.argmin((rows[: len(pool)] ** 2).sum(axis=1)))
+            else:
+                best = max((int(i) for i in self._rng.choice(len(pool), _SPREAD_OF)), key=lambda i: float(far[i]))
+            if best not in found:
+                found.append(best)
+            far = np.minimum(far, ((rows[: len(pool)] - rows[best]) ** 2).sum(axis=1))
+        return [pool[i] for i in found]
 
     def _random(self, count: int) -> list[Choices]:
         if (left := self._left()) is not None:
@@ -125,9 +154,9 @@ class ConfigurationSearch:
         learned = self._learned()
         found: list[Choices] = []
         for near in (True, False) if count > 1 else (bool(self._turn % 2),):
-            pool = [one for one in (self._near() if near else self._pool()) if one not in found]
             wanted = (count + 1) // 2 if near else count - len(found)
-            found += self._picked(pool or self._pool(), min(wanted, count), learned)
+            pool = (self._near() if near else []) or self._pool()
+            found += self._picked([one for one in pool if one not in found], min(wanted, count), learned)
         self._turn += 1
         return found
 
@@ -140,8 +169,29 @@ class ConfigurationSearch:
         targets = np.array([target for _, target, _ in learned])
         noise = np.array([_NOISE if complete else _NOISE_ABANDONED for _, _, complete in learned])
         near = self._encoder.rows(pool)
-        process = GaussianProcess(rows, targets, noise, np.concatenate([rows, near]), (0.25, 0.5, 1.0, 2.0))
-        return [pool[i] for i in process.pick(near, count, _OPTIMISM)]
+        background = np.concatenate([rows, near])
+
+        def fitted(length: float, relevance: Floats) -> tuple[float, GaussianProcess]:
+            columns = relevance[self._encoder.parameters]
+            process = GaussianProcess(rows, targets, noise, background, (length,), columns)
+            # Parameters matter alike, and not much more than a deviation tells, if nothing says otherwise.
+            return process.likelihood - 0.5 * float((np.log(relevance / length) ** 2).sum()) / _DOUBT**2, process
+
+        likely, process = fitted(self._length, self._relevance)
+        changes = [(factor, None) for factor in (_ALL_FACTOR, 1 / _ALL_FACTOR)] + [
+            (factor, int(i)) for i in self._rng.permutation(len(self._relevance))[:_TRIED]
+            for factor in (1 / _FACTOR, _FACTOR)
+        ]  # fmt: skip
+        for factor, parameter in changes:
+            length, relevance = self._length, self._relevance.copy()
+            if parameter is None:
+                length *= factor
+            else:
+                relevance[parameter] *= factor
+            more, other = fitted(length, relevance)
+            if more > likely:
+                likely, process, self._length, self._relevance = more, other, length, relevance
+        return [pool[i] for i in process.pick(near, count)]
 
     def _pool(self) -> list[Choices]:
         """Return what a search of the whole space ranks: all that is left, or a fresh sample and what is near."""
