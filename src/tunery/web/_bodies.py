@@ -98,7 +98,8 @@ class MeasurementIn(_Body):
 
 
 class MeasurementOut(BaseModel):
-    """A measurement as it stands: `ahead` jobs begin before it, `waiting` stages of all accounts wait for a device.
+    """A measurement as it stands: `ahead` of the account's jobs begin before it, `waiting` stages of all wait.
+
 
     The `result` has a time only where the outcome is `ok`.
     """
