@@ -175,3 +175,15 @@ def test_large_weights_come_through_unchanged(tmp_path: Path) -> None:
     assert network.outputs == (TensorSpec("y", (1, 256), "float32"),)
     [weight] = onnx.load(network.path).graph.initializer
     np.testing.assert_array_equal(numpy_helper.to_array(weight), values)
+
+
+def test_what_is_prepared_can_be_optimised_again(tmp_path: Path) -> None:
+    """ONNX Runtime makes constants with names of its own of a product of three dimensions and a sum behind it."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["q"]), helper.make_node("Add", ["q", "b"], ["y"]),
+    ]  # fmt: skip
+    constants = {"w": np.eye(4, dtype=np.float32), "b": np.ones(4, np.float32)}
+    path = save(model(nodes, {"x": (1, 3, 4)}, {"y": (1, 3, 4)}, constants), tmp_path / "m.onnx")
+    prepared = onnx.load(frontends.prepare(path, {}, tmp_path).path)
+    assert not any(tensor.name.startswith("gemm_") for tensor in prepared.graph.initializer)

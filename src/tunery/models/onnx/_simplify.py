@@ -78,6 +78,7 @@ def simplify(
     model = expand(model)
     optimised = _optimise(model, scratch / "optimised.onnx", {**values, **dict.fromkeys(elsewhere, b"")})
     result = fold(model) if _spoilt(optimised, model) else optimised
+    _rename_new(result, model)
     check_size(result, _MOST_NODES, "the simplified model")
     _tidy(result)
     inferred = _inferred(result)
@@ -85,6 +86,19 @@ def simplify(
     _check_channels(inferred)
     _check_outputs(inferred)
     return inferred, values
+
+
+def _rename_new(result: onnx.ModelProto, model: onnx.ModelProto) -> None:
+    """Give constants that the optimiser made other names: run again on its own file, it makes some of the same name."""
+    known = {name for graph in graphs(model.graph) for node in graph.node for name in (*node.input, *node.output)}
+    known |= {one.name for one in (*model.graph.initializer, *model.graph.output)}
+    new = {tensor.name: f"folded_{tensor.name}" for tensor in result.graph.initializer if tensor.name not in known}
+    for tensor in result.graph.initializer:
+        tensor.name = new.get(tensor.name, tensor.name)
+    for graph in graphs(result.graph):
+        for node in graph.node:
+            for at, name in enumerate(node.input):
+                node.input[at] = new.get(name, name)
 
 
 def _serialised(model: onnx.ModelProto, beside: int) -> bytes:
